@@ -46,6 +46,12 @@ def audit() -> str:
     return table(["kind", "what is seen"], ((f"`{name}`", words) for name, words in OF_AUDIT.items()))
 
 
+def passport_codes() -> str:
+    from tasks.passport import CODES
+
+    return table(["code", "it means"], ((f"`{code}`", words) for code, words in CODES.items()))
+
+
 def declared(of: str) -> str:
     """The keys of a declaration's class."""
     from dataclasses import fields
@@ -414,6 +420,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "columns": columns,
     "trace": functools.partial(columns, "trace"),
     "passports": functools.partial(columns, "passports"),
+    "codes of passports": passport_codes,
     "commands": commands,
     "deprecated": deprecated,
     "dtypes": dtypes,

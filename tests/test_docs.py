@@ -74,6 +74,9 @@ RUN_AS = {
     "farm fingerprint torch-cpu ort-cpu --ops matmul linear --dtypes float32 --tree": (
         "farm fingerprint ort-cpu --ops sum --dtypes float32 --tree --on inline --results passports"
     ),
+    "farm fingerprint torch-cpu ort-cpu openvino-cpu jax-cpu --ops matmul --dtypes float32 --tree": (
+        "farm fingerprint torch-cpu --ops matmul --dtypes float32 --tree --on inline --results passports"
+    ),
     "farm fingerprint torch-cpu --kept --json": "farm fingerprint torch-cpu --kept --json --results passports",
     "farm fingerprint --diff torch-cpu ort-cpu": "farm fingerprint --diff torch-cpu ort-cpu --results passports",
     "farm doctor": "farm doctor torch-cpu torch-cuda",
@@ -102,6 +105,9 @@ NOT_RUN = {
     "farm envs build": "gigabytes; tests/farm/test_envs.py builds a small one",
     "farm envs remove KEY": "tests/farm/test_envs.py removes one",
     "farm run configs/versions.yaml": "ten environments; tests/farm/test_heterogeneous.py runs two versions",
+    "farm fingerprint configs/versions.yaml": "ten environments; tests/farm/test_fingerprint.py names a config",
+    "farm fingerprint --diff openvino-cpu@2024.6.0": "needs the run before it",
+    "python -m tests.devices.products": "tests/tasks/test_matrix_units.py recomputes recorded rows",
     "farm gradcheck my.py": "needs a file; tests/farm/test_gradcheck.py has one",
     "farm gradcheck softmax": "needs a farm.yaml; tests/farm/test_gradcheck.py has one",
     "farm gradcheck --table": "needs a run with the check backward; tests/farm/test_gradcheck.py has one",

@@ -14,10 +14,10 @@ from rich.console import Console
 from farm import lake as lakes
 from farm.commandline import Parser, list_option, refusing, results_option
 from farm.exits import INCOMPLETE, OK, interruptible
-from farm.plan.config import Config, ConfigError, check_backend
+from farm.plan.config import BackendConfig, Config, ConfigError, check_backend, is_config, load
 from farm.plan.request import Request
 from farm.report.faces import terminal
-from farm.report.tables.passports import compare, difference_view, load_readings, newest, passport_view
+from farm.report.tables.passports import SUM, compare, difference_view, load_readings, newest, passport_view
 from farm.work import executor_registry
 from farm.work.budget import apply_budget
 from farm.work.durations import Estimate
@@ -47,7 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "subnormal numbers; and try whether that predicts results to the bit. Kept in the lake's table passports.",
         epilog="exit code: 0 read (also what could not be: the table says why); 2 no such backend or passport, or none can run here; 3 incomplete",
     )
-    parser.add_argument("backends", nargs="*", metavar="BACKEND", help="e.g. torch-cpu ort-cpu")
+    parser.add_argument(
+        "backends",
+        nargs="*",
+        metavar="BACKEND|CONFIG",
+        help="e.g. torch-cpu ort-cpu; of a config (*.yaml) all its backends",
+    )
     list_option(parser, "--ops", "GLOB", "only these ops of the catalog critical")
     list_option(parser, "--dtypes", "NAME", f"only these dtypes (default: {', '.join(DTYPES)})")
     parser.add_argument("--kept", action="store_true", help="show what the lake has; ask no device")
@@ -71,10 +76,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _show_difference(lake, one, other, as_json=args.json)
     if not args.backends:
         parser.error("name a BACKEND, e.g. farm fingerprint torch-cpu; farm backends lists them")
+    backends = _list_backends(args.backends)
     if args.kept:
-        readings = pd.concat([_find(lake, name) for name in args.backends])
+        readings = pd.concat([_find(lake, backend.name) for backend in backends])
     else:
-        run_id, code = _ask(args, lake)
+        run_id, code = _ask(args, backends, lake)
         if code != OK:
             return code
         readings = load_readings(lake, run_id)
@@ -89,7 +95,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return OK
 
 
-def _ask(args: Any, lake: lakes.Lake) -> tuple[str, int]:
+def _list_backends(names: Sequence[str]) -> list[BackendConfig]:
+    """Backends by name, and those of configs. Raises ConfigError."""
+    found: dict[str, BackendConfig] = {}
+    for name in names:
+        for backend in load(name).backends if is_config(name) else [BackendConfig(name=name)]:
+            check_backend(backend, "BACKEND")
+            found.setdefault(backend.name, backend)
+    return list(found.values())
+
+
+def _ask(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake) -> tuple[str, int]:
     """(the run that reads, exit code). Raises ConfigError."""
     console = Console(stderr=args.json, emoji=False)
     catalog = {"name": "critical", "ops": args.ops or ["*"], "samples": 1}
@@ -99,12 +115,10 @@ def _ask(args: Any, lake: lakes.Lake) -> tuple[str, int]:
             "catalogs": [catalog],
             "checks": [ARITHMETIC],
             "dtypes": args.dtypes or list(DTYPES),
-            "backends": [{"name": name} for name in dict.fromkeys(args.backends)],
+            "backends": backends,
             "deadline_s": 300.0,
         }
     )
-    for backend in config.backends:
-        check_backend(backend, "BACKEND")
     if unknown := next((x for x in config.dtypes if x not in DTYPES), ""):
         raise ConfigError(f"--dtypes: {unknown} is none of critical's{nearest(unknown, DTYPES)}")
     request = Request(
@@ -144,7 +158,7 @@ def _find(lake: lakes.Lake, name: str) -> pd.DataFrame:
         raise Refusal(
             f"{lake.uri} has no passport of {name}{nearest(backend, known)}{has}; make it: farm fingerprint {backend}"
         )
-    return newest(mine).drop_duplicates(["backend", "op", "variant", "dtype", "sample", "where"], keep="last")
+    return newest(mine).drop_duplicates(["backend", *SUM, "sample", "where"], keep="last")
 
 
 def _show_difference(lake: lakes.Lake, one: str, other: str, as_json: bool) -> int:

@@ -9,7 +9,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -164,7 +163,7 @@ class ExecuTorch(Backend):
         def bind_inputs(arrays: list[Any]) -> Callable[[], Sequence[Any]]:
             if any(arrays[i] is not form.arrays[i] for i in constants):
                 raise Unsupported("a weight is a constant of the program")
-            return runner(replace(form, arrays=arrays))
+            return runner(form.with_arrays(arrays))
 
         where = {self.delegate: header["delegated"], "CPU kernels": header["kernels"]}
         placement = "; ".join(f"{name}: {_format_counts(nodes)}" for name, nodes in where.items() if nodes)

@@ -367,7 +367,7 @@ class Inductor(TorchEager):
                 return [torch_tree.output(torch_tree.dense(x)) for x in out]
 
             def bind_inputs(arrays: list[Any]) -> Callable[[], Sequence[Any]]:
-                others = [replace(form, arrays=arrays) if k == i else form for k, form in enumerate(forms)]
+                others = [form.with_arrays(arrays) if k == i else form for k, form in enumerate(forms)]
                 ready = [self.run_and_wait(lambda: self._bundle(others))]
                 return lambda: read_result(compute(ready.pop() if ready else self._bundle(others))[i])
 

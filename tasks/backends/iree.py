@@ -7,7 +7,7 @@ import functools
 import io
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -236,7 +236,7 @@ class Iree(Backend):
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
             views = [
-                _buffer_view(_device(self._target.driver)[1], x) for x in _collect_inputs(replace(form, arrays=arrays))
+                _buffer_view(_device(self._target.driver)[1], x) for x in _collect_inputs(form.with_arrays(arrays))
             ]
             return lambda: call(views)
 

@@ -6,7 +6,6 @@ import functools
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -138,7 +137,7 @@ class Jax(Backend):
 
         program.run = run
         program.given = lambda arrays: functools.partial(
-            run, [jax.device_put(x) for x in input_arrays(replace(form, arrays=arrays))]
+            run, [jax.device_put(x) for x in input_arrays(form.with_arrays(arrays))]
         )
         program.threads = True
         return program

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -99,7 +98,7 @@ class Mnn(Backend):
         flags += [f"{x}_inputs_as=int32" for x in narrowed]
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[Any]]:
-            others = tensors_by_name(replace(form, arrays=arrays), "MNN")
+            others = tensors_by_name(form.with_arrays(arrays), "MNN")
             return _runner(module, [_feed(name, value) for name, value in others.items()])
 
         return Program(_runner(module, feeds), "CPU", flags=" ".join(flags), given=bind_inputs)

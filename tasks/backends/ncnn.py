@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +124,7 @@ class Ncnn(Backend):
         flags = " ".join(["float32", "threads=1", *(f"{k}={int(v)}" for k, v in self._switches.items())])
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
-            others = inputs_by_name(replace(form, arrays=arrays))
+            others = inputs_by_name(form.with_arrays(arrays))
             return _runner(net, list(others.values()), model["inputs"], model["outputs"])
 
         return Program(bind_inputs(form.arrays), placement, flags=flags, given=bind_inputs)

@@ -10,7 +10,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -297,7 +296,7 @@ class OnnxRuntime(Backend):
             return _runner(session, {name: _feed(ort, value) for name, value in inputs_by_name(form).items()})
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[Any]]:
-            return runner(replace(form, arrays=arrays))
+            return runner(form.with_arrays(arrays))
 
         return Program(runner(form), placement, fallback, self._flags(), bind_inputs, threads=True)
 

@@ -199,7 +199,7 @@ class OpenVino(Backend):
         compiled = self._compile(form.model or b"")
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[Any]]:
-            others = tensors_by_name(replace(form, arrays=arrays), "OpenVINO")
+            others = tensors_by_name(form.with_arrays(arrays), "OpenVINO")
             return _runner(compiled, [_tensor(x) for x in _by_port(compiled.inputs, others)])
 
         return replace(self._program(compiled, values), given=bind_inputs, threads=True)

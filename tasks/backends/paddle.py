@@ -6,7 +6,6 @@ import functools
 import os
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,7 +92,7 @@ class Paddle(Backend):
             return [_array(x) for x in out]
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
-            return functools.partial(run, [_tensor(x) for x in input_arrays(replace(form, arrays=arrays))])
+            return functools.partial(run, [_tensor(x) for x in input_arrays(form.with_arrays(arrays))])
 
         program.run, program.given = bind_inputs(form.arrays), bind_inputs
         return program

@@ -10,7 +10,6 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -283,9 +282,9 @@ class TorchEager(Backend):
             return run
 
         program.run = runner(form)
-        program.given = lambda arrays: runner(replace(form, arrays=arrays))
+        program.given = lambda arrays: runner(form.with_arrays(arrays))
         if form.check == checks.FORWARD and form.own is not None and form.own.session is None:
-            program.timed = lambda arrays, cold, probe: self._time_call(replace(form, arrays=arrays), cold, probe)
+            program.timed = lambda arrays, cold, probe: self._time_call(form.with_arrays(arrays), cold, probe)
         if type(self) is TorchEager and form.check == checks.FORWARD and self.target in torch_placing.TARGETS:
             program.placed = torch_placing.Placer(self, form, program)
         program.threads = self.target == "cpu" and form.renew is None  # what it keeps, two threads would write at once
@@ -293,7 +292,7 @@ class TorchEager(Backend):
             program.session = lambda: TorchSession(self, form, program, open_session())
         if self.captures and form.check == "forward" and not own_copies(form):
             program.capture = lambda: torch_graphs.capture_call(
-                call, lambda arrays: self.arguments(replace(form, arrays=arrays)), form.arrays, self.target
+                call, lambda arrays: self.arguments(form.with_arrays(arrays)), form.arrays, self.target
             )
         return program
 

@@ -12,7 +12,6 @@ import subprocess
 import tempfile
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +83,7 @@ class Tvm(Backend):
         machine = tvm.relax.VirtualMachine(_executable(form.model or b"", target), tvm.cpu())
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
-            return _runner(machine["main"], _collect_inputs(replace(form, arrays=arrays)))
+            return _runner(machine["main"], _collect_inputs(form.with_arrays(arrays)))
 
         where = f"llvm ({target.attrs.get('mcpu', 'generic')})"
         return Program(bind_inputs(form.arrays), where, None, str(target), bind_inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -207,6 +208,12 @@ class Form:
     judge: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
     #: Seconds that a race between programs of it may take, beyond its fewest rounds.
     race_s: float = RACE_S
+
+    def with_arrays(self, arrays: list[Any]) -> Form:
+        """The same with other arrays. A program is given some at each call, for which `dataclasses.replace` takes longer than many kernels."""
+        other = copy.copy(self)
+        object.__setattr__(other, "arrays", arrays)
+        return other
 
     def steps(self) -> list[list[Any]]:
         """The arrays of each step of a session, which lie as they do in memory; none where there is nothing to take steps through."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -115,6 +115,21 @@ class _Probe:
         return self.device.add(left, right) * scale / 2.0**self.unit
 
 
+def confirm_adder(device: Sum, tree: Tree, rule: NodeRule, fused: bool) -> Adder | None:
+    """The adder whose steps all add by a rule, and all or none of whose products are fused, if that is true of the tree's first step but one; None where it is not."""
+    node, parent = next(
+        ((child, node) for node in list_nodes(tree) for child in node if isinstance(child, tuple)), (None, None)
+    )
+    if node is None or _measure_node(_Probe(device), node, parent) != rule:
+        return None
+    return measure_ends(device, Adder(rule, {}, tuple(range(device.terms.products)) if fused else ()))
+
+
+def measure_ends(device: Sum, adder: Adder) -> Adder:
+    """An adder with what becomes of subnormal numbers, Inf and NaN."""
+    return replace(adder, flushes=measure_flushing(device), specials=_measure_specials(device))
+
+
 def measure_adder(device: Sum, tree: Tree) -> Adder:
     """How the steps of a revealed tree add. Raises NotReadable."""
     probe = _Probe(device)
@@ -148,7 +163,7 @@ def measure_adder(device: Sum, tree: Tree) -> Adder:
     usual = Counter(rules.values()).most_common(1)[0][0]
     others = {k: rule for k, rule in rules.items() if rule != usual}
     fused = tuple(_list_fused(probe, tree)) if device.weighted else ()
-    return Adder(usual, others, fused, _measure_flushing(device), _measure_specials(device))
+    return measure_ends(device, Adder(usual, others, fused))
 
 
 def _measure_node(probe: _Probe, node: tuple[Tree, ...], parent: tuple[Tree, ...] | None) -> NodeRule | None:
@@ -194,30 +209,40 @@ def _measure_width(probe: _Probe, i: int, j: int, far: int) -> tuple[int, str]:
     return bits, ROUNDINGS.get(tuple(x / 2 for x in said), "other")
 
 
+def measure_width(device: Sum) -> tuple[int, str]:
+    """(bits that are kept where a device's first two terms meet, beside the third, how the rest is lost); (0, "") where nothing is lost."""
+    return _measure_width(_Probe(device), 0, 1, 2)
+
+
 def _list_fused(probe: _Probe, tree: Tree) -> list[int]:
     """Terms whose product reaches the sum with more bits than the dtype has."""
-    device, half = probe.device, (probe.digits + 1) // 2
+    device = probe.device
+    return sorted(
+        term
+        for node in list_nodes(tree)
+        for term in node
+        if isinstance(term, int)
+        and term < device.terms.products
+        and is_fused(device, term, list_terms(next(x for x in node if x is not term))[0])
+    )
+
+
+def is_fused(device: Sum, term: int, beside: int) -> bool:
+    """Whether the product of a term reaches the sum, here of it and another term, with more bits than the dtype has."""
+    digits = (TABLE[device.dtype].digits or 0) + 1
+    half = (digits + 1) // 2
     factor = 1.0 + 1.5 * 2.0**-half  # whose square lies an eighth of a last bit above a number of the dtype
-    low = Fraction(factor) ** 2 // Fraction(2) ** (1 - probe.digits) * Fraction(2) ** (1 - probe.digits)
-    rounded = (float(low), float(low) + 2.0 ** (1 - probe.digits))
-    found = []
-    for node in list_nodes(tree):
-        for term in node:
-            if not isinstance(term, int) or term >= device.terms.products:
-                continue
-            beside = list_terms(next(x for x in node if x is not term))[0]
-            left, right = np.zeros(device.count), np.zeros(device.count)
-            left[term] = right[term] = factor
-            right[beside] = 1.0
-            rests = []
-            for left[beside] in (-rounded[0], -rounded[1]):
-                rests.append(device.add(left, right))
-            if 0.0 not in rests:
-                found.append(term)
-    return sorted(found)
+    low = Fraction(factor) ** 2 // Fraction(2) ** (1 - digits) * Fraction(2) ** (1 - digits)
+    left, right = np.zeros(device.count), np.zeros(device.count)
+    left[term] = right[term] = factor
+    right[beside] = 1.0
+    rests = []
+    for left[beside] in (-float(low), -float(low) - 2.0 ** (1 - digits)):  # the product rounded down, and up
+        rests.append(device.add(left, right))
+    return 0.0 not in rests
 
 
-def _measure_flushing(device: Sum) -> tuple[bool | None, bool | None]:
+def measure_flushing(device: Sum) -> tuple[bool | None, bool | None]:
     """Whether subnormal (inputs, results) become zero."""
     row = TABLE[device.dtype]
     assert row.lowest is not None and row.digits is not None

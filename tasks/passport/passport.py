@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tasks.model.dtypes import np_dtype
+from tasks.model.dtypes import TABLE, np_dtype
 from tasks.model.row import column
-from tasks.passport.adder import Adder, NodeRule, measure_adder
-from tasks.passport.device_sum import NotReadable, Sum
+from tasks.passport.adder import FORMATS, Adder, NodeRule, confirm_adder, measure_adder, measure_ends
+from tasks.passport.device_sum import CODES, NotReadable, Sum
 from tasks.passport.predict import Model
 from tasks.passport.reveal import reveal_tree
-from tasks.passport.trees import Kind, Tree, decode_tree, encode_tree, list_nodes, name_kind, without_terms
+from tasks.passport.reveal_positive import reveal_positive
+from tasks.passport.trees import (
+    SIMPLE,
+    Kind,
+    Tree,
+    decode_tree,
+    encode_tree,
+    list_nodes,
+    name_kind,
+    order_tree,
+    without_terms,
+)
 
 #: Inputs that the model is chosen by, and unseen ones that it is tried on.
 TRIED, UNSEEN = 24, 100
+#: Unseen inputs of a sum that is taken to add as one that is known.
+UNSEEN_ALIKE = 50
+#: Where a bias is added last.
+THEN_BIAS = "then the bias"
 #: Share of unseen results that a model must give to the bit to be called known.
 KNOWN = 0.99
 
@@ -28,15 +44,12 @@ class Reading:
     """What was read of one sum: a row of the table `passports`."""
 
     where: str = column("string", "case", "which element of the output: the first, or the last", default="")
+    part: str = column(
+        "string", "case", "which sum of the op, where it has several: mean, squares, weights, values", default=""
+    )
     rows: int | None = column("int32", "case", "rows of the call, independent sums", "1")
     terms: int = column("int32", "case", "terms of the sum, a bias among them", "1", default=0)
-    code: str = column(
-        "string",
-        "outcome",
-        "empty where all was read; else why not: not a sum, overflows, wider than the masks, too few values, too few terms, changes (from run to run), "
-        "not predicted (the model does not give the results)",
-        default="",
-    )
+    code: str = column("string", "outcome", f"empty where all was read; else why not: {', '.join(CODES)}", default="")
     words: str | None = column("string", "outcome", "the same for people")
     tree: tuple[int, ...] | None = column(
         "list<int64>",
@@ -76,6 +89,9 @@ class Reading:
     predicted: int | None = column("int32", "metrics", "results on unseen inputs that the model gave to the bit", "1")
     unseen: int | None = column("int32", "metrics", "unseen inputs", "1")
     calls: int | None = column("int32", "metrics", "calls of the device", "1")
+    cpu_ms: float | None = column(
+        "float64", "times", "CPU time that the reading took of the process, calls of a device in it among it", "ms"
+    )
 
     @property
     def known(self) -> bool:
@@ -96,51 +112,133 @@ class Reading:
 def read_sum(
     device: Sum, rows: int | None = None, like: Reading | None = None, seed: int = 0, unseen: int = UNSEEN
 ) -> Reading:
-    """The reading of one sum; what cannot be read says why. like: of another element of the same output: where the order is the same, its
-    steps are taken to add as those do, and unseen results tell whether that is so."""
-    known: dict[str, Any] = {"where": device.terms.where, "rows": rows, "terms": device.count}
+    """The reading of one sum, and what it cost; what cannot be read says why. like: of another element of the same output, or of the same op at other shapes: its
+    steps are taken to add as those do, where one step of it and unseen results tell that this is so."""
+    began = time.process_time()
+    found = _read(device, rows, like, seed, unseen)
+    return replace(found, calls=device.calls, cpu_ms=1000 * (time.process_time() - began))
+
+
+def _read(device: Sum, rows: int | None, like: Reading | None, seed: int, unseen: int) -> Reading:
+    terms = device.terms
+    known: dict[str, Any] = {
+        "where": terms.where,
+        "part": terms.part,
+        "rows": terms.rows or rows,
+        "terms": device.count,
+    }
+    if terms.of:
+        return _read_order(device, known, like, seed)
     rng = np.random.default_rng(seed)
+    guess = _guess_tree(device, like) if like is not None else None
     try:
-        tree, _ = reveal_tree(device, random.Random(seed))
-        parents = tuple(encode_tree(tree))
-        if like is not None and like.known and like.tree == parents:
-            model, right = _choose_model(device, [like.model(device.output, device.terms.products)], unseen, rng)
-            if right >= KNOWN * unseen:
-                return replace(like, **known, predicted=right, unseen=unseen, calls=device.calls)
-        kind, bias = _name_order(device, tree)
-        known |= {"tree": parents, "kind": f"{kind}{bias}", "kind_code": kind.code, "size": kind.size or None}
+        for guessed in dict.fromkeys((guess, None)):
+            tree, _ = reveal_tree(device, random.Random(seed), guessed)
+            kind, bias = _name_order(device, tree)
+            known |= {
+                "tree": tuple(encode_tree(tree)),
+                "kind": f"{kind}{bias}",
+                "kind_code": kind.code,
+                "size": kind.size or None,
+            }
+            if like is not None and (alike := _list_alike(device, tree, like)):
+                few = min(unseen, UNSEEN_ALIKE)
+                model, right = _choose_model(device, alike, few, rng)
+                if right >= KNOWN * few:
+                    return _finish(known, model, right, few)
+            if tree != guessed:
+                break
         adder = measure_adder(device, tree)
     except NotReadable as error:
-        return Reading(**known, code=error.code, words=str(error), calls=device.calls)
-    rule = adder.rule
+        return Reading(**known, code=error.code, words=str(error))
     finishes = ("divide", "reciprocal") if device.terms.divided else ("",)
     models = [
         Model(tree, one, device.output, finish, device.terms.products)
         for finish in finishes
         for one in _list_last_steps(adder, tree)
     ]
-    model, right = _choose_model(device, models, unseen, rng)
-    adder = model.adder
-    known |= {
-        "bits": rule.bits,
-        "accumulator": adder.accumulator,
-        "rounding": rule.rounding,
-        "aligned": rule.aligned,
-        "alignment": rule.alignment,
-        "others": tuple(n for k, x in sorted(adder.others.items()) if x != rule for n in (k, x.bits)),
-        "fused": adder.fused,
-        "finish": model.finish,
-        "flushes_inputs": adder.flushes[0],
-        "flushes_results": adder.flushes[1],
-        "specials": adder.specials,
-        "predicted": right,
-        "unseen": unseen,
-        "calls": device.calls,
-    }
-    if right >= KNOWN * unseen:
-        return Reading(**known)
+    return _finish(known, *_choose_model(device, models, unseen, rng), unseen)
+
+
+def _guess_tree(device: Sum, like: Reading) -> Tree | None:
+    """The tree that a sum has if its order is called as that of one that is known; None where that has none, or results of the sum's dtype are too coarse to tell orders
+    apart."""
+    digits = TABLE[device.dtype].digits or 0
+    if not like.known or like.tree is None or (like.bits or 0) > digits + 1:
+        return None
+    if like.terms == device.count:
+        return decode_tree(like.tree)
+    make, products = SIMPLE.get(like.kind_code or ""), device.terms.products
+    if make is None:
+        return None
+    if not device.terms.alone:
+        return order_tree(make(range(products)))
+    return order_tree((make(range(products)), products)) if str(like.kind).endswith(THEN_BIAS) else None
+
+
+def _list_alike(device: Sum, tree: Tree, like: Reading) -> list[Model]:
+    """The models of a sum that adds as one that is known; none where a step says that it does not."""
+    products, fused = device.terms.products, len(like.fused or ())
+    if not like.known:
+        return []
+    if like.tree == tuple(encode_tree(tree)):
+        model = like.model(device.output, products)
+        return [replace(model, adder=measure_ends(device, model.adder))]
+    if like.others or 0 < fused < like.terms - 1:
+        return []
+    rule = NodeRule(like.bits or 0, like.rounding or "", like.aligned or 0, like.alignment or "")
+    adder = confirm_adder(device, tree, rule, fused > 0)
+    return [Model(tree, adder, device.output, like.finish or "", products)] if adder is not None else []
+
+
+def _finish(known: Mapping[str, Any], model: Model, right: int, unseen: int) -> Reading:
+    """The reading of a sum whose order is known, of the model of it and how many unseen results that gave."""
+    adder, rule = model.adder, model.adder.rule
+    found = Reading(
+        **known,
+        bits=rule.bits,
+        accumulator=adder.accumulator,
+        rounding=rule.rounding,
+        aligned=rule.aligned,
+        alignment=rule.alignment,
+        others=tuple(n for k, x in sorted(adder.others.items()) if x != rule for n in (k, x.bits)),
+        fused=adder.fused,
+        finish=model.finish,
+        flushes_inputs=adder.flushes[0],
+        flushes_results=adder.flushes[1],
+        specials=adder.specials,
+        predicted=right,
+        unseen=unseen,
+    )
+    if found.known:
+        return found
     words = f"its tree and its adder give {right} of {unseen} results on unseen inputs to the bit"
-    return Reading(**known, code="not predicted", words=words)
+    return replace(found, code="not predicted", words=words)
+
+
+def _read_order(device: Sum, known: dict[str, Any], like: Reading | None, seed: int) -> Reading:
+    """What can be read of a sum of which the op makes and takes more than is known: its order, and of terms that are never negative the bits that it keeps."""
+    rng = random.Random(seed)
+    try:
+        if device.terms.positive:
+            guess = decode_tree(like.tree) if like is not None and like.tree else None
+            tree, bits, rounding = reveal_positive(device, rng, guess)
+            known |= {"bits": bits, "rounding": rounding, "accumulator": FORMATS.get(bits, "")}
+        else:
+            tree, _ = reveal_tree(device, rng)
+    except NotReadable as error:
+        return Reading(**known, code=error.code, words=str(error))
+    kind = name_kind(tree)
+    words = f"the sum is of {device.terms.of}, and no model has what else the op does: its results are not predicted"
+    return Reading(
+        **known,
+        code="order alone",
+        words=words,
+        tree=tuple(encode_tree(tree)),
+        kind=str(kind),
+        kind_code=kind.code,
+        size=kind.size or None,
+    )
 
 
 def _list_last_steps(adder: Adder, tree: Tree) -> list[Adder]:
@@ -158,7 +256,7 @@ def _name_order(device: Sum, tree: Tree) -> tuple[Kind, str]:
     if body is None or not isinstance(tree, tuple):
         return name_kind(tree), ""
     holder = next(node for node in list_nodes(tree) if bias in node)
-    where = "then the bias" if holder is tree else "from the bias" if 0 in holder else "the bias within"
+    where = THEN_BIAS if holder is tree else "from the bias" if 0 in holder else "the bias within"
     return name_kind(body), f", {where}"
 
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from tasks.model.dtypes import TABLE
 from tasks.passport.device_sum import NotReadable, Sum
-from tasks.passport.trees import Tree, order_tree
+from tasks.passport.trees import Tree, encode_tree, order_tree
 
-#: Pairs that are asked again once the tree is known, twice each.
-ASKED_AGAIN = 24
+#: Pairs that are asked again once the tree is known, and of a tree that was guessed.
+ASKED_AGAIN, CONFIRMED = 48, 24
 #: Bits of accumulators that do not round to nearest, which are tried one after the other.
 CUTTING = (24, 13, 14, 11, 8, 16, 22, 25, 53)
 #: How far from a whole number a count may be: one that was divided and rounded is no whole number.
@@ -42,6 +42,17 @@ class Mask:
 
     def __str__(self) -> str:
         return f"M = 2^{np.log2(self.big[0] * self.big[1]):g} beside 2^{np.log2(self.unit):g}"
+
+
+def list_deviation_masks(dtype: str, count: int) -> Iterator[Mask]:
+    """The same where the square of M is in a sum too: far enough apart for any accumulator, or, in a small range, for one of 24 bits, which loses a count of ones."""
+    row = TABLE[dtype]
+    assert row.largest is not None
+    if np.log2(row.largest) > 64:
+        yield Mask((2.0**62, 1.0), (1.0, 1.0))
+    else:
+        top = math.floor(math.log2(row.largest))
+        yield Mask((2.0**top, 1.0), (2.0 ** (top - 25 - math.ceil(math.log2(count))), 1.0))
 
 
 def list_masks(dtype: str, products: bool, count: int) -> Iterator[Mask]:
@@ -75,6 +86,11 @@ def _list_cutting(one: int, top: int, products: bool, count: int) -> Iterator[Ma
             yield Mask(factors, (2.0**one, 1.0), 2**shift)
 
 
+def count_to(dtype: str) -> int:
+    """Up to which number a dtype holds all whole ones."""
+    return int(2 ** ((TABLE[dtype].digits or 0) + 1))
+
+
 class _Asked:
     """Sizes of the smallest part that holds two terms, as a device tells them."""
 
@@ -82,17 +98,18 @@ class _Asked:
         self.device, self.mask = device, mask
         terms = device.terms
         self._share = 1.0 / terms.products if terms.divided else 1.0
+        self._loose = _LOOSE if terms.divided or terms.of else _EXACT
         self._left, self._right = np.full(device.count, mask.one[0]), np.full(device.count, mask.one[1])
         if terms.alone:
             self._left[-1] = mask.unit
         self._memory: dict[tuple[int, int], int] = {}
-        self.check_sound()
+        if not terms.of:  # of ones alone all deviations are 0
+            self.check_sound()
 
     def check_sound(self) -> None:
         """Raises NotReadable where ones alone do not add up to their number."""
         found = self._count(self._left, self._right)
-        digits = TABLE[self.device.dtype].digits or 0
-        if found != self.device.count <= 2 ** (digits + 1):
+        if found != self.device.count <= count_to(self.device.output):
             raise NotReadable("not a sum", f"{self.device.count} ones add up to {found}")
 
     def size(self, i: int, j: int, again: bool = False) -> int:
@@ -110,31 +127,44 @@ class _Asked:
             self._memory[key] = size
         return self._memory[key]
 
+    def remember(self, rng: random.Random, most: int) -> list[tuple[tuple[int, int], int]]:
+        """Some pairs that were asked, with what was said."""
+        return rng.sample(list(self._memory.items()), min(most, len(self._memory)))
+
     def _count(self, left: np.ndarray, right: np.ndarray) -> int:
         found = self.device.add(left, right) / (self.mask.unit * self._share)
         if not np.isfinite(found):
             raise NotReadable("overflows", f"{self.mask}: the sum is {found}")
         near = round(found)
-        if abs(found - near) > (_LOOSE if self._share != 1.0 else _EXACT):
+        if abs(found - near) > self._loose:
             raise NotReadable("not a sum", f"{self.mask}: a count of ones is {found:.6g}")
         return near % self.mask.modulus if self.mask.modulus else near
 
 
-def reveal_tree(device: Sum, rng: random.Random) -> tuple[Tree, Mask]:
-    """The tree of a sum and the mask that showed it. Raises NotReadable, whose code is "not a sum", "overflows", "wider than the masks",
+def reveal_tree(device: Sum, rng: random.Random, guess: Tree | None = None) -> tuple[Tree, Mask]:
+    """The tree of a sum and the mask that showed it. guess: one that is returned where some pairs agree with it, which proves that it is no other tree only where results
+    are then predicted to the bit. Raises NotReadable, whose code is "not a sum", "overflows", "wider than the masks",
     "too few values" or "changes"."""
     row = TABLE[device.dtype]
     if row.family != "float" or row.digits is None:
         raise NotReadable("not a float", f"{device.dtype}: whole numbers are added exactly in any order")
-    if device.count - 2 > 2 ** (row.digits + 1):  # no two terms leave more to be counted
+    if device.count - 2 > count_to(device.dtype):  # no two terms leave more to be counted
+        device.add(np.zeros(device.count), np.zeros(device.count))  # the result may be of a dtype that counts further
+        if device.count - 2 > (most := count_to(device.output)):
+            words = f"{device.output} counts to {most} and there are {device.count} terms: ask a shorter sum"
+            raise NotReadable("too few values", words)
+    if device.terms.of and device.count > _LOOSE * 2 ** (row.digits + 2):
         raise NotReadable(
             "too few values",
-            f"{device.dtype} counts to {2 ** (row.digits + 1)} and there are {device.count} terms: ask a shorter sum",
+            f"a {device.dtype} does not tell a mean of {device.count} terms from its neighbours: ask a shorter one",
         )
     refused: NotReadable | None = None
-    for mask in list_masks(device.dtype, device.weighted, device.count):
+    masks = list_masks(device.dtype, device.weighted, device.count)
+    for mask in list_deviation_masks(device.dtype, device.count) if device.terms.of else masks:
         try:
             asked = _Asked(device, mask)
+            if guess is not None and not any(_list_disagreeing(asked, guess, rng, CONFIRMED)):
+                return guess, mask
             tree = order_tree(_build_whole(asked))
             _check_tree(asked, tree, rng)
             return tree, mask
@@ -179,37 +209,39 @@ def _build(asked: _Asked, terms: Sequence[int]) -> list[Tree]:
 
 def _check_tree(asked: _Asked, tree: Tree, rng: random.Random) -> None:
     """Raises NotReadable where pairs drawn at random say otherwise than the tree, or otherwise the second time."""
+    for i, j, expected, first in _list_disagreeing(asked, tree, rng, ASKED_AGAIN):
+        for (one, other), was in [((i, j), first), *asked.remember(rng, CONFIRMED)]:
+            if (now := asked.size(one, other, again=True)) != was:
+                words = f"the order changes from run to run: terms {one} and {other} met among {was}, then among {now}"
+                raise NotReadable("changes", words)
+        raise NotReadable("not a sum", f"terms {i} and {j} meet among {first} terms, and in the tree among {expected}")
+
+
+def _list_disagreeing(asked: _Asked, tree: Tree, rng: random.Random, pairs: int) -> Iterator[tuple[int, int, int, int]]:
+    """Of so many pairs of terms drawn at random those that do not meet as the tree says: (one, other, among how many terms they do in the tree, and on the device)."""
     count = asked.device.count
-    for _ in range(min(ASKED_AGAIN, count * count)):
-        i, j = rng.sample(range(count), 2) if count > 1 else (0, 0)
-        if i == j:
-            return
-        expected = find_meeting_size(tree, i, j)
-        first, second = asked.size(i, j, again=True), asked.size(i, j, again=True)
-        if first != second or (first != expected and asked.size(i, j) == expected):
-            raise NotReadable(
-                "changes",
-                f"the order changes from run to run: terms {i} and {j} met among {first}, then among {second}",
-            )
-        if first != expected:
-            raise NotReadable(
-                "not a sum", f"terms {i} and {j} meet among {first} terms, and in the tree among {expected}"
-            )
+    parents = encode_tree(tree)
+    sizes = measure_sizes(parents)
+    for _ in range(pairs if count > 1 else 0):
+        i, j = rng.sample(range(count), 2)
+        expected, found = find_meeting_size(parents, sizes, i, j), asked.size(i, j, again=True)
+        if found != expected:
+            yield i, j, expected, found
 
 
-def find_meeting_size(tree: Tree, i: int, j: int) -> int:
-    """How many terms the smallest part of a tree has that holds two."""
-    found = 0
+def find_meeting_size(parents: Sequence[int], sizes: Sequence[int], i: int, j: int) -> int:
+    """How many terms the smallest part has that holds two, of a tree as `encode_tree` and `measure_sizes` have it."""
+    while i != j:  # a step comes after those of its parts
+        i, j = (parents[i], j) if i < j else (i, parents[j])
+    return sizes[i]
 
-    def count(node: Tree) -> tuple[int, int]:
-        """(terms, how many of the two are among them)."""
-        nonlocal found
-        if isinstance(node, int):
-            return 1, int(node in (i, j))
-        sizes, held = zip(*map(count, node))
-        if sum(held) == 2 and not found:
-            found = sum(sizes)
-        return sum(sizes), sum(held)
 
-    count(tree)
-    return found
+def measure_sizes(parents: Sequence[int]) -> list[int]:
+    """How many terms each term and step of a tree as `encode_tree` has it is made of."""
+    sizes = [0] * len(parents)
+    steps = set(parents)
+    for node, parent in enumerate(parents):
+        sizes[node] = sizes[node] if node in steps else 1
+        if parent >= 0:
+            sizes[parent] += sizes[node]
+    return sizes

@@ -193,8 +193,9 @@ def _renumber(tree: Tree, places: dict[int, int]) -> Tree:
     return tuple(_renumber(x, places) for x in tree)
 
 
+@functools.lru_cache(maxsize=4096)
 def _name(tree: Tree, count: int, whole: bool = False) -> Kind:
-    """whole: no terms are left out."""
+    """whole: no terms are left out. The lanes of a kernel are all alike once they are numbered anew."""
     if count == 1:
         return Kind("term")
     tree, terms = order_tree(tree), list(range(count))
@@ -368,23 +369,34 @@ def _bracket(tree: Tree) -> str:
 
 
 def draw_svg(tree: Tree, width: int = 640, height: int = 220) -> str:
-    """A tree as SVG: terms along the bottom in their own order, each step above what it adds at the height of its depth."""
-    terms = list_terms(tree)
+    """A tree as SVG, as `draw_lines` has it."""
+    path = f'<path d="{draw_lines(tree, width, height)}" fill="none" stroke="currentColor" stroke-width="0.8"/>'
+    return f'<svg class="curve" viewBox="0 0 {width} {height}" role="img" aria-label="{name_kind(tree)}">{path}</svg>'
+
+
+def list_leaves(tree: Tree) -> tuple[int, ...]:
+    """Numbers of the terms in a tree, each part's together."""
+    return (tree,) if isinstance(tree, int) else tuple(leaf for child in tree for leaf in list_leaves(child))
+
+
+def draw_lines(tree: Tree, width: float, height: float, order: Sequence[int] = ()) -> str:
+    """The lines of a tree as the data of an SVG path: terms along the bottom, in an order or in their own, each step above what it adds at the height of its depth,
+    a line from each of its parts up to it and across."""
+    terms = {term: k for k, term in enumerate(order or list_terms(tree))}
     depth = _measure_depth(tree)
     lines: list[str] = []
 
     def place(node: Tree) -> tuple[float, float, int]:
         if isinstance(node, int):
-            return (terms.index(node) + 0.5) * width / len(terms), height - 6.0, 0
+            return (terms[node] + 0.5) * width / len(terms), height - 6.0, 0
         below = [place(child) for child in node]
         x, level = sum(b[0] for b in below) / len(below), 1 + max(b[2] for b in below)
         y = height - 6.0 - level * (height - 12.0) / depth
-        lines.extend(f"M{bx:.1f} {by:.1f}L{x:.1f} {y:.1f}" for bx, by, _ in below)
+        lines.extend(f"M{bx:.1f} {by:.1f}V{y:.1f}H{x:.1f}" for bx, by, _ in below)
         return x, y, level
 
     place(tree)
-    path = f'<path d="{"".join(lines)}" fill="none" stroke="currentColor" stroke-width="0.8"/>'
-    return f'<svg class="curve" viewBox="0 0 {width} {height}" role="img" aria-label="{name_kind(tree)}">{path}</svg>'
+    return "".join(lines)
 
 
 def _measure_depth(tree: Tree) -> int:

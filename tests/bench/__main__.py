@@ -17,6 +17,7 @@ from tests.bench import (
     engine,
     evidence,
     faults,
+    fingerprinting,
     fuzzing,
     inputs,
     interpreted,
@@ -159,6 +160,15 @@ BENCHES = {
         screening.screening,
         {"faults": 3000, "hot": 600, "tries": 400, "sound": 10_000},
         {"faults": 40, "hot": 12, "tries": 8, "sound": 100},
+    ),
+    "fingerprint": Bench(
+        fingerprinting.fingerprint,
+        {"config": "vendors", "flags": []},
+        {
+            "config": {"catalogs": [{"name": "critical"}], "backends": ["torch-cpu"]},
+            "flags": ["--ops", "sum", "--dtypes", "float32"],
+        },
+        long=True,
     ),
     "starts": Bench(
         starts.starts,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from farm import lake
 from farm.__main__ import main
 from farm.lake import beside
-from farm.report.tables.passports import compare, describe_orders, explain_batches, load_readings, newest
+from farm.report.tables.passports import compare, describe_orders, explain_batches, load_readings, newest, passport_view
+from tasks.passport import CODES
 from tasks.passport.trees import decode_tree, encode_tree, list_blocks, make_pairwise, make_sequential, name_kind
 
 
@@ -47,7 +50,8 @@ def test_the_table_the_drawing_and_json(
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["fingerprint", "torch-cpu", "--kept", "--tree", "--results", str(kept)]) == 0
     out = capsys.readouterr().out
-    assert "2000/2000" in out and "matmul" in out and "→" in out
+    assert len(re.findall(r"\b(\d{3,})/\1\b", out)) == 2  # all unseen results of both lines
+    assert "matmul" in out and "→" in out
     assert max(map(len, out.splitlines())) <= 100
     assert main(["fingerprint", "torch-cpu", "--kept", "--json", "--results", str(kept)]) == 0
     lines = [json.loads(x) for x in capsys.readouterr().out.splitlines()]
@@ -100,6 +104,38 @@ def test_the_report_has_the_passport(kept: Path) -> None:
     view = passports(Report.of(rows, lake.read_run(str(kept), run)))
     assert view is not None and len(view.frame) == 2
     assert view.frame["tree"].notna().all()
+
+
+@pytest.mark.parametrize("code", list(CODES))
+def test_what_could_not_be_read_is_a_line_below_the_table(kept: Path, code: str) -> None:
+    readings = load_readings(str(kept)).assign(code=code)
+    assert f"{code}: {CODES[code]}." in passport_view(readings).notes
+    assert not any(note.startswith(f"{code}:") for note in passport_view(readings.assign(code="")).notes)
+
+
+def test_a_device_that_flushes_is_told_from_its_twin(kept: Path) -> None:
+    readings = load_readings(str(kept))
+    sound = readings.assign(flushes_inputs=False, flushes_results=False)
+    flushing = readings.assign(flushes_inputs=True, flushes_results=False)
+    assert any(note.startswith("Flushed") for note in passport_view(flushing).notes)
+    assert not any(note.startswith("Flushed") for note in passport_view(sound).notes)
+    assert set(compare(sound, flushing)["what"]) == {"subnormal inputs are zero"}
+
+
+def test_the_sums_of_an_op_are_lines_of_their_own(kept: Path) -> None:
+    readings = load_readings(str(kept))
+    both = pd.concat([readings.assign(part="values"), readings.assign(part="weights", code="order alone")])
+    view = passport_view(both)
+    assert len(view.frame) == 2 * len(passport_view(readings).frame)
+    assert compare(both, both).empty
+    assert set(newest(both)["part"]) == {"values", "weights"} and len(newest(both)) == 2 * len(newest(readings))
+
+
+def test_a_config_names_its_backends(kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "two.yaml"
+    config.write_text("catalogs: [{name: critical}]\nbackends: [torch-cpu]\n")
+    assert main(["fingerprint", str(config), "--kept", "--results", str(kept)]) == 0
+    assert "matmul" in capsys.readouterr().out
 
 
 def test_a_row_that_depends_on_its_batch_is_explained_by_two_orders(kept: Path) -> None:

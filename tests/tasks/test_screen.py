@@ -185,6 +185,19 @@ def test_the_known_product_tells_adders_apart(bits: int) -> None:
     assert told["known product float16"].startswith(f"{bits} bits, then cut off")
 
 
+def test_products_that_are_rounded_first_are_told() -> None:
+    def in_sequence(a: np.ndarray, b: np.ndarray, fused: bool) -> np.ndarray:
+        total = np.zeros((len(a), b.shape[1]), np.float32)
+        for k in range(a.shape[1]):
+            product = a[:, k, None].astype(np.float64) * b[k].astype(np.float64)
+            total = (total + (product if fused else product.astype(np.float32))).astype(np.float32)
+        return total
+
+    for fused in (True, False):
+        told = dict(probe(Arithmetic(lambda a, b, fused=fused: in_sequence(a, b, fused))))  # type: ignore[arg-type, misc]
+        assert told["fused in products float32"] == ("yes" if fused else "no")
+
+
 def test_tf32_and_flushing_are_told() -> None:
     def coarse(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         if a.dtype == np.float32:
