@@ -51,6 +51,8 @@ KIND_CAST = "cast"
 CAUSE_ARITHMETIC = "arithmetic"
 #: A cast that was asked for is missing; a derivative was computed from a rounded result. Both are kinds of rows as well.
 CAUSE_CAST, CAUSE_KEPT = KIND_CAST, KIND_KEPT
+#: The same terms are added in two orders, which give the two results: why a row has other bytes in another batch.
+CAUSE_ORDER = "order"
 #: Any other error model: another axis, a term left out, a wrong sign, …
 CAUSE_OTHER = "other"
 

@@ -150,7 +150,7 @@ class Row:
     cause_code: str | None = column(
         "string",
         "outcome",
-        "what kind of cause that is: arithmetic (the op's own formula with fewer digits, or in a way that loses them), cast, kept, other; "
+        "what kind of cause that is: arithmetic (the op's own formula with fewer digits, or in a way that loses them), cast, kept, order (two orders of adding), other; "
         "empty: no cause",
     )
     stage: str | None = column("string", "outcome", "where it failed: sample, reference, export, build, run, judge")

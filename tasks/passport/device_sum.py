@@ -87,38 +87,40 @@ class Terms:
 class Sum:
     """The sum of some terms on a device.
 
-    run: outputs, flat, of a call's arrays. dtype: of its inputs; output: of its result. A call of it costs one of the device's.
+    run: outputs, flat, of a call's arrays. dtype: of its inputs; output: of its result. A call of it costs one of the device's; most: how many it may
+    take, 0 for any number.
     """
 
     def __init__(
-        self, run: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any], terms: Terms, dtype: str
+        self, run: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any], terms: Terms, dtype: str, most: int = 0
     ) -> None:
         self.terms, self.dtype, self._run = terms, dtype, run
         self.count, self.weighted = terms.count, bool(terms.right)
         kind = np_dtype(dtype)
         self._arrays = [
-            np.full_like(x, terms.fill[k]) if x.dtype == kind and k < len(terms.fill) else np.array(x)
+            np.full(x.shape, terms.fill[k], kind)
+            if x.dtype == kind and k < len(terms.fill)
+            else np.array(x, order="C")
             for k, x in enumerate(arrays)
         ]
-        self.calls = 0
+        self.calls, self._most = 0, most
         self.output = dtype
 
     def add(self, left: np.ndarray, right: np.ndarray | None = None) -> float:
-        """The sum of left·right, arrays of [count] in float64 whose values the dtype holds; without ``right`` of left alone."""
-        terms = self.terms
-        arrays = list(self._arrays)
+        """The sum of left·right, arrays of [count] in float64 whose values the dtype holds; without ``right`` of left alone. Raises NotReadable beyond
+        the calls that it may take."""
+        terms, arrays = self.terms, self._arrays
         kind = np_dtype(self.dtype)
+        # Each call sets all of them, in arrays of its own: to copy those costs more than most calls.
         for (number, places), values in ((terms.left, left), (terms.right or (0, ()), right)):
             if places and values is not None:
-                own = arrays[number].copy()
-                own.reshape(-1)[list(places)] = values[: len(places)].astype(kind)
-                arrays[number] = own
+                arrays[number].reshape(-1)[list(places)] = values[: len(places)].astype(kind)
         if terms.alone:
             number, place = terms.alone
-            own = arrays[number].copy()
-            own.reshape(-1)[place] = left[-1]
-            arrays[number] = own
+            arrays[number].reshape(-1)[place] = left[-1]
         self.calls += 1
-        out = np.asarray(self._run(arrays)[0])
+        if self.calls > self._most > 0:
+            raise NotReadable("too many calls", f"its order was not told by {self._most} calls")
+        out = np.asarray(self._run(list(arrays))[0])
         self.output = out.dtype.name
         return float(out.reshape(-1)[terms.output])

@@ -1,0 +1,81 @@
+"""Whether the order and the adder of a sum, read where it is computed, give the results at hand to the bit: the proof of a cause."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.passport.device_sum import NotReadable, Sum
+from tasks.passport.locate import LocatedSum
+from tasks.passport.passport import Reading, read_sum
+
+#: Elements of an output that are computed again.
+ELEMENTS = 128
+#: Calls of the device that a reading may take, and terms that it is made for: an order without any rule takes as many calls as there are pairs.
+CALLS, TERMS = 30_000, 8192
+#: Results on unseen inputs that a reading is tried on where the results at hand are tried as well.
+UNSEEN = 24
+#: Levels of Python's calls for a term: a sequence of n terms is a tree of n levels.
+LEVELS = 4
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a device adds the terms of one element, and which of some elements that gives to the bit. at: their places in the flat output; same: of each, whether it does."""
+
+    reading: Reading
+    at: np.ndarray
+    same: np.ndarray
+
+    @property
+    def count(self) -> int:
+        return int(self.same.sum())
+
+
+def read_located(
+    run: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any], where: LocatedSum, place: int, name: str = ""
+) -> tuple[Reading, Sum]:
+    """How the sum at a place of the flat output is added, read on the device at these very shapes, and what was asked. Of what cannot be read the reading says why.
+
+    run: the outputs of a call of arrays, flat.
+    """
+    if where.terms > TERMS:
+        raise NotReadable("too many terms", f"{where.terms} terms: no tree is made of more than {TERMS}")
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), LEVELS * where.terms + 1000))
+    try:
+        terms = where.at_element(place, len(arrays), name)
+    except ValueError as error:
+        raise NotReadable("beyond the edge", str(error)) from None
+    device = Sum(run, arrays, terms, np.asarray(arrays[where.left]).dtype.name, CALLS)
+    rows = np.asarray(arrays[where.left]).shape[0]
+    return read_sum(device, rows, unseen=UNSEEN), device
+
+
+def explain_elements(
+    run: Callable[[list[Any]], Sequence[Any]],
+    arrays: Sequence[Any],
+    output: Any,
+    where: LocatedSum,
+    place: int,
+    at: np.ndarray,
+    name: str = "",
+) -> Explanation:
+    """How the sum at a place of the flat output of a call is added, and whether elements ``at`` some places are what that gives. Of what cannot be read the reading says why."""
+    at = np.unique(np.append(at[: ELEMENTS - 1], place))
+    none = np.zeros(len(at), bool)
+    try:
+        reading, device = read_located(run, arrays, where, place, name)
+    except NotReadable as error:
+        return Explanation(Reading(name, code=error.code, words=str(error), terms=where.terms), at, none)
+    if reading.bits is None:
+        return Explanation(reading, at, none)
+    products = device.terms.products
+    model = reading.model(np.asarray(output).dtype.name, products)
+    with np.errstate(all="ignore"):
+        made = model.compute(*where.factors(arrays, at))
+    found = np.asarray(output).reshape(-1)[at].astype(np.float64)
+    return Explanation(reading, at, (made == found) | (np.isnan(made) & np.isnan(found)))
