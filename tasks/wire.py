@@ -17,6 +17,7 @@ from tasks.model import RACE_S, UNASKED, BackendInfo, Group, RuntimeInfo
 from tasks.model.row import Row
 from tasks.model.trace import Step
 from tasks.passport import Reading
+from tasks.passport.known import Passport
 from tasks.screen.observed import Observed, Variant
 
 # --- items: the work of a command ---------------------------------------------------------------------------------
@@ -74,12 +75,14 @@ class ToRun:
 @dataclass(frozen=True)
 class Hello:
     """Import a backend's runtime and find its device; without a backend: are you there? kernels: definitions of the
-    user's own (`tasks.catalogs.user_definitions`); race_s: seconds that a race between programs may take."""
+    user's own (`tasks.catalogs.user_definitions`); race_s: seconds that a race between programs may take; passports: of the backend, of one version or
+    device each."""
 
     backend: BackendSpec | None = None
     policy: Policy | None = None
     kernels: str = ""
     race_s: float = RACE_S
+    passports: tuple[Passport, ...] = ()
 
 
 @dataclass(frozen=True)

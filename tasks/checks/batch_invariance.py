@@ -223,7 +223,10 @@ def _explain_orders(session: Session, form: Form, rows: Sequence[list[Any]], see
     batch = _make_batch(rows, form.batched, count)
     with contextlib.suppress(Exception):  # what it did not think of must not cost the finding
         return explain_two_orders(
-            [(session.ask(rows[0]), rows[0], seen.alone, 0, "alone"), (session.ask(batch), batch, session.step(batch), place, f"row {place} of {count}")]
+            [
+                (session.ask(rows[0]), rows[0], seen.alone, 0, "alone"),
+                (session.ask(batch), batch, session.step(batch), place, f"row {place} of {count}"),
+            ]
         )
     return {}
 

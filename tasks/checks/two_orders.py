@@ -40,7 +40,10 @@ def explain_two_orders(sides: Sequence[Side]) -> dict[str, str]:
     both = found[0].same & found[1].same
     words = "; ".join(f"{x.reading.where}: {x.reading.describe()}" for x in found)
     proof = f"{int(both.sum())} of {both.size} elements that differ are both results to the bit"
-    return {"cause": f"{found[0].reading.terms} terms are added in two orders: {words}; {proof}", "cause_code": CAUSE_ORDER}
+    return {
+        "cause": f"{found[0].reading.terms} terms are added in two orders: {words}; {proof}",
+        "cause_code": CAUSE_ORDER,
+    }
 
 
 #: Elements that differ of which both results are computed again.

@@ -38,6 +38,9 @@ KIND_ZERO = "zero sign"
 #: keep fewer bits; or within it, and added in 16 bits where float32's adder would have left less.
 KIND_ACCUMULATOR = "accumulator"
 
+#: `wrong`: the results of a sum are further off than the arithmetic of their own backend leaves them, by its passport, however near they are.
+KIND_ARITHMETIC = "arithmetic"
+
 #: `imprecise`: a derivative beyond the limit, and no further off than being computed from a rounded result of the forward pass leaves it,
 #: which nobody has declared (`kept`).
 KIND_KEPT = "kept"

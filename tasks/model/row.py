@@ -192,6 +192,15 @@ class Row:
         "check roundtrip: largest difference from torch's own result in the same process and dtype",
         "as the output",
     )
+    own_units: float | None = column(
+        "float64",
+        "metrics",
+        "sums of a backend whose passport is known: largest |actual − reference| over what its order and bits may leave; beyond 1 it does not add so",
+        "1",
+    )
+    likely_units: float | None = column(
+        "float64", "metrics", "the same over what they leave in all likelihood, where roundings are to nearest", "1"
+    )
     limit: float | None = column(
         "float64", "metrics", "threshold applied to error_units or, for exact and elementary ops, max_ulp", "1"
     )

@@ -98,9 +98,7 @@ class Sum:
         self.count, self.weighted = terms.count, bool(terms.right)
         kind = np_dtype(dtype)
         self._arrays = [
-            np.full(x.shape, terms.fill[k], kind)
-            if x.dtype == kind and k < len(terms.fill)
-            else np.array(x, order="C")
+            np.full(x.shape, terms.fill[k], kind) if x.dtype == kind and k < len(terms.fill) else np.array(x, order="C")
             for k, x in enumerate(arrays)
         ]
         self.calls, self._most = 0, most

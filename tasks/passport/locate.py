@@ -64,9 +64,7 @@ class LocatedSum:
             raise ValueError("some of its terms are no numbers of an array")
         alone = () if self.alone is None or self.alone_at is None else (self.alone, int(self.alone_at(at)[0]))
         pair = () if self.right is None or right is None else (self.right, tuple(right[:, 0].tolist()))
-        return Terms(
-            place, (self.left, tuple(left[:, 0].tolist())), pair, alone, (1.0,) * arrays, self.divided, where
-        )
+        return Terms(place, (self.left, tuple(left[:, 0].tolist())), pair, alone, (1.0,) * arrays, self.divided, where)
 
 
 def _take(array: Any, at: np.ndarray) -> np.ndarray:
@@ -136,7 +134,9 @@ def _list_reductions(own: tuple[int, ...], number: int, shape: tuple[int, ...]) 
     for one in axes:
         kept = [k for k in range(dims) if k - dims not in one and k not in one]
         rest = tuple(own[k] for k in kept)
-        if int(np.prod(rest)) != int(np.prod(shape)) or tuple(n for n in shape if n > 1) != tuple(n for n in rest if n > 1):
+        if int(np.prod(rest)) != int(np.prod(shape)) or tuple(n for n in shape if n > 1) != tuple(
+            n for n in rest if n > 1
+        ):
             continue
         rows = np.transpose(index, (*[k for k in range(dims) if k not in kept], *kept)).reshape(-1, int(np.prod(rest)))
         if len(rows) < FEWEST:
@@ -149,9 +149,7 @@ def _list_reductions(own: tuple[int, ...], number: int, shape: tuple[int, ...]) 
             yield LocatedSum(number, None, None, places, None, len(rows), divided)
 
 
-def _list_pairs(
-    a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]
-) -> Iterator[tuple[Places, int, bool]]:
+def _list_pairs(a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) -> Iterator[tuple[Places, int, bool]]:
     """(places, terms, whether what is added is one number a channel) of the products of two arrays that have so many elements."""
     left, right = (np.arange(int(np.prod(x))).reshape(x) for x in (a, b))
     if min(len(a), len(b)) >= 1:
@@ -182,9 +180,7 @@ def _list_steps(size: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, 
             yield stride, padding
 
 
-def _window(
-    x: tuple[int, ...], w: tuple[int, ...], shape: tuple[int, ...], stride: int, padding: int
-) -> Places:
+def _window(x: tuple[int, ...], w: tuple[int, ...], shape: tuple[int, ...], stride: int, padding: int) -> Places:
     """Where the terms of a convolution of x (N, C, …) with w (M, C / groups, …) lie."""
     groups = x[1] // w[1]
     channel, *inside = np.meshgrid(*(np.arange(n) for n in w[1:]), indexing="ij")

@@ -370,7 +370,7 @@ def _bracket(tree: Tree) -> str:
 def draw_svg(tree: Tree, width: int = 640, height: int = 220) -> str:
     """A tree as SVG: terms along the bottom in their own order, each step above what it adds at the height of its depth."""
     terms = list_terms(tree)
-    depth = _measure_depth(tree)
+    depth = measure_depth(tree)
     lines: list[str] = []
 
     def place(node: Tree) -> tuple[float, float, int]:
@@ -387,8 +387,15 @@ def draw_svg(tree: Tree, width: int = 640, height: int = 220) -> str:
     return f'<svg class="curve" viewBox="0 0 {width} {height}" role="img" aria-label="{name_kind(tree)}">{path}</svg>'
 
 
-def _measure_depth(tree: Tree) -> int:
-    return 0 if isinstance(tree, int) else 1 + max(_measure_depth(child) for child in tree)
+def measure_depth(tree: Tree) -> int:
+    """How many steps the term goes through that goes through most of them."""
+    deepest, left = 0, [(tree, 0)]
+    while left:
+        node, depth = left.pop()
+        deepest = max(deepest, depth)
+        if not isinstance(node, int):
+            left.extend((child, depth + 1) for child in node)
+    return deepest
 
 
 def to_nested(tree: Tree) -> Any:
