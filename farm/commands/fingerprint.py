@@ -17,7 +17,7 @@ from farm.exits import INCOMPLETE, OK, interruptible
 from farm.plan.config import Config, ConfigError, check_backend
 from farm.plan.request import Request
 from farm.report.faces import terminal
-from farm.report.tables.passports import compare, difference_view, load_readings, newest, passport_view
+from farm.report.tables.passports import SUM, compare, difference_view, load_readings, newest, passport_view
 from farm.work import executor_registry
 from farm.work.budget import apply_budget
 from farm.work.durations import Estimate
@@ -144,7 +144,7 @@ def _find(lake: lakes.Lake, name: str) -> pd.DataFrame:
         raise Refusal(
             f"{lake.uri} has no passport of {name}{nearest(backend, known)}{has}; make it: farm fingerprint {backend}"
         )
-    return newest(mine).drop_duplicates(["backend", "op", "variant", "dtype", "sample", "where"], keep="last")
+    return newest(mine).drop_duplicates(["backend", *SUM, "sample", "where"], keep="last")
 
 
 def _show_difference(lake: lakes.Lake, one: str, other: str, as_json: bool) -> int:

@@ -32,6 +32,10 @@ class Arithmetic(Scenario):
     exported = True
     needs = "forward"
 
+    def __init__(self) -> None:
+        #: The first reading of each number of terms, of a device's sums of an op in a dtype: the next are asked whether they are like it.
+        self._read: dict[tuple[str, ...], dict[int, Reading]] = {}
+
     def wanted(self, samples: int) -> int:
         """Each op is asked at all shapes."""
         return len(SHAPES) if samples else 0
@@ -52,7 +56,11 @@ class Arithmetic(Scenario):
         run: Any = again
         found: list[Reading] = []
         for terms in form.terms:
-            found.append(read_sum(Sum(run, form.arrays, terms, form.dtype), rows, found[0] if found else None))
+            sums = self._read.setdefault((program.placement, form.op, form.dtype, terms.part), {})
+            like = sums.get(terms.count) or next(iter(sums.values()), None)
+            reading = read_sum(Sum(run, form.arrays, terms, form.dtype), rows, like)
+            sums.setdefault(reading.terms, reading)
+            found.append(reading)
         program.readings = tuple(found)
         known: Sequence[str] = sorted({x.kind or x.code for x in found})
         program.flags = flags.join(program.flags, sums=len(found), orders=len(known))

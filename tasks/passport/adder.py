@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -115,6 +115,19 @@ class _Probe:
         return self.device.add(left, right) * scale / 2.0**self.unit
 
 
+def confirm_adder(device: Sum, tree: Tree, rule: NodeRule, fused: bool) -> Adder | None:
+    """The adder whose steps all add by a rule, and all or none of whose products are fused, if that is true of the tree's first step but one; None where it is not."""
+    node, parent = next(((child, node) for node in list_nodes(tree) for child in node if isinstance(child, tuple)), (None, None))
+    if node is None or _measure_node(_Probe(device), node, parent) != rule:
+        return None
+    return measure_ends(device, Adder(rule, {}, tuple(range(device.terms.products)) if fused else ()))
+
+
+def measure_ends(device: Sum, adder: Adder) -> Adder:
+    """An adder with what becomes of subnormal numbers, Inf and NaN."""
+    return replace(adder, flushes=_measure_flushing(device), specials=_measure_specials(device))
+
+
 def measure_adder(device: Sum, tree: Tree) -> Adder:
     """How the steps of a revealed tree add. Raises NotReadable."""
     probe = _Probe(device)
@@ -148,7 +161,7 @@ def measure_adder(device: Sum, tree: Tree) -> Adder:
     usual = Counter(rules.values()).most_common(1)[0][0]
     others = {k: rule for k, rule in rules.items() if rule != usual}
     fused = tuple(_list_fused(probe, tree)) if device.weighted else ()
-    return Adder(usual, others, fused, _measure_flushing(device), _measure_specials(device))
+    return measure_ends(device, Adder(usual, others, fused))
 
 
 def _measure_node(probe: _Probe, node: tuple[Tree, ...], parent: tuple[Tree, ...] | None) -> NodeRule | None:

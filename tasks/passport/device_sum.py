@@ -14,6 +14,10 @@ from tasks.model.dtypes import np_dtype
 ARITHMETIC = "arithmetic"
 
 
+#: What an op may make of an input before it adds it, in words, and whether that is never negative.
+MADE = {"exponentials": True, "squares": True, "deviations": False}
+#: An input whose exponential is 0 in every dtype.
+GONE = -1e4
 #: (rows, terms) of the calls that are asked: numbers of terms around powers of two, and of rows that kernels treat each in their own way.
 SHAPES = ((8, 32), (8, 63), (8, 64), (8, 65), (8, 128), (8, 256), (1, 64), (2, 64), (17, 64), (256, 64))
 
@@ -32,8 +36,11 @@ class Terms:
 
     output: place of the element in the flat output; left: (number of an array, places in it, flat, of the terms' factors); right: the
     same of the other factors, empty where terms are no products; alone: (number of an array, place) of a term that is no product, a bias; empty where there is none. fill: value of
-    everything else, by array; the first of an array's name. divided: whether the sum is divided by the number of terms. equal: arrays
-    whose places are all one value, which the sum is then a share of.
+    everything else, by array. divided: whether the sum is divided by the number of terms. part: which sum of the op, where it has several.
+    rows: of the call, 0 for those of the first output.
+
+    of: what is made of an input before it is added, a key of MADE; "" where nothing is. Then ``outputs`` are the places where the sum can be seen,
+    one for each term or one alone, and ``scale`` is that by which deviations are multiplied, or the largest of the squares.
     """
 
     output: int
@@ -43,6 +50,11 @@ class Terms:
     fill: tuple[float, ...] = ()
     divided: bool = False
     where: str = ""
+    part: str = ""
+    rows: int = 0
+    of: str = ""
+    outputs: tuple[int, ...] = ()
+    scale: float = 1.0
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Terms:
@@ -56,7 +68,7 @@ class Terms:
             )
 
         pairs = {name: pair(values.get(name)) for name in ("left", "right", "alone")}
-        return cls(**{**values, **pairs, "fill": tuple(values.get("fill", ()))})
+        return cls(**{**values, **pairs, "fill": tuple(values.get("fill", ())), "outputs": tuple(values.get("outputs", ()))})
 
     def values(self) -> dict[str, Any]:
         """As `read` takes it."""
@@ -83,6 +95,11 @@ class Terms:
         """How many terms there are; a bias is the last."""
         return self.products + bool(self.alone)
 
+    @property
+    def positive(self) -> bool:
+        """Whether no term is negative, so that none takes another one away again."""
+        return MADE.get(self.of, False)
+
 
 class Sum:
     """The sum of some terms on a device.
@@ -101,24 +118,54 @@ class Sum:
             np.full(x.shape, terms.fill[k], kind) if x.dtype == kind and k < len(terms.fill) else np.array(x, order="C")
             for k, x in enumerate(arrays)
         ]
+        lists = [terms.left[1], *([terms.right[1]] if terms.right else ()), *([terms.alone[1:]] if terms.alone else ())]
+        self._places = {places: np.array(places) for places in lists}
         self.calls, self._most = 0, most
         self.output = dtype
 
     def add(self, left: np.ndarray, right: np.ndarray | None = None) -> float:
-        """The sum of left·right, arrays of [count] in float64 whose values the dtype holds; without ``right`` of left alone. Raises NotReadable beyond
-        the calls that it may take."""
-        terms, arrays = self.terms, self._arrays
-        kind = np_dtype(self.dtype)
-        # Each call sets all of them, in arrays of its own: to copy those costs more than most calls.
-        for (number, places), values in ((terms.left, left), (terms.right or (0, ()), right)):
-            if places and values is not None:
-                arrays[number].reshape(-1)[list(places)] = values[: len(places)].astype(kind)
+        """The sum of left·right, arrays of [count] in float64 whose values the dtype holds; without ``right`` of left alone. Of deviations it is what
+        their mean says of it. Raises NotReadable beyond the calls that it may take."""
+        terms = self.terms
+        given = [(terms.left, left)] if right is None or not terms.right else [(terms.left, left), (terms.right, right)]
         if terms.alone:
-            number, place = terms.alone
-            arrays[number].reshape(-1)[place] = left[-1]
+            given.append(((terms.alone[0], terms.alone[1:]), left[-1:]))
+        out = self._call(given)
+        return self._undo_deviation(out, left) if terms.of else float(out[terms.output])
+
+    def show(self, large: int, values: Mapping[int, float]) -> float:
+        """What is seen of a sum of terms that are never negative, of which term ``large`` is the largest, others have ``values``, shares of it,
+        and the rest are 0. It tells whether two sums differ, and not what they are."""
+        terms = self.terms
+        shares = np.zeros(self.count)
+        shares[list(values)] = list(values.values())
+        shares[large] = 1.0
+        if terms.of == "squares":
+            inputs = np.sqrt(shares * terms.scale)
+        else:
+            inputs = np.full(self.count, GONE)
+            inputs[shares > 0] = np.log(shares[shares > 0])
+        given = [(terms.left, inputs)]
+        if terms.right:  # what is weighed: the largest alone counts
+            given.append((terms.right, (shares == 1.0).astype(np.float64)))
+        return float(self._call(given)[terms.outputs[large if len(terms.outputs) > 1 else 0]])
+
+    def _call(self, given: Sequence[tuple[tuple[int, tuple[int, ...]], np.ndarray]]) -> np.ndarray:
+        """The first output, flat, with these values, float64, at places (number of an array, places in it)."""
+        kind = np_dtype(self.dtype)
+        # All of them each time, in arrays of its own: to copy those costs more than most calls.
+        for (number, places), values in given:
+            self._arrays[number].reshape(-1)[self._places[places]] = values[: len(places)].astype(kind)
         self.calls += 1
         if self.calls > self._most > 0:
             raise NotReadable("too many calls", f"its order was not told by {self._most} calls")
-        out = np.asarray(self._run(list(arrays))[0])
+        out = np.asarray(self._run(list(self._arrays))[0])
         self.output = out.dtype.name
-        return float(out.reshape(-1)[terms.output])
+        return out.reshape(-1)
+
+    def _undo_deviation(self, out: np.ndarray, left: np.ndarray) -> float:
+        """The sum, of y = (x − mean) / σ · scale at the first of the smallest terms, where nearly all of σ is of large ones."""
+        seen = int(np.argmin(np.abs(left)))
+        deviation = float(np.sqrt(np.square(left).mean()))
+        y = float(out[self.terms.outputs[seen]]) / self.terms.scale
+        return self.count * (float(left[seen]) - y * deviation)

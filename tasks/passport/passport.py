@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,10 +11,11 @@ import numpy as np
 
 from tasks.model.dtypes import np_dtype
 from tasks.model.row import column
-from tasks.passport.adder import Adder, NodeRule, measure_adder
+from tasks.passport.adder import FORMATS, Adder, NodeRule, confirm_adder, measure_adder, measure_ends
 from tasks.passport.device_sum import NotReadable, Sum
 from tasks.passport.predict import Model
 from tasks.passport.reveal import reveal_tree
+from tasks.passport.reveal_positive import reveal_positive
 from tasks.passport.trees import Kind, Tree, decode_tree, encode_tree, list_nodes, name_kind, without_terms
 
 #: Inputs that the model is chosen by, and unseen ones that it is tried on.
@@ -28,13 +29,14 @@ class Reading:
     """What was read of one sum: a row of the table `passports`."""
 
     where: str = column("string", "case", "which element of the output: the first, or the last", default="")
+    part: str = column("string", "case", "which sum of the op, where it has several: mean, squares, weights, values", default="")
     rows: int | None = column("int32", "case", "rows of the call, independent sums", "1")
     terms: int = column("int32", "case", "terms of the sum, a bias among them", "1", default=0)
     code: str = column(
         "string",
         "outcome",
-        "empty where all was read; else why not: not a sum, overflows, wider than the masks, too few values, too few terms, changes (from run to run), "
-        "not predicted (the model does not give the results)",
+        "empty where all was read; else why not: not a sum, overflows, wider than the masks, too few values, too few terms, rounded away, changes (from run to run), "
+        "not predicted (the model does not give the results), order alone (what else the op does has no model)",
         default="",
     )
     words: str | None = column("string", "outcome", "the same for people")
@@ -111,51 +113,99 @@ class Reading:
 def read_sum(
     device: Sum, rows: int | None = None, like: Reading | None = None, seed: int = 0, unseen: int = UNSEEN
 ) -> Reading:
-    """The reading of one sum; what cannot be read says why. like: of another element of the same output: where the order is the same, its
-    steps are taken to add as those do, and unseen results tell whether that is so."""
-    known: dict[str, Any] = {"where": device.terms.where, "rows": rows, "terms": device.count}
+    """The reading of one sum; what cannot be read says why. like: of another element of the same output, or of the same op at other shapes: its
+    steps are taken to add as those do, where one step of it and unseen results tell that this is so."""
+    terms = device.terms
+    known: dict[str, Any] = {"where": terms.where, "part": terms.part, "rows": terms.rows or rows, "terms": device.count}
+    if terms.of:
+        return _read_order(device, known, like, seed)
     rng = np.random.default_rng(seed)
     try:
         tree, _ = reveal_tree(device, random.Random(seed))
-        parents = tuple(encode_tree(tree))
-        if like is not None and like.known and like.tree == parents:
-            model, right = _choose_model(device, [like.model(device.output, device.terms.products)], unseen, rng)
-            if right >= KNOWN * unseen:
-                return replace(like, **known, predicted=right, unseen=unseen, calls=device.calls)
         kind, bias = _name_order(device, tree)
-        known |= {"tree": parents, "kind": f"{kind}{bias}", "kind_code": kind.code, "size": kind.size or None}
+        known |= {"tree": tuple(encode_tree(tree)), "kind": f"{kind}{bias}", "kind_code": kind.code, "size": kind.size or None}
+        alike = _list_alike(device, tree, like) if like is not None else []
+        if alike:
+            found = _choose_model(device, alike, unseen, rng)
+            if found[1] >= KNOWN * unseen:
+                return _finish(known, *found, unseen, device.calls)
         adder = measure_adder(device, tree)
     except NotReadable as error:
         return Reading(**known, code=error.code, words=str(error), calls=device.calls)
-    rule = adder.rule
     finishes = ("divide", "reciprocal") if device.terms.divided else ("",)
     models = [
         Model(tree, one, device.output, finish, device.terms.products)
         for finish in finishes
         for one in _list_last_steps(adder, tree)
     ]
-    model, right = _choose_model(device, models, unseen, rng)
-    adder = model.adder
-    known |= {
-        "bits": rule.bits,
-        "accumulator": adder.accumulator,
-        "rounding": rule.rounding,
-        "aligned": rule.aligned,
-        "alignment": rule.alignment,
-        "others": tuple(n for k, x in sorted(adder.others.items()) if x != rule for n in (k, x.bits)),
-        "fused": adder.fused,
-        "finish": model.finish,
-        "flushes_inputs": adder.flushes[0],
-        "flushes_results": adder.flushes[1],
-        "specials": adder.specials,
-        "predicted": right,
-        "unseen": unseen,
-        "calls": device.calls,
-    }
-    if right >= KNOWN * unseen:
-        return Reading(**known)
+    return _finish(known, *_choose_model(device, models, unseen, rng), unseen, device.calls)
+
+
+def _list_alike(device: Sum, tree: Tree, like: Reading) -> list[Model]:
+    """The models of a sum that adds as one that is known; none where a step says that it does not."""
+    products, fused = device.terms.products, len(like.fused or ())
+    if not like.known:
+        return []
+    if like.tree == tuple(encode_tree(tree)):
+        model = like.model(device.output, products)
+        return [replace(model, adder=measure_ends(device, model.adder))]
+    if like.others or 0 < fused < like.terms - 1:
+        return []
+    rule = NodeRule(like.bits or 0, like.rounding or "", like.aligned or 0, like.alignment or "")
+    adder = confirm_adder(device, tree, rule, fused > 0)
+    return [Model(tree, adder, device.output, like.finish or "", products)] if adder is not None else []
+
+
+def _finish(known: Mapping[str, Any], model: Model, right: int, unseen: int, calls: int) -> Reading:
+    """The reading of a sum whose order is known, of the model of it and how many unseen results that gave."""
+    adder, rule = model.adder, model.adder.rule
+    found = Reading(
+        **known,
+        bits=rule.bits,
+        accumulator=adder.accumulator,
+        rounding=rule.rounding,
+        aligned=rule.aligned,
+        alignment=rule.alignment,
+        others=tuple(n for k, x in sorted(adder.others.items()) if x != rule for n in (k, x.bits)),
+        fused=adder.fused,
+        finish=model.finish,
+        flushes_inputs=adder.flushes[0],
+        flushes_results=adder.flushes[1],
+        specials=adder.specials,
+        predicted=right,
+        unseen=unseen,
+        calls=calls,
+    )
+    if found.known:
+        return found
     words = f"its tree and its adder give {right} of {unseen} results on unseen inputs to the bit"
-    return Reading(**known, code="not predicted", words=words)
+    return replace(found, code="not predicted", words=words)
+
+
+def _read_order(device: Sum, known: dict[str, Any], like: Reading | None, seed: int) -> Reading:
+    """What can be read of a sum of which the op makes and takes more than is known: its order, and of terms that are never negative the bits that it keeps."""
+    rng = random.Random(seed)
+    try:
+        if device.terms.positive:
+            guess = decode_tree(like.tree) if like is not None and like.tree else None
+            tree, bits, rounding = reveal_positive(device, rng, guess)
+            known |= {"bits": bits, "rounding": rounding, "accumulator": FORMATS.get(bits, "")}
+        else:
+            tree, _ = reveal_tree(device, rng)
+    except NotReadable as error:
+        return Reading(**known, code=error.code, words=str(error), calls=device.calls)
+    kind = name_kind(tree)
+    words = f"the sum is of {device.terms.of}, and no model has what else the op does: its results are not predicted"
+    return Reading(
+        **known,
+        code="order alone",
+        words=words,
+        tree=tuple(encode_tree(tree)),
+        kind=str(kind),
+        kind_code=kind.code,
+        size=kind.size or None,
+        calls=device.calls,
+    )
 
 
 def _list_last_steps(adder: Adder, tree: Tree) -> list[Adder]:

@@ -44,6 +44,16 @@ class Mask:
         return f"M = 2^{np.log2(self.big[0] * self.big[1]):g} beside 2^{np.log2(self.unit):g}"
 
 
+def list_deviation_masks(dtype: str) -> Iterator[Mask]:
+    """The same where the square of M is in a sum too: far enough apart for any accumulator, or, in a small range, for one of 24 bits."""
+    row = TABLE[dtype]
+    assert row.largest is not None
+    if np.log2(row.largest) > 64:
+        yield Mask((2.0**62, 1.0), (1.0, 1.0))
+    else:
+        yield Mask((2.0**15, 1.0), (2.0**-11, 1.0))
+
+
 def list_masks(dtype: str, products: bool, count: int) -> Iterator[Mask]:
     """Masks that a dtype holds, the widest first. Where the range of the dtype is wide they are far from its ends; where it is small they use all of
     it, in products twice, and a result that is of the dtype must still hold a count of ones."""
@@ -82,11 +92,13 @@ class _Asked:
         self.device, self.mask = device, mask
         terms = device.terms
         self._share = 1.0 / terms.products if terms.divided else 1.0
+        self._loose = _LOOSE if terms.divided or terms.of else _EXACT
         self._left, self._right = np.full(device.count, mask.one[0]), np.full(device.count, mask.one[1])
         if terms.alone:
             self._left[-1] = mask.unit
         self._memory: dict[tuple[int, int], int] = {}
-        self.check_sound()
+        if not terms.of:  # of ones alone all deviations are 0
+            self.check_sound()
 
     def check_sound(self) -> None:
         """Raises NotReadable where ones alone do not add up to their number."""
@@ -115,7 +127,7 @@ class _Asked:
         if not np.isfinite(found):
             raise NotReadable("overflows", f"{self.mask}: the sum is {found}")
         near = round(found)
-        if abs(found - near) > (_LOOSE if self._share != 1.0 else _EXACT):
+        if abs(found - near) > self._loose:
             raise NotReadable("not a sum", f"{self.mask}: a count of ones is {found:.6g}")
         return near % self.mask.modulus if self.mask.modulus else near
 
@@ -131,8 +143,11 @@ def reveal_tree(device: Sum, rng: random.Random) -> tuple[Tree, Mask]:
             "too few values",
             f"{device.dtype} counts to {2 ** (row.digits + 1)} and there are {device.count} terms: ask a shorter sum",
         )
+    if device.terms.of and device.count > _LOOSE * 2 ** (row.digits + 2):
+        raise NotReadable("too few values", f"a {device.dtype} does not tell a mean of {device.count} terms from its neighbours: ask a shorter one")
     refused: NotReadable | None = None
-    for mask in list_masks(device.dtype, device.weighted, device.count):
+    masks = list_masks(device.dtype, device.weighted, device.count)
+    for mask in list_deviation_masks(device.dtype) if device.terms.of else masks:
         try:
             asked = _Asked(device, mask)
             tree = order_tree(_build_whole(asked))

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from tasks.passport.trees import (
     encode_tree,
     list_blocks,
     list_lanes,
+    list_terms,
     make_folded,
     make_fused,
     make_halves,
@@ -231,3 +233,117 @@ def test_a_tree_survives_its_numbers_and_is_drawn() -> None:
     assert draw_svg(tree).count("M") == len(encode_tree(tree)) - 1  # a line for each but the last
     with pytest.raises(ValueError, match="no tree"):
         decode_tree([1, 0])
+
+
+def make_positive(
+    tree: Tree,
+    made: str = "exponentials",
+    rule: NodeRule = NEAREST,
+    show: Any = lambda sum_: np.float32(1.0) / np.float32(sum_),
+    dtype: str = "float32",
+) -> Sum:
+    """A device that adds exponentials or squares of its inputs as planted; show: of the sum, what is seen of it."""
+    model = Model(tree, Adder(rule), "float64" if rule.bits > 24 else "float32")
+    count = len(list_terms(tree))
+
+    def compute(arrays: Sequence[Any]) -> list[np.ndarray]:
+        x = np.asarray(arrays[0], np.float64)
+        with np.errstate(all="ignore"):
+            terms = np.exp(x).astype(np.float32) if made == "exponentials" else np.square(x)
+            return [np.asarray(show(model.compute(terms.astype(np.float64)))).astype(np_dtype(dtype)).reshape(1)]
+
+    places = tuple(range(count))
+    found = Terms(0, (0, places), fill=(0.0,), of=made, outputs=(0,), scale=64.0 if made == "squares" else 1.0)
+    return Sum(compute, [np.zeros(count, np_dtype(dtype))], found, dtype)
+
+
+POSITIVE = [p for p in PLANTED if p.rule == NEAREST and not p.fused and p.dtype == "float32"]
+
+
+@pytest.mark.parametrize("made", ["exponentials", "squares"])
+@pytest.mark.parametrize("planted", POSITIVE, ids=lambda p: p.name)
+def test_the_order_of_a_sum_without_negative_terms_is_recovered(planted: Planted, made: str) -> None:
+    root = (lambda s: s - 64.0) if made == "squares" else (lambda s: np.float32(1.0) / np.float32(s))
+    found = read_sum(make_positive(planted.tree, made, show=root))
+    assert found.code == "order alone" and found.unseen is None
+    assert decode_tree(found.tree or ()) == order_tree(planted.tree)
+    assert (found.kind_code, found.bits, found.rounding) == (planted.kind, 24, "nearest even")
+
+
+@pytest.mark.parametrize("rule", [NodeRule(24, "truncated"), NodeRule(11, "nearest even"), NodeRule(13, "truncated")])
+def test_the_bits_of_a_sum_without_negative_terms_are_read(rule: NodeRule) -> None:
+    found = read_sum(make_positive(lanes(N, 4, make_folded), rule=rule))
+    assert (found.bits, found.rounding) == (rule.bits, rule.rounding)
+    assert decode_tree(found.tree or ()) == order_tree(lanes(N, 4, make_folded))
+
+
+def test_groups_that_one_step_takes_are_groups_without_negative_terms_too() -> None:
+    tree = make_fused(terms, 4)
+    found = read_sum(make_positive(tree, rule=NodeRule(24, "truncated", 24, "truncated")))
+    assert decode_tree(found.tree or ()) == order_tree(tree)
+
+
+def test_a_guess_is_confirmed_and_a_wrong_one_is_not_taken() -> None:
+    right = read_sum(make_positive(lanes(N, 4, make_folded)))
+    again = read_sum(make_positive(lanes(N, 4, make_folded)), like=right)
+    assert again.tree == right.tree and (again.calls or 0) < (right.calls or 0)
+    swapped = make_sequential([lanes(N, 4, make_folded), 32])  # as many but one
+    for other in (lanes(N, 8, make_folded), make_pairwise(terms), swapped):
+        assert decode_tree(read_sum(make_positive(other), like=right).tree or ()) == order_tree(other)
+
+
+def test_a_sum_whose_result_has_fewer_bits_is_said_to_be_rounded_away() -> None:
+    """A softmax in float16 that adds in float32: 1 and 1 + 2^-23 are one number of it."""
+    found = read_sum(make_positive(SEQUENTIAL, dtype="float16"))
+    assert found.code == "rounded away" and found.tree is None and "fewer bits" in str(found.words)
+
+
+def test_an_exact_sum_of_exponentials_loses_nothing() -> None:
+    exact = make_positive(SEQUENTIAL, rule=NodeRule(24, "nearest even"), show=lambda s: s)
+    exact._run = lambda arrays: [np.array([float(sum(map(Fraction, np.exp(np.asarray(arrays[0], np.float64)))))])]
+    assert read_sum(exact).code in ("wider than the masks", "rounded away")
+
+
+def test_an_order_of_exponentials_that_changes_is_said() -> None:
+    draw, one, other = random.Random(3), make_positive(SEQUENTIAL), make_positive(make_pairwise(terms))
+    device = make_positive(SEQUENTIAL)
+    device._run = lambda arrays: draw.choice((one, other))._run(arrays)
+    found = read_sum(device)
+    assert found.code in ("changes", "not a sum", "rounded away") and found.tree is None
+
+
+def make_standardised(mean: Any, dtype: str = "float32", count: int = N) -> Sum:
+    """A device that standardises; mean: of its inputs, in float64."""
+
+    def compute(arrays: Sequence[Any]) -> list[np.ndarray]:
+        x, weight = (np.asarray(a, np.float64) for a in arrays)
+        middle = mean(x)
+        root = np.sqrt(np.square(x - middle).mean())
+        return [((x - middle) / root * weight).astype(np_dtype(dtype))]
+
+    places = tuple(range(count))
+    found = Terms(0, (0, places), fill=(1.0, 4096.0), of="deviations", outputs=places, scale=4096.0)
+    return Sum(compute, [np.ones(count, np_dtype(dtype))] * 2, found, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("planted", POSITIVE, ids=lambda p: p.name)
+def test_the_order_of_a_mean_is_read_through_a_norm(planted: Planted, dtype: str) -> None:
+    count = len(list_terms(planted.tree))
+    model = Model(planted.tree, Adder(NEAREST), "float32")
+    found = read_sum(make_standardised(lambda x: np.float32(model.compute(x)) / np.float32(count), dtype, count))
+    assert found.code == "order alone", found.words
+    assert decode_tree(found.tree or ()) == order_tree(planted.tree)
+
+
+def test_a_running_mean_is_no_sum_and_a_short_dtype_says_so() -> None:
+    def run(x: np.ndarray) -> float:
+        middle = np.float32(0.0)
+        for k, value in enumerate(x.astype(np.float32)):
+            middle += (value - middle) / np.float32(k + 1)
+        return float(middle)
+
+    found = read_sum(make_standardised(run))
+    assert found.code in ("not a sum", "wider than the masks") and found.tree is None
+    long = read_sum(make_standardised(lambda x: x.mean(), "bfloat16", 256))
+    assert long.code == "too few values" and "shorter" in str(long.words)

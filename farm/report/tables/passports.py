@@ -18,8 +18,9 @@ from tasks.passport.trees import Kind, decode_tree, name_kind
 
 #: What tells passports apart: whose arithmetic, of which versions, on which device.
 WHOSE = ["backend", "runtime_version", "build", "driver_version", "device"]
-#: What a line of a passport is of.
+#: What a line of a passport is of, and one of several sums of an op.
 OF = ["op", "variant", "dtype"]
+SUM = [*OF, "part"]
 #: What is compared between two readings of the same sum: the order, and how steps add.
 COMPARED = {
     "tree": "order",
@@ -47,6 +48,7 @@ def load_readings(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
         found[name] = pd.Series(lists, found.index, dtype=object)
     for column in found.select_dtypes("object"):
         found[column] = found[column].where(found[column].notna(), None)
+    found["part"] = found["part"].fillna("")
     found["products"] = [_describe_products(line) for line in _records(found)]
     return found
 
@@ -62,7 +64,7 @@ def _describe_products(line: Line) -> str:
 
 def newest(readings: pd.DataFrame) -> pd.DataFrame:
     """Of each passport and sum the reading of the newest run."""
-    key = [*WHOSE, *OF, "sample", "where"]
+    key = [*WHOSE, *SUM, "sample", "where"]
     return (
         readings.sort_values("started_at", kind="stable")
         .drop_duplicates(key, keep="last")
@@ -71,16 +73,16 @@ def newest(readings: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise(readings: pd.DataFrame) -> pd.DataFrame:
-    """A line per backend, op and dtype: backend, op, variant, dtype; orders: what its trees are called, the most frequent first, with the shapes (rows×terms); depends: what
+    """A line per backend, op, dtype and sum: backend, op, variant, dtype, part; orders: what its trees are called, the most frequent first, with the shapes (rows×terms); depends: what
     the order depends on ("rows", "terms", "place"); adds: the dtypes and roundings that it adds in; fused: how many products are not rounded; flushes;
     predicted, unseen: sums of the counts; codes: why readings lack something; tree: of the sum with 64 terms, or the first."""
     lines = []
-    for key, group in readings.groupby(["backend", *OF], sort=True):
+    for key, group in readings.groupby(["backend", *SUM], sort=True):
         read = group[group["tree"].notna()]
         middle = read[(read["terms"] >= 60) & (read["terms"] <= 66)]
         shown = [*middle["tree"], *read["tree"]]
         lines.append(
-            dict(zip(["backend", *OF], key))
+            dict(zip(["backend", *SUM], key))
             | {
                 "orders": describe_orders(_records(read)),
                 "depends": ", ".join(_list_dependences(read)),
@@ -165,7 +167,7 @@ def _list_dependences(read: pd.DataFrame) -> list[str]:
 
 def compare(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     """Sums that two passports read, and add otherwise: op, variant, dtype, rows, terms, where, what; one, other: in words."""
-    key = [*OF, "sample", "where"]
+    key = [*SUM, "sample", "where"]
     both = a.merge(b, on=key, suffixes=("_one", "_other"))
     lines = []
     for line in _records(both):
@@ -175,14 +177,14 @@ def compare(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
                 continue
             shown = [line[f"kind_{end}"] if name == "tree" else line[f"{name}_{end}"] for end in ("one", "other")]
             lines.append(
-                {k: line[k] for k in (*OF, "where")}
+                {k: line[k] for k in (*SUM, "where")}
                 | {"rows": line["rows_one"], "terms": line["terms_one"], "what": words}
                 | {
                     "one": DASH if _is_missing(shown[0]) else shown[0],
                     "other": DASH if _is_missing(shown[1]) else shown[1],
                 }
             )
-    return pd.DataFrame(lines, columns=[*OF, "where", "rows", "terms", "what", "one", "other"])
+    return pd.DataFrame(lines, columns=[*SUM, "where", "rows", "terms", "what", "one", "other"])
 
 
 DASH = "–"
@@ -195,11 +197,11 @@ def _is_missing(value: Any) -> bool:
 def difference_view(found: pd.DataFrame, one: str, other: str) -> View:
     """What `compare` found, a line per op, dtype and what differs."""
     lines = [
-        dict(zip([*OF, "what", "one", "other"], key))
+        dict(zip([*SUM, "what", "one", "other"], key))
         | {"shapes": ", ".join(dict.fromkeys(map(_shape, _records(group))))}
-        for key, group in found.groupby([*OF, "what", "one", "other"], sort=True, dropna=False)
+        for key, group in found.groupby([*SUM, "what", "one", "other"], sort=True, dropna=False)
     ]
-    frame = pd.DataFrame(lines, columns=[*OF, "what", "one", "other", "shapes"])
+    frame = pd.DataFrame(lines, columns=[*SUM, "what", "one", "other", "shapes"])
     columns = (Column("op", _op), "dtype", "what", ("one", one), ("other", other), "shapes")
     return View(
         "arithmetic_differences",
@@ -213,7 +215,8 @@ def difference_view(found: pd.DataFrame, one: str, other: str) -> View:
 
 
 def _op(line: Line) -> str:
-    return label_of(str(line["op"]).partition(":")[2], str(line["variant"] or ""))
+    label = label_of(str(line["op"]).partition(":")[2], str(line["variant"] or ""))
+    return f"{label} ({part})" if (part := line.get("part")) else label
 
 
 def passport_view(readings: pd.DataFrame) -> View:

@@ -149,26 +149,26 @@ _ACTIVATIONS = (
 )
 
 _NORMALISATIONS = (
-    Op("softmax", lambda g: call(normal(g, 64, 2048, scale=2), dim=-1), ref.softmax, lambda torch: torch.softmax),
+    Op("softmax", lambda g: call(normal(g, 64, 2048, scale=2), dim=-1), ref.softmax, lambda torch: torch.softmax, sums=sums.normalised(dim=-1)),
     Op("log_softmax", lambda g: call(normal(g, 64, 2048, scale=2), dim=-1),
-       ref.log_softmax, lambda torch: torch.log_softmax),
+       ref.log_softmax, lambda torch: torch.log_softmax, sums=sums.normalised(dim=-1)),
     Op("layer_norm", lambda g: call(normal(g, 128, 768, loc=0.5), normalized_shape=(768,),
                                     weight=normal(g, 768, scale=0.1, loc=1), bias=normal(g, 768), eps=1e-5),
-       ref.layer_norm, lambda torch: torch.nn.functional.layer_norm),
+       ref.layer_norm, lambda torch: torch.nn.functional.layer_norm, sums=sums.standardised()),
     Op("rms_norm", lambda g: call(normal(g, 32, 4096), normalized_shape=(4096,),
                                   weight=normal(g, 4096, scale=0.1, loc=1), eps=1e-6),
-       ref.rms_norm, lambda torch: torch.nn.functional.rms_norm),
+       ref.rms_norm, lambda torch: torch.nn.functional.rms_norm, sums=sums.root_mean_square),
     # Stable Diffusion's U-Net.
     Op("group_norm", lambda g: call(image(g, 2, 320, 32, 32), num_groups=32,
                                     weight=normal(g, 320, scale=0.1, loc=1), bias=normal(g, 320), eps=1e-5),
-       ref.group_norm, lambda torch: torch.nn.functional.group_norm),
+       ref.group_norm, lambda torch: torch.nn.functional.group_norm, sums=sums.standardised(groups=2)),
     # Outside training: the statistics are inputs.
     Op("batch_norm", lambda g: call(image(g, 2, 64, 56, 56), normal(g, 64), positive(g, 64, spread=0.5),
                                     normal(g, 64, scale=0.1, loc=1), normal(g, 64), eps=1e-5),
        ref.batch_norm, _batch_norm),
     Op("instance_norm", lambda g: call(image(g, 2, 64, 56, 56), weight=normal(g, 64, scale=0.1, loc=1),
                                        bias=normal(g, 64), eps=1e-5),
-       ref.instance_norm, lambda torch: torch.nn.functional.instance_norm),
+       ref.instance_norm, lambda torch: torch.nn.functional.instance_norm, sums=sums.standardised(each=True)),
 )
 
 # Ties are common once values are rounded to bfloat16, so the index of an extreme or of a sorted value is not defined:
@@ -245,15 +245,17 @@ _COMPOSITES = (
     Op("scaled_dot_product_attention",
        lambda g: call(normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64)),
        ref.attention, lambda torch: torch.nn.functional.scaled_dot_product_attention,
-       sums=sums.attention),
+       sums=sums.attention()),
     Op("scaled_dot_product_attention_causal",
        lambda g: call(normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64), is_causal=True),
-       ref.attention, lambda torch: torch.nn.functional.scaled_dot_product_attention),
+       ref.attention, lambda torch: torch.nn.functional.scaled_dot_product_attention,
+       sums=sums.attention(causal=True)),
     # 32 query heads on 8 key heads, as in Llama 3 8B.
     Op("scaled_dot_product_attention_gqa",
        lambda g: call(normal(g, 1, 32, 128, 128), normal(g, 1, 8, 128, 128), normal(g, 1, 8, 128, 128),
                       enable_gqa=True),
-       ref.attention, lambda torch: torch.nn.functional.scaled_dot_product_attention),
+       ref.attention, lambda torch: torch.nn.functional.scaled_dot_product_attention,
+       sums=sums.attention(heads=4, enable_gqa=True)),
     Op("rotary_embedding", lambda g: call(normal(g, 2, 12, 128, 64), *turns(128, 64)), ref.rotary_embedding, _rotary),
     Op("swiglu",
        lambda g: call(normal(g, 64, 768), weights(g, 768, 2048, fan_in=768), weights(g, 768, 2048, fan_in=768)),
@@ -264,7 +266,7 @@ _COMPOSITES = (
     # The same weights in every framework.
     Op("bert_encoder", encoder.inputs, encoder.reference, encoder.torch_form),
     Op("mse_loss", lambda g: call(normal(g, 64, 768), normal(g, 64, 768)),
-       ref.mse_loss, lambda torch: torch.nn.functional.mse_loss),
+       ref.mse_loss, lambda torch: torch.nn.functional.mse_loss, sums=sums.mean_square),
 )
 
 OPS: dict[str, Op] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from tasks.passport import Terms
 COLUMNS = 8
 #: Width of a head of attention.
 HEAD = 16
+#: Weights of a norm, and the largest square of one.
+SCALE, SQUARE = 4096.0, 64.0
 
 
 @dataclass(frozen=True)
@@ -127,16 +129,83 @@ def transposed_convolution(g: np.random.Generator, rows: int, terms: int) -> Sum
     return Summed(arrays, {"stride": 1, "padding": 1}, (of(0, 0, "first"), of(rows - 1, COLUMNS - 1, "last")))
 
 
-def attention(g: np.random.Generator, rows: int, terms: int) -> Summed:
-    """Values (1, 1, K, HEAD) that all weigh the same, as each query (1, 1, rows, HEAD) of zeros asks: their sum is divided by K."""
-    query, key, value = (1, 1, rows, HEAD), (1, 1, terms, HEAD), (1, 1, terms, HEAD)
+def attention(heads: int = 1, causal: bool = False, **kwargs: Any) -> Make:
+    """Two sums of an output (1, heads, rows, HEAD). Its weights are exponentials of the first elements of keys (1, 1, K, HEAD), since queries are
+    4 = √HEAD there; values are 1 where the largest weight is. Its values weigh the same where all keys are 0: their sum is divided by K.
+    causal: there are as many rows as keys, and the last sees them all."""
 
-    def of(row: int, column: int, where: str) -> Terms:
-        left = (2, _flat(value, 0, 0, np.arange(terms), column))
-        return Terms(row * HEAD + column, left, fill=(0.0, 0.0, 1.0), divided=True, where=where)
+    def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
+        rows = terms if causal else rows
+        query, key = (1, heads, rows, HEAD), (1, 1, terms, HEAD)
+        k = np.arange(terms)
 
-    arrays = tuple(g.standard_normal(shape) for shape in (query, key, value))
-    return Summed(arrays, {}, (of(0, 0, "first"), of(rows - 1, HEAD - 1, "last")))
+        def of(head: int, row: int, column: int, where: str) -> Iterator[Terms]:
+            place = (head * rows + row) * HEAD + column
+            values = (2, _flat(key, 0, 0, k, column))
+            scores = (1, _flat(key, 0, 0, k, 0))
+            yield Terms(place, values, fill=(0.0, 0.0, 1.0), divided=True, where=where, part="values", rows=rows)
+            yield Terms(place, scores, values, fill=(4.0, 0.0, 0.0), where=where, part="weights", rows=rows, of="exponentials", outputs=(place,))
+
+        arrays = tuple(g.standard_normal(shape) for shape in (query, key, key))
+        last = of(heads - 1, rows - 1, HEAD - 1, "last")
+        elements = last if causal else (*of(0, 0, 0, "first"), *last)
+        return Summed(arrays, kwargs | ({"is_causal": True} if causal else {}), tuple(elements))
+
+    return make
+
+
+def normalised(**kwargs: Any) -> Make:
+    """x (rows, K) along its last axis: a softmax, or its logarithm. Its denominator is a sum of exponentials, which shows where the largest is."""
+
+    def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
+        def of(row: int, where: str) -> Terms:
+            places = _flat((rows, terms), row, np.arange(terms))
+            return Terms(places[0], (0, places), fill=(0.0,), where=where, of="exponentials", outputs=places)
+
+        return Summed((g.standard_normal((rows, terms)),), kwargs, (of(0, "first"), of(rows - 1, "last")))
+
+    return make
+
+
+def standardised(groups: int = 0, each: bool = False) -> Make:
+    """x (rows, K), or of images (rows, 2·groups, K/2) or (rows, 2, K, 1) where the mean is ``each`` channel's: x − mean over the root of the mean square of that. Of inputs ±M and
+    ones it shows what is left of the ones in the mean. Weights scale the results, so that a small range has them."""
+
+    def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
+        terms -= terms % 2 if groups else 0
+        shape = (rows, 2 * groups, terms // 2) if groups else (rows, 2, terms, 1) if each else (rows, terms)
+        channels = shape[1]
+
+        def of(start: int, where: str) -> Terms:
+            places = tuple(range(start, start + terms))
+            return Terms(places[0], (0, places), fill=(1.0, SCALE, 0.0), where=where, part="mean", of="deviations", outputs=places, scale=SCALE)
+
+        size = int(np.prod(shape))
+        kwargs: dict[str, Any] = {"weight": g.standard_normal(channels), "bias": g.standard_normal(channels), "eps": 1e-5}
+        kwargs |= {"num_groups": groups} if groups else {} if each else {"normalized_shape": (terms,)}
+        return Summed((g.standard_normal(shape),), kwargs, (of(0, "first"), of(size - terms, "last")))
+
+    return make
+
+
+def root_mean_square(g: np.random.Generator, rows: int, terms: int) -> Summed:
+    """x (rows, K) over √(mean(x²) + eps), where eps takes the largest square away again: else the root hides the last bit of the sum."""
+
+    def of(row: int, where: str) -> Terms:
+        places = _flat((rows, terms), row, np.arange(terms))
+        return Terms(places[0], (0, places), fill=(0.0, 1.0), where=where, of="squares", outputs=places, scale=SQUARE)
+
+    x, weight = 4.0 * g.standard_normal((rows, terms)), g.standard_normal(terms)
+    kwargs = {"normalized_shape": (terms,), "weight": weight, "eps": -SQUARE / terms}
+    return Summed((x,), kwargs, (of(0, "first"), of(rows - 1, "last")))
+
+
+def mean_square(g: np.random.Generator, rows: int, terms: int) -> Summed:
+    """The mean over x (1, K) of (x − 0)²."""
+    places = tuple(range(terms))
+    x = (1, terms)
+    one = Terms(0, (0, places), fill=(0.0, 0.0), where="first", rows=1, of="squares", outputs=(0,))
+    return Summed((g.standard_normal(x), g.standard_normal(x)), {}, (one,))
 
 
 def pool(g: np.random.Generator, rows: int, terms: int) -> Summed:
