@@ -117,7 +117,9 @@ class _Probe:
 
 def confirm_adder(device: Sum, tree: Tree, rule: NodeRule, fused: bool) -> Adder | None:
     """The adder whose steps all add by a rule, and all or none of whose products are fused, if that is true of the tree's first step but one; None where it is not."""
-    node, parent = next(((child, node) for node in list_nodes(tree) for child in node if isinstance(child, tuple)), (None, None))
+    node, parent = next(
+        ((child, node) for node in list_nodes(tree) for child in node if isinstance(child, tuple)), (None, None)
+    )
     if node is None or _measure_node(_Probe(device), node, parent) != rule:
         return None
     return measure_ends(device, Adder(rule, {}, tuple(range(device.terms.products)) if fused else ()))

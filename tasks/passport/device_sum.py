@@ -68,7 +68,9 @@ class Terms:
             )
 
         pairs = {name: pair(values.get(name)) for name in ("left", "right", "alone")}
-        return cls(**{**values, **pairs, "fill": tuple(values.get("fill", ())), "outputs": tuple(values.get("outputs", ()))})
+        return cls(
+            **{**values, **pairs, "fill": tuple(values.get("fill", ())), "outputs": tuple(values.get("outputs", ()))}
+        )
 
     def values(self) -> dict[str, Any]:
         """As `read` takes it."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tasks.passport.device_sum import NotReadable, Sum
-from tasks.passport.locate import LocatedSum
+from tasks.passport.device_sum import NotReadable, Sum, Terms
+from tasks.passport.locate import GatedProduct, LocatedSum
 from tasks.passport.passport import Reading, read_sum
 
 #: Elements of an output that are computed again.
@@ -55,6 +55,12 @@ def read_located(
     return read_sum(device, rows, unseen=UNSEEN), device
 
 
+def read_order(run: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any], terms: Terms, name: str) -> Reading:
+    """The order of a sum that an op makes of its input (`locate_order`); of what cannot be read the reading says why."""
+    device = Sum(run, arrays, replace(terms, where=name), np.asarray(arrays[terms.left[0]]).dtype.name, CALLS)
+    return read_sum(device, np.asarray(arrays[terms.left[0]]).shape[0])
+
+
 def explain_elements(
     run: Callable[[list[Any]], Sequence[Any]],
     arrays: Sequence[Any],
@@ -79,3 +85,52 @@ def explain_elements(
         made = model.compute(*where.factors(arrays, at))
     found = np.asarray(output).reshape(-1)[at].astype(np.float64)
     return Explanation(reading, at, (made == found) | (np.isnan(made) & np.isnan(found)))
+
+
+#: The gate at which silu gives the number itself, in every dtype: a power of two.
+OPEN = 32.0
+
+
+def explain_gated(
+    run: Callable[[list[Any]], Sequence[Any]],
+    arrays: Sequence[Any],
+    output: Any,
+    where: GatedProduct,
+    place: int,
+    at: np.ndarray,
+    name: str = "",
+) -> Explanation:
+    """As `explain_elements`, of silu(x·w)·(x·v). The order is that of x·v, read where x is ones and the gate is OPEN; x·w is taken to be added likewise, and the gate of what both
+    are is asked of the device."""
+    at = np.unique(np.append(at[: ELEMENTS - 1], place))
+    x, w, v = (np.asarray(arrays[k]) for k in (where.x, where.w, where.v))
+    count, width = v.shape
+    row, columns = place // width, at % width
+    asked = [np.array(one, order="C") for one in arrays]
+    asked[where.x][...] = 1
+    asked[where.w][...] = 0
+    asked[where.w][0] = OPEN
+    terms = Terms(place, (where.v, tuple((np.arange(count) * width + place % width).tolist())), where=name)
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), LEVELS * count + 1000))
+    device = Sum(
+        lambda given: [np.asarray(run(given)[0]) / np.asarray(OPEN, v.dtype)], asked, terms, v.dtype.name, CALLS
+    )
+    reading = read_sum(device, x.shape[0], unseen=UNSEEN)
+    none = np.zeros(len(at), bool)
+    if reading.bits is None:
+        return Explanation(reading, at, none)
+    found, best = np.asarray(output).reshape(-1)[at], none
+    left = np.broadcast_to(x.reshape(-1, count)[row].astype(np.float64), (len(at), count))
+    asked[where.x][...] = 0
+    asked[where.x].reshape(-1, count)[:, 0] = 1
+    asked[where.v][...] = 0
+    for fused in (tuple(range(count)), ()):
+        model = replace(reading, fused=fused).model(v.dtype.name, count)
+        for number, factors in ((where.w, w), (where.v, v)):
+            with np.errstate(all="ignore"):
+                made = model.compute(left, np.ascontiguousarray(factors[:, columns].T.astype(np.float64)))
+            asked[number][0, columns] = made.astype(v.dtype)
+        same = np.asarray(run([one.copy() for one in asked])[0]).reshape(-1, width)[row, columns] == found
+        if same.sum() > best.sum():
+            best, reading = same, replace(reading, fused=fused)
+    return Explanation(reading, at, best)

@@ -199,6 +199,74 @@ def _window(x: tuple[int, ...], w: tuple[int, ...], shape: tuple[int, ...], stri
     return places
 
 
+@dataclass(frozen=True)
+class GatedProduct:
+    """An output that is silu(x·w)·(x·v) of the matrices with these numbers."""
+
+    x: int
+    w: int
+    v: int
+
+
+def locate_gated(arrays: Sequence[Any], output: Any) -> GatedProduct | None:
+    """The two products of a call's arrays, one of which is the gate of the other, that its output is; None where it is none."""
+    y = np.asarray(output)
+    given = [np.asarray(x) for x in arrays]
+    if len(given) != 3 or not all(_is_real(x) for x in (*given, y)):
+        return None
+    for x, w, v in itertools.permutations(range(3)):
+        a, b, c = (given[k] for k in (x, w, v))
+        if b.ndim != 2 or b.shape != c.shape or a.shape[-1:] != b.shape[:1] or y.shape != (*a.shape[:-1], b.shape[1]):
+            continue
+        columns = np.unique(np.linspace(0, b.shape[1] - 1, TRIED).astype(np.int64))
+        row = a.reshape(-1, a.shape[-1])[0].astype(np.float64)
+        with np.errstate(all="ignore"):
+            gate, value = (row @ one[:, columns].astype(np.float64) for one in (b, c))
+            if _is_near(gate / (1 + np.exp(-gate)) * value, y.reshape(-1, b.shape[1])[0, columns].astype(np.float64)):
+                return GatedProduct(x, w, v)
+    return None
+
+
+def locate_order(arrays: Sequence[Any], output: Any, place: int) -> Terms | None:
+    """Where the terms of a sum lie that an op makes of its input and that only shows in a result at a place of the flat output: the denominator of a softmax or of its logarithm, the mean of
+    a normalisation, all along the last axis of an array like the output; None where the output is none of these."""
+    y = np.asarray(output)
+    number = next((k for k, x in enumerate(arrays) if _is_real(x) and np.shape(x) == y.shape), None)
+    if number is None or not _is_real(y) or not y.ndim or y.shape[-1] < FEWEST:
+        return None
+    width = y.shape[-1]
+    x, exact = np.asarray(arrays[number]).astype(np.float64), y.astype(np.float64)
+    row = place // width
+    places = tuple(range(row * width, (row + 1) * width))
+    with np.errstate(all="ignore"):
+        shifted = x - x.max(-1, keepdims=True)
+        weights = np.exp(shifted) / np.exp(shifted).sum(-1, keepdims=True)
+        for made in (weights, np.log(weights)):
+            if _is_near(made, exact):
+                return Terms(places[0], (number, places), fill=(0.0,) * len(arrays), of="exponentials", outputs=places)
+        beside = [k for k in range(len(arrays)) if k != number and np.shape(arrays[k]) == (width,)]
+        scale, shift = (
+            [np.asarray(arrays[k]).astype(np.float64) for k in beside] + [np.ones(1), np.zeros(1)][len(beside) :]
+        )[:2]
+        if len(beside) <= 2 and _is_near(
+            (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True) * scale + shift, exact
+        ):
+            fills = {number: 1.0} | dict(zip(beside, (SCALE, 0.0)))
+            fill = tuple(fills.get(k, 0.0) for k in range(len(arrays)))
+            by = SCALE if beside else 1.0
+            return Terms(places[0], (number, places), fill=fill, of="deviations", outputs=places, scale=by)
+    return None
+
+
+#: What the results of a normalisation are multiplied by where it is asked, so that a small range has them.
+SCALE = 4096.0
+
+
+def _is_near(made: np.ndarray, exact: np.ndarray) -> bool:
+    """Whether two outputs are the same function of the same numbers, in whatever dtype: nearly all is nearer than another one would be."""
+    return made.shape == exact.shape and bool(np.mean(np.abs(made - exact) <= NEAR * np.abs(exact) + 1e-6) >= GIVEN)
+
+
 def pair_factors(
     a: np.ndarray, b: np.ndarray, shape: tuple[int, ...], at: np.ndarray, rows: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -29,7 +29,9 @@ class Reading:
     """What was read of one sum: a row of the table `passports`."""
 
     where: str = column("string", "case", "which element of the output: the first, or the last", default="")
-    part: str = column("string", "case", "which sum of the op, where it has several: mean, squares, weights, values", default="")
+    part: str = column(
+        "string", "case", "which sum of the op, where it has several: mean, squares, weights, values", default=""
+    )
     rows: int | None = column("int32", "case", "rows of the call, independent sums", "1")
     terms: int = column("int32", "case", "terms of the sum, a bias among them", "1", default=0)
     code: str = column(
@@ -91,12 +93,14 @@ class Reading:
 
     def describe(self) -> str:
         """The order and the width in a few words; why there are none of what could not be read."""
-        if self.bits is None:
+        if self.bits is None and not self.kind:
             return self.words or self.code
         width = self.accumulator or f"{self.bits} bits"
         rounding = "" if self.rounding in (None, "", "nearest even") else f" {self.rounding}"
         aligned = f", {self.aligned} bits aligned" if self.aligned else ""
         others = f", {len(self.others) // 2} steps in other bits" if self.others else ""
+        if self.code == "order alone":
+            return str(self.kind)
         return f"{self.kind}, in {width}{rounding}{aligned}{others}{', FMA' * bool(self.fused)}"
 
     def model(self, output: str, products: int) -> Model:
@@ -116,14 +120,24 @@ def read_sum(
     """The reading of one sum; what cannot be read says why. like: of another element of the same output, or of the same op at other shapes: its
     steps are taken to add as those do, where one step of it and unseen results tell that this is so."""
     terms = device.terms
-    known: dict[str, Any] = {"where": terms.where, "part": terms.part, "rows": terms.rows or rows, "terms": device.count}
+    known: dict[str, Any] = {
+        "where": terms.where,
+        "part": terms.part,
+        "rows": terms.rows or rows,
+        "terms": device.count,
+    }
     if terms.of:
         return _read_order(device, known, like, seed)
     rng = np.random.default_rng(seed)
     try:
         tree, _ = reveal_tree(device, random.Random(seed))
         kind, bias = _name_order(device, tree)
-        known |= {"tree": tuple(encode_tree(tree)), "kind": f"{kind}{bias}", "kind_code": kind.code, "size": kind.size or None}
+        known |= {
+            "tree": tuple(encode_tree(tree)),
+            "kind": f"{kind}{bias}",
+            "kind_code": kind.code,
+            "size": kind.size or None,
+        }
         alike = _list_alike(device, tree, like) if like is not None else []
         if alike:
             found = _choose_model(device, alike, unseen, rng)

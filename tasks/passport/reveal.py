@@ -144,7 +144,10 @@ def reveal_tree(device: Sum, rng: random.Random) -> tuple[Tree, Mask]:
             f"{device.dtype} counts to {2 ** (row.digits + 1)} and there are {device.count} terms: ask a shorter sum",
         )
     if device.terms.of and device.count > _LOOSE * 2 ** (row.digits + 2):
-        raise NotReadable("too few values", f"a {device.dtype} does not tell a mean of {device.count} terms from its neighbours: ask a shorter one")
+        raise NotReadable(
+            "too few values",
+            f"a {device.dtype} does not tell a mean of {device.count} terms from its neighbours: ask a shorter one",
+        )
     refused: NotReadable | None = None
     masks = list_masks(device.dtype, device.weighted, device.count)
     for mask in list_deviation_masks(device.dtype) if device.terms.of else masks:

@@ -89,7 +89,9 @@ def reveal_positive(device: Sum, rng: random.Random, guess: Tree | None = None) 
         expected = _find_first(tree, *three)
         first, second = beside.find_first(*three), beside.find_first(*three)
         if first != second:
-            raise NotReadable("changes", f"the order changes from run to run: of terms {three} {first} met, then {second}")
+            raise NotReadable(
+                "changes", f"the order changes from run to run: of terms {three} {first} met, then {second}"
+            )
         if first != expected:
             raise NotReadable("not a sum", f"of terms {three} {first} meet first, and in the tree {expected}")
     return (tree, *beside.measure_rounding())

@@ -144,7 +144,17 @@ def attention(heads: int = 1, causal: bool = False, **kwargs: Any) -> Make:
             values = (2, _flat(key, 0, 0, k, column))
             scores = (1, _flat(key, 0, 0, k, 0))
             yield Terms(place, values, fill=(0.0, 0.0, 1.0), divided=True, where=where, part="values", rows=rows)
-            yield Terms(place, scores, values, fill=(4.0, 0.0, 0.0), where=where, part="weights", rows=rows, of="exponentials", outputs=(place,))
+            yield Terms(
+                place,
+                scores,
+                values,
+                fill=(4.0, 0.0, 0.0),
+                where=where,
+                part="weights",
+                rows=rows,
+                of="exponentials",
+                outputs=(place,),
+            )
 
         arrays = tuple(g.standard_normal(shape) for shape in (query, key, key))
         last = of(heads - 1, rows - 1, HEAD - 1, "last")
@@ -178,10 +188,23 @@ def standardised(groups: int = 0, each: bool = False) -> Make:
 
         def of(start: int, where: str) -> Terms:
             places = tuple(range(start, start + terms))
-            return Terms(places[0], (0, places), fill=(1.0, SCALE, 0.0), where=where, part="mean", of="deviations", outputs=places, scale=SCALE)
+            return Terms(
+                places[0],
+                (0, places),
+                fill=(1.0, SCALE, 0.0),
+                where=where,
+                part="mean",
+                of="deviations",
+                outputs=places,
+                scale=SCALE,
+            )
 
         size = int(np.prod(shape))
-        kwargs: dict[str, Any] = {"weight": g.standard_normal(channels), "bias": g.standard_normal(channels), "eps": 1e-5}
+        kwargs: dict[str, Any] = {
+            "weight": g.standard_normal(channels),
+            "bias": g.standard_normal(channels),
+            "eps": 1e-5,
+        }
         kwargs |= {"num_groups": groups} if groups else {} if each else {"normalized_shape": (terms,)}
         return Summed((g.standard_normal(shape),), kwargs, (of(0, "first"), of(size - terms, "last")))
 
