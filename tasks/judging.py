@@ -55,7 +55,7 @@ from tasks.model.kind import (
 from tasks.model.leaf import floor_of_kept, reorder_ties
 from tasks.model.row import has_own_tolerance
 from tasks.passport import ARITHMETIC
-from tasks.passport.explain import Explanation
+from tasks.passport.explain import UNSOUND, Explanation
 from tasks.passport.own import PROVED, Held, OwnArithmetic, hold_to_bounds, prove
 from tasks.prepare.cases import PreparedSample
 from tasks.prepare.record import OracleRecord
@@ -556,7 +556,8 @@ def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
 
 def hold_to_own_arithmetic(case: Case, found: Judgement) -> Judgement:
     """Hold the sums of a backend whose passport is known against it. Further off than its order and bits may leave them they are `wrong`, kind
-    `arithmetic`, however near; beyond the limit and as near as they leave them in all likelihood, `imprecise`, kind `accumulator`."""
+    `arithmetic`, however near; beyond the limit and as near as they leave them in all likelihood, `imprecise`, kind `accumulator`, unless the device can be asked
+    (`prove_own_arithmetic`)."""
     asked = found.status is Status.PASS or found.has_wrong_numbers or (found.fails and found.kind == KIND_ACCUMULATOR)
     held = _hold_to_bounds(case) if asked else None
     if held is None:
@@ -567,9 +568,14 @@ def hold_to_own_arithmetic(case: Case, found: Judgement) -> Judgement:
         said = case.own.readings[0].describe()
         error = f"{held.certain:.3g} times as far off as its passport leaves it ({said})"
         return found.rule(Status.WRONG, KIND_ARITHMETIC, {"error": error})
-    if found.status is Status.WRONG and found.kind == "numbers" and held.likely <= 1:
-        return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR)
-    return found
+    return _excuse_likely(found) if case.own.ask is None else found
+
+
+def _excuse_likely(found: Judgement) -> Judgement:
+    """`imprecise` in place of `wrong`, where numbers are no further off than the backend's arithmetic leaves them in all likelihood."""
+    near = float(found.columns["likely_units"]) <= 1
+    excused = near and found.status is Status.WRONG and found.kind == "numbers"
+    return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR) if excused else found
 
 
 def find_lost_cast(case: Case, found: Judgement) -> Judgement:
@@ -719,16 +725,18 @@ def accept_rounded_inputs(case: Case, found: Judgement) -> Judgement:
 
 def prove_own_arithmetic(case: Case, found: Judgement) -> Judgement:
     """Read on the device how it adds the element that is furthest off, of a backend whose passport is known. What that gives to the bit is the cause. With fewer bits than the
-    passport has it stays `wrong`; with as many, numbers that are off are `imprecise`, kind `accumulator`."""
+    passport has it is `wrong`; with as many, numbers that are off are `imprecise`, kind `accumulator`, and so are those of which nothing can be read and that are as near as
+    its passport leaves them in all likelihood."""
     if not (found.fails and found.kind in ("numbers", KIND_ACCUMULATOR, KIND_ARITHMETIC)) or case.own is None:
         return found
     told = _prove(case)
     if told is None:
         return found
     reading = told.reading
+    if not reading.kind and reading.code not in UNSOUND:
+        return _excuse_likely(found)
     if told.at.size * PROVED > told.count:
-        found = found.note({"error": _describe_unproved(told, found)})
-        return found
+        return found.note({"error": _describe_unproved(told, found)})
     words = f"adds {reading.terms} terms as {reading.describe()}: {told.count} of {told.at.size} results to the bit"
     cause = _make_cause_columns(diagnose.Cause(words, CAUSE_ARITHMETIC))
     if (reading.bits or 0) < case.own.bits:

@@ -19,6 +19,8 @@ ELEMENTS = 128
 CALLS, TERMS = 30_000, 8192
 #: Results on unseen inputs that a reading is tried on where the results at hand are tried as well.
 UNSEEN = 24
+#: Codes of readings of what is no sound sum of its terms; all others say that it cannot be told.
+UNSOUND = ("not a sum", "changes")
 #: Levels of Python's calls for a term: a sequence of n terms is a tree of n levels.
 LEVELS = 4
 
