@@ -27,7 +27,7 @@ def explain_two_orders(sides: Sequence[Side]) -> dict[str, str]:
         return {}
     width, worst = apart.size, int(apart.argmax())
     differ = np.flatnonzero(apart)
-    differ = differ[:: -(-differ.size // LOOKED_AT)]
+    differ = np.unique(np.append(differ[:: -(-differ.size // LOOKED_AT)], worst))
     found = [
         _explain(run, arrays, outputs[0], row * width + worst, row * width + differ, name)
         for run, arrays, outputs, row, name in sides

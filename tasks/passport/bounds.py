@@ -47,7 +47,9 @@ def bound_sums(
     alike = [x for x in readings if x.terms == count and x.rows == rows]
     amounts = share * np.abs(terms).sum(1)
     made = [_bound(x, count, amounts, bool(alike)) for x in alike or readings]
-    ends = ENDS * EPS[output] / 2 * np.abs(exact) + count * EPS[output] * SMALLEST_NORMAL[output]
+    reference = (count + 1) * EPS["float64"] / 2 * amounts  # which is added up as well
+    least = SMALLEST_NORMAL[output] * (1.0 if any(x.flushes_results for x in readings) else EPS[output])
+    ends = reference + ENDS * EPS[output] / 2 * np.abs(exact) + count * least
     certain, likely = (np.max([x[k] for x in made], axis=0) for k in (0, 1))
     return Bounds(SLACK * (certain + ends + EPS[output] * certain), SLACK * (likely + ends + EPS[output] * likely))
 

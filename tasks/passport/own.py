@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model.dtypes import dtype_name
+from tasks.model.dtypes import SMALLEST_NORMAL, dtype_name
 from tasks.passport.bounds import bound_sums
 from tasks.passport.explain import ELEMENTS, Explanation, explain_elements
 from tasks.passport.locate import LocatedSum, locate_sum
@@ -61,7 +61,9 @@ def hold_to_bounds(own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact
             return None
         left, right = where.factors(arrays, at)
         terms = left if right is None else left * right
-        if not np.isfinite(terms).all():
+        if not np.isfinite(terms).all() or _may_be_flushed(
+            own, [left] if right is None else [left, right], arrays[where.left]
+        ):
             return None
         share = 1.0 / where.terms if where.divided else 1.0
         rows = np.asarray(arrays[where.left]).shape[0]
@@ -69,6 +71,12 @@ def hold_to_bounds(own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact
         units = far[at] / bounds.certain
     worst = int(units.argmax())
     return Held(float(units[worst]), float((far[at] / bounds.likely).max()), int(at[worst]), where)
+
+
+def _may_be_flushed(own: OwnArithmetic, factors: Sequence[np.ndarray], like: Any) -> bool:
+    """Whether a device that takes subnormal inputs for zero is given some: what that does to a sum no bound says."""
+    tiny = SMALLEST_NORMAL[dtype_name(np.asarray(like).dtype)]
+    return any(x.flushes_inputs for x in own.readings) and any(((x != 0) & (np.abs(x) < tiny)).any() for x in factors)
 
 
 def prove(own: OwnArithmetic, held: Held, arrays: Sequence[Any], output: Any) -> Explanation | None:

@@ -234,6 +234,12 @@ def test_two_orders_are_named_only_where_they_give_both_results() -> None:
     found = explain(split, split(many)[0])
     assert found["cause_code"] == CAUSE_ORDER
     assert "alone: sequential, in float32" in found["cause"] and "row 0 of 17: 4 blocks of 8" in found["cause"]
+    wide = [np.tile(x, (1, 40)) if k else x for k, x in enumerate(many)]  # of more elements than are looked at
+    sides = [(alone, [wide[0][:1], wide[1]], 0, "alone"), (split, wide, 0, "row 0 of 17")]
+    assert (
+        explain_two_orders([(run, arrays, run(arrays), row, name) for run, arrays, row, name in sides])["cause_code"]
+        == CAUSE_ORDER
+    )
     assert explain(alone, alone(many)[0]) == {}  # the same bytes
     spoilt = split(many)[0].copy()
     spoilt[0] *= np.float32(1 + 2.0**-18)
