@@ -17,7 +17,7 @@ from tasks.model import RACE_S, UNASKED, BackendInfo, Group, RuntimeInfo
 from tasks.model.row import Row
 from tasks.model.trace import Step
 from tasks.passport import Reading
-from tasks.passport.known import Passport
+from tasks.passport.known import KnownSum, Passport
 from tasks.screen.observed import Observed, Variant
 
 # --- items: the work of a command ---------------------------------------------------------------------------------
@@ -401,7 +401,7 @@ _TYPES: dict[str, Any] = {
     for kind in (
         *(Group, Entry, Failure, BackendSpec, BackendInfo, RuntimeInfo, Limit, Policy, Bad, ToPrepare, ToExport, ToRun),
         *(Hello, List, Prepare, Export, Run, Search, Localise, Minimise, Tried, Screen),
-        *(Row, Step, Reading, Prepared, Exported, Done, Canary, Observed, Variant, Probed),
+        *(Row, Step, Reading, KnownSum, Passport, Prepared, Exported, Done, Canary, Observed, Variant, Probed),
         *(Finished, Ready, Refused, Listed, Misconfigured, Stopped, Wants, Found),
     )
 }

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tasks import wire
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.checks.two_orders import explain_two_orders
@@ -22,6 +23,7 @@ from tasks.model.kind import CAUSE_ORDER, KIND_ACCUMULATOR, KIND_ARITHMETIC
 from tasks.passport.adder import Adder, NodeRule
 from tasks.passport.bounds import bound_sums
 from tasks.passport.explain import read_located
+from tasks.passport.known import KnownSum, Passport, choose_passport
 from tasks.passport.locate import locate_gated, locate_order, locate_sum
 from tasks.passport.own import OwnArithmetic
 from tasks.passport.passport import Reading
@@ -244,3 +246,14 @@ def test_two_orders_are_named_only_where_they_give_both_results() -> None:
     spoilt = split(many)[0].copy()
     spoilt[0] *= np.float32(1 + 2.0**-18)
     assert explain(split, spoilt) == {}  # two orders, and not those of these results
+
+
+def test_a_passport_travels_to_where_results_are_judged() -> None:
+    readings = tuple(KnownSum("matmul", "bfloat16", x) for x in passport_of(WIDE, "bfloat16"))
+    passport = Passport("run", "1", "", "", "cpu", readings)
+    (there,) = wire.decode(wire.encode(wire.Hello(passports=(passport,)))).passports
+    assert there == passport and choose_passport([there], INFO) is there
+    assert choose_passport([there], replace(INFO, device="another")) is None
+    assert there.find("torch:nn.functional.matmul", "bfloat16") and not there.find("torch:bmm", "bfloat16")
+    unknown = replace(readings[0].reading, predicted=3)
+    assert not replace(there, sums=(*readings, KnownSum("matmul", "bfloat16", unknown))).find("matmul", "bfloat16")
