@@ -17,10 +17,9 @@ import numpy as np
 from farm.fleet.child_process import Limits
 from farm.fleet.health import CaseRef
 from farm.fleet.inventory import Offer
-from farm.lake import find_passports
 from farm.plan.config import Config
 from farm.plan.matrix import Matrix
-from farm.plan.model import NEWEST_PASSPORTS, NO_PASSPORTS
+from farm.plan.passports import choose_passports
 from farm.plan.request import Request
 from farm.work.claims import Claim, claim_of
 from farm.work.earlier_runs import Learned
@@ -29,7 +28,7 @@ from farm.work.job import Job
 from tasks import checks
 from tasks.backends import BackendSpec
 from tasks.judge.verdict import Policy
-from tasks.passport.known import Passport, short_name
+from tasks.passport.known import Passport
 from tasks.wire import Failing, Place
 
 #: Where a job runs that names no node: in this process or a child of it.
@@ -113,14 +112,8 @@ class Plan:
 
     @functools.cached_property
     def passports(self) -> dict[str, tuple[Passport, ...]]:
-        """The passports of the backends, as far as the config asks for them and the lake has them."""
-        config = self.config
-        if config.passports == NO_PASSPORTS:
-            return {}
-        run_id = None if config.passports == NEWEST_PASSPORTS else config.passports
-        dtypes = {group.dtype for group in self.matrix.groups}
-        ops = {short_name(group.op) for group in self.matrix.groups}
-        return find_passports(self.request.lake, [x.name for x in self.backends], ops, dtypes, run_id)
+        """What the sums of each backend are held against."""
+        return choose_passports(self.request, self.matrix)
 
     @property
     def with_products(self) -> bool:
