@@ -849,7 +849,8 @@ def _narrow_sums(case: Case) -> diagnose.Cause:
 
 def _has_own_sums(case: Case) -> bool:
     """Whether the numbers of a case are such as the passport of its backend speaks of: what is computed in another precision is not added as it says."""
-    plain = case.group.check in (checks.FORWARD, ARITHMETIC) and not case.definition and not case.precision
+    plain = case.group.check in (checks.FORWARD, ARITHMETIC) and not case.definition
+    plain = plain and not is_coarser(case.precision, case.group.dtype)
     return case.own is not None and plain and case.form is not None and len(case.expected) == 1 == len(case.outputs)
 
 

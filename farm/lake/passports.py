@@ -44,7 +44,7 @@ def find_passports(
         newest = lines[lines["run_id"] == max(lines["run_id"])]
         sums = tuple(KnownSum(short_name(x["op"]), x["dtype"], _make_reading(x)) for x in newest.to_dict("records"))
         backend, *whose = ("" if x is None or x != x else str(x) for x in key)
-        found.setdefault(backend, []).append(Passport(newest["run_id"].iloc[0], *whose, sums))
+        found.setdefault(backend, []).append(Passport(newest["run_id"].iloc[0], *whose, sums=sums))
     return {backend: tuple(passports) for backend, passports in found.items()}
 
 
@@ -54,7 +54,6 @@ _WHOSE = ("runtime_version", "build", "driver_version", "device")
 
 def _make_reading(line: Mapping[Any, Any]) -> Reading:
     """The reading of a line of the table."""
-    values = {f.name: line[f.name] for f in fields(Reading) if line.get(f.name) is not None}
-    return Reading(
-        **{k: tuple(int(n) for n in v) if isinstance(v, (list, np.ndarray)) else v for k, v in values.items()}
-    )
+    values: dict[str, Any] = {f.name: line[f.name] for f in fields(Reading) if line.get(f.name) is not None}
+    lists = {k: tuple(int(n) for n in v) for k, v in values.items() if isinstance(v, (list, np.ndarray))}
+    return Reading(**(values | lists))
