@@ -43,8 +43,8 @@ def find_passports(
     for key, lines in frame.groupby(["backend", *_WHOSE], dropna=False, sort=True):
         newest = lines[lines["run_id"] == max(lines["run_id"])]
         sums = tuple(KnownSum(short_name(x["op"]), x["dtype"], _make_reading(x)) for x in newest.to_dict("records"))
-        backend, *whose = ("" if x is None or x != x else str(x) for x in key)
-        found.setdefault(backend, []).append(Passport(newest["run_id"].iloc[0], *whose, sums=sums))
+        backend, version, build, driver, device = ("" if x is None or x != x else str(x) for x in key)
+        found.setdefault(backend, []).append(Passport(newest["run_id"].iloc[0], version, build, driver, device, sums))
     return {backend: tuple(passports) for backend, passports in found.items()}
 
 
