@@ -409,8 +409,8 @@ class Runner:
                     of_steps = judge_steps(case.sample, stages, *asked)
                     found = self._judge_case(case, stages, of_steps)
                 else:
-                    own = self._find_own_arithmetic(case)
-                    found = judge_outputs(case.sample, outputs, *asked, measure_flushes=self._flushes, own=own)
+                    adds = self._find_own_arithmetic(case)
+                    found = judge_outputs(case.sample, outputs, *asked, measure_flushes=self._flushes, own=adds)
                     of_steps = [found]
             except Exception as error:
                 case.error = error
