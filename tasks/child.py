@@ -26,6 +26,7 @@ from tasks.catalogs.user_definitions import USER, announce, isolates
 from tasks.importing import pause_gc
 from tasks.judge import verdict
 from tasks.model import BackendInfo, Unavailable
+from tasks.passport.known import choose_passport
 from tasks.relay import Page
 from tasks.searches import find_search
 from tasks.surroundings import Surroundings
@@ -129,7 +130,9 @@ class Child:
                 self.surroundings.runs()
             self.page.write(number, stage, together)
 
-        return Runner(made, runtime, command.policy or verdict.load("error_units"), progress, command.race_s)
+        passport = choose_passport(command.passports, runtime)
+        policy = command.policy or verdict.load("error_units")
+        return Runner(made, runtime, policy, progress, command.race_s, passport)
 
     def _make_local_runner(self, command: wire.Hello) -> Any:
         assert command.backend is not None

@@ -39,9 +39,11 @@ from tasks.model import (
 )
 from tasks.model.dtypes import dtype_name, format_number, np_dtype
 from tasks.model.kind import (
+    CAUSE_ARITHMETIC,
     CAUSE_CAST,
     CAUSE_KEPT,
     KIND_ACCUMULATOR,
+    KIND_ARITHMETIC,
     KIND_BIASED,
     KIND_CAST,
     KIND_INVARIANT,
@@ -52,6 +54,9 @@ from tasks.model.kind import (
 )
 from tasks.model.leaf import floor_of_kept, reorder_ties
 from tasks.model.row import has_own_tolerance
+from tasks.passport import ARITHMETIC
+from tasks.passport.explain import UNSOUND, Explanation
+from tasks.passport.own import PROVED, Held, OwnArithmetic, hold_to_bounds, prove
 from tasks.prepare.cases import PreparedSample
 from tasks.prepare.record import OracleRecord
 
@@ -141,6 +146,8 @@ class Case:
     flushes: Flushes
     #: Measures that for further dtypes; None where the device cannot be asked.
     measure_flushes: Callable[[Sequence[str]], Flushes] | None = None
+    #: How the backend adds, by its passport; None where that is not known.
+    own: OwnArithmetic | None = None
 
     @property
     def part(self) -> slice:
@@ -216,11 +223,12 @@ def judge_outputs(
     form: Form | None = None,
     step: Observation = _WHOLE,
     measure_flushes: Callable[[Sequence[str]], Flushes] | None = None,
+    own: OwnArithmetic | None = None,
 ) -> Judgement:
     """The judgement of the flat outputs of one or several runs of a case under a policy.
 
     form: what the backend was given; step: the one of a check that these are of; measure_flushes: what the device takes
-    for zero in some dtypes, asked where it may matter.
+    for zero in some dtypes, asked where it may matter; own: how the backend adds, where its passport is known.
     """
     precision = _choose_precision(sample, info)
     expected = step.expected(sample.expected(of_products=info.of_products))
@@ -241,6 +249,7 @@ def judge_outputs(
         returned,
         flushes,
         measure_flushes,
+        own,
     )
     found = _judge(case)
     if measure_flushes is not None and found.fails:
@@ -545,6 +554,30 @@ def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
     return found.note(_make_cause_columns(sums))
 
 
+def hold_to_own_arithmetic(case: Case, found: Judgement) -> Judgement:
+    """Hold the sums of a backend whose passport is known against it. Further off than its order and bits may leave them they are `wrong`, kind
+    `arithmetic`, however near; beyond the limit and as near as they leave them in all likelihood, `imprecise`, kind `accumulator`, unless the device can be asked
+    (`prove_own_arithmetic`)."""
+    asked = found.status is Status.PASS or found.has_wrong_numbers or (found.fails and found.kind == KIND_ACCUMULATOR)
+    held = _hold_to_bounds(case) if asked else None
+    if held is None:
+        return found
+    assert case.own is not None
+    found = found.note({"own_units": held.certain, "likely_units": held.likely})
+    if held.certain > 1:
+        said = case.own.readings[0].describe()
+        error = f"{held.certain:.3g} times as far off as its passport leaves it ({said})"
+        return found.rule(Status.WRONG, KIND_ARITHMETIC, {"error": error})
+    return _excuse_likely(found) if case.own.ask is None else found
+
+
+def _excuse_likely(found: Judgement) -> Judgement:
+    """`imprecise` in place of `wrong`, where numbers are no further off than the backend's arithmetic leaves them in all likelihood."""
+    near = float(found.columns["likely_units"]) <= 1
+    excused = near and found.status is Status.WRONG and found.kind == "numbers"
+    return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR) if excused else found
+
+
 def find_lost_cast(case: Case, found: Judgement) -> Judgement:
     """If a whole model passes but its errors are what leaving out one of its casts does, it becomes `imprecise`, kind `cast`. Not asked
     of a coarser declared precision."""
@@ -618,6 +651,7 @@ STEPS: tuple[Step, ...] = (
     explain_numbers,
     accept_accumulators,
     find_narrow_sums,
+    hold_to_own_arithmetic,
     find_lost_cast,
     word_failure,
     drop_units_of_stored,
@@ -689,8 +723,43 @@ def accept_rounded_inputs(case: Case, found: Judgement) -> Judgement:
     return found
 
 
+def prove_own_arithmetic(case: Case, found: Judgement) -> Judgement:
+    """Read on the device how it adds the element that is furthest off, of a backend whose passport is known. What that gives to the bit is the cause. With fewer bits than the
+    passport has it is `wrong`; with as many, numbers that are off are `imprecise`, kind `accumulator`, and so are those of which nothing can be read and that are as near as
+    its passport leaves them in all likelihood."""
+    if not (found.fails and found.kind in ("numbers", KIND_ACCUMULATOR, KIND_ARITHMETIC)) or case.own is None:
+        return found
+    told = _prove(case)
+    if told is None:
+        return found
+    reading = told.reading
+    if not reading.kind and reading.code not in UNSOUND:
+        return _excuse_likely(found)
+    if told.at.size * PROVED > told.count:
+        return found.note({"error": _describe_unproved(told, found)})
+    words = f"adds {reading.terms} terms as {reading.describe()}: {told.count} of {told.at.size} results to the bit"
+    cause = _make_cause_columns(diagnose.Cause(words, CAUSE_ARITHMETIC))
+    if (reading.bits or 0) < case.own.bits:
+        error = f"it adds in {reading.bits} bits, and its passport says {case.own.bits}"
+        return found.rule(Status.WRONG, KIND_ARITHMETIC, {**cause, "error": error})
+    if found.status is Status.WRONG and found.kind == "numbers":
+        return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR, cause)
+    return found.note(cause)
+
+
+def _describe_unproved(told: Explanation, found: Judgement) -> str:
+    """What a reading says that does not give the results, after what is said already."""
+    said = str(found.columns.get("error") or "")
+    why = (
+        told.reading.words
+        if told.reading.code
+        else f"{told.count} of {told.at.size} results are what {told.reading.describe()} gives"
+    )
+    return f"{said}; read again: {why}" if said else f"read again: {why}"
+
+
 #: Steps for what is wrong or imprecise after `STEPS`, where the device can be asked.
-SECOND_LOOK: tuple[Step, ...] = (measure_flushing, accept_rounded_inputs)
+SECOND_LOOK: tuple[Step, ...] = (measure_flushing, accept_rounded_inputs, prove_own_arithmetic)
 
 
 # --- what the steps ask -------------------------------------------------------------------------------------------
@@ -776,6 +845,34 @@ def _narrow_sums(case: Case) -> diagnose.Cause:
         if diagnose.may_have_narrow_sums(case.outputs, case.expected):
             return diagnose.narrow_sums(case.sample.tensors(), case.outputs, case.expected)
     return diagnose.Cause()
+
+
+def _has_own_sums(case: Case) -> bool:
+    """Whether the numbers of a case are such as the passport of its backend speaks of: what is computed in another precision is not added as it says."""
+    plain = case.group.check in (checks.FORWARD, ARITHMETIC) and not case.definition
+    plain = plain and not is_coarser(case.precision, case.group.dtype)
+    return case.own is not None and plain and case.form is not None and len(case.expected) == 1 == len(case.outputs)
+
+
+def _hold_to_bounds(case: Case) -> Held | None:
+    """A result against the bounds of its own arithmetic; None where these say nothing of it."""
+    if not _has_own_sums(case) or case.expected[0].reference is None or case.outputs[0].shape != case.expected[0].shape:
+        return None
+    assert case.own is not None and case.form is not None
+    with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
+        return hold_to_bounds(case.own, case.form.arrays, case.outputs[0], case.expected[0].reference)
+    return None
+
+
+def _prove(case: Case) -> Explanation | None:
+    """How the device adds, read again for this case; None where it cannot be asked."""
+    held = _hold_to_bounds(case)
+    if held is None:
+        return None
+    assert case.own is not None and case.form is not None
+    with contextlib.suppress(Exception):
+        return prove(case.own, held, case.form.arrays, case.returned[0][0])
+    return None
 
 
 def _is_within_accumulators(case: Case, accumulators: Sequence[str]) -> bool:

@@ -46,6 +46,8 @@ from tasks.model.errors import shorten_error
 from tasks.model.kind import KIND_ACCEPTED
 from tasks.model.row import EMULATED, NAMES, Row
 from tasks.model.trace import Step
+from tasks.passport.known import Passport
+from tasks.passport.own import OwnArithmetic
 from tasks.prepare.cases import PreparedGroup, PreparedSample
 from tasks.twin import Twins
 from tasks.wire import Done, ToRun
@@ -133,7 +135,7 @@ class Runner:
     """Runs cases on ``backend``; ``progress(number, stage, together)`` is told before each step.
 
     together: how many cases, from ``number`` on, the step is for (more than one in a joint build or run). race_s: seconds
-    that a race between programs may take.
+    that a race between programs may take. passport: how the backend adds, where that is known.
     """
 
     def __init__(
@@ -143,8 +145,10 @@ class Runner:
         policy: Policy,
         progress: Callable[[int, int, int], None],
         race_s: float = RACE_S,
+        passport: Passport | None = None,
     ) -> None:
         self.backend, self.info, self.policy, self.progress, self._race_s = backend, info, policy, progress, race_s
+        self._passport = passport
         #: Set when the device of this process is unusable: the owner must replace the process.
         self.broken = False
         self._twins = Twins(backend.spec) if backend.spec is not None else None
@@ -405,7 +409,8 @@ class Runner:
                     of_steps = judge_steps(case.sample, stages, *asked)
                     found = self._judge_case(case, stages, of_steps)
                 else:
-                    found = judge_outputs(case.sample, outputs, *asked, measure_flushes=self._flushes)
+                    adds = self._find_own_arithmetic(case)
+                    found = judge_outputs(case.sample, outputs, *asked, measure_flushes=self._flushes, own=adds)
                     of_steps = [found]
             except Exception as error:
                 case.error = error
@@ -424,6 +429,12 @@ class Runner:
             readings = program.readings
             program.release()
         return Done(case.number, row, steps, readings)
+
+    def _find_own_arithmetic(self, case: CaseRun) -> OwnArithmetic | None:
+        """How the backend adds in the case's op and dtype, by its passport; None where nothing is known."""
+        group, program = case.sample.owner.group, case.program
+        readings = self._passport.find(group.op, group.dtype) if self._passport is not None else ()
+        return OwnArithmetic(readings, program.again if program is not None else None) if readings else None
 
     def _judge_case(
         self, case: CaseRun, stages: Sequence[checks.Observation], of_steps: Sequence[Judgement]

@@ -17,6 +17,7 @@ from tasks.model import RACE_S, UNASKED, BackendInfo, Group, RuntimeInfo
 from tasks.model.row import Row
 from tasks.model.trace import Step
 from tasks.passport import Reading
+from tasks.passport.known import KnownSum, Passport
 from tasks.screen.observed import Observed, Variant
 
 # --- items: the work of a command ---------------------------------------------------------------------------------
@@ -74,12 +75,14 @@ class ToRun:
 @dataclass(frozen=True)
 class Hello:
     """Import a backend's runtime and find its device; without a backend: are you there? kernels: definitions of the
-    user's own (`tasks.catalogs.user_definitions`); race_s: seconds that a race between programs may take."""
+    user's own (`tasks.catalogs.user_definitions`); race_s: seconds that a race between programs may take; passports: of the backend, of one version or
+    device each."""
 
     backend: BackendSpec | None = None
     policy: Policy | None = None
     kernels: str = ""
     race_s: float = RACE_S
+    passports: tuple[Passport, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -398,7 +401,7 @@ _TYPES: dict[str, Any] = {
     for kind in (
         *(Group, Entry, Failure, BackendSpec, BackendInfo, RuntimeInfo, Limit, Policy, Bad, ToPrepare, ToExport, ToRun),
         *(Hello, List, Prepare, Export, Run, Search, Localise, Minimise, Tried, Screen),
-        *(Row, Step, Reading, Prepared, Exported, Done, Canary, Observed, Variant, Probed),
+        *(Row, Step, Reading, KnownSum, Passport, Prepared, Exported, Done, Canary, Observed, Variant, Probed),
         *(Finished, Ready, Refused, Listed, Misconfigured, Stopped, Wants, Found),
     )
 }

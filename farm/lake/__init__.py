@@ -2,7 +2,7 @@
 
 from farm.lake.columns import KEY, PASSPORT_KEY, PASSPORT_SCHEMA, SCHEMA, TRACE_KEY, TRACE_SCHEMA, Origin
 from farm.lake.compaction import Change, compact
-from farm.lake.passports import read_passports
+from farm.lake.passports import find_passports, read_passports
 from farm.lake.store import (
     CopyWarning,
     Lake,

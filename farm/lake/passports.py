@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from farm.lake.beside import PASSPORTS
 from farm.lake.store import AnyLake, Where
+from tasks.passport import Reading
+from tasks.passport.known import KnownSum, Passport, short_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,3 +23,37 @@ def read_passports(results: AnyLake, run_id: str | None = None, where: Where | N
     Those of the rows that `farm.lake.read` returns for the same ``where``. A damaged file is skipped with a LakeWarning. Raises LakeError.
     """
     return PASSPORTS.read(results, run_id, where)
+
+
+def find_passports(
+    results: AnyLake,
+    backends: Collection[str],
+    ops: Collection[str],
+    dtypes: Collection[str],
+    run_id: str | None = None,
+) -> dict[str, tuple[Passport, ...]]:
+    """The passports of backends: of each version and device of a backend that of its newest run, or of one run, with the readings of some ops (`short_name`) and dtypes.
+
+    Raises LakeError.
+    """
+    frame = read_passports(results, run_id, {"backend": sorted(backends)})
+    frame = frame[frame["op"].map(short_name).isin(list(ops)) & frame["dtype"].isin(list(dtypes))]
+    frame = frame.astype(object).where(frame.notna(), None)
+    found: dict[str, list[Passport]] = {}
+    for key, lines in frame.groupby(["backend", *_WHOSE], dropna=False, sort=True):
+        newest = lines[lines["run_id"] == max(lines["run_id"])]
+        sums = tuple(KnownSum(short_name(x["op"]), x["dtype"], _make_reading(x)) for x in newest.to_dict("records"))
+        backend, version, build, driver, device = ("" if x is None or x != x else str(x) for x in key)
+        found.setdefault(backend, []).append(Passport(newest["run_id"].iloc[0], version, build, driver, device, sums))
+    return {backend: tuple(passports) for backend, passports in found.items()}
+
+
+#: Columns that tell whose a passport is, in the order of `Passport`.
+_WHOSE = ("runtime_version", "build", "driver_version", "device")
+
+
+def _make_reading(line: Mapping[Any, Any]) -> Reading:
+    """The reading of a line of the table."""
+    values: dict[str, Any] = {f.name: line[f.name] for f in fields(Reading) if line.get(f.name) is not None}
+    lists = {k: tuple(int(n) for n in v) for k, v in values.items() if isinstance(v, (list, np.ndarray))}
+    return Reading(**(values | lists))

@@ -30,6 +30,10 @@ else:  # what was judged and is a finding
     FailureStatus = Literal[(*names(status for status in JUDGED if status.finding), "*")]
 
 
+#: Values of the key `passports` that are no run's id.
+NO_PASSPORTS, NEWEST_PASSPORTS = "none", "newest"
+
+
 class ConfigError(Refusal):
     """A config that cannot be used; the text is one line "file:line:column: key: what and how to mend it"."""
 
@@ -355,7 +359,8 @@ class Config(_Model):
     race_s: how long, in seconds, a kernel and its baseline are timed, beyond the fewest rounds;
     node_wait_s: how long, in seconds, the cells of a backend wait for a node when the last one that offered it is gone;
     isolation: whether kernels of one's own run in a process that does not judge ("process"), or in the one that does ("none");
-    download: whether environments may be built from an index; else a backend runs with what is here.
+    download: whether environments may be built from an index; else a backend runs with what is here;
+    passports: what sums are held against beside the policy: "none", the "newest" passports of the run's lake, or those of the run of this id.
     """
 
     name: str = ""
@@ -365,6 +370,7 @@ class Config(_Model):
     seed: int = Field(default=0, ge=0, lt=2**63)
     checks: list[str] = Field(default=["forward"], min_length=1)
     policy: str = "error_units"
+    passports: str = NO_PASSPORTS
     deadline_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     localise_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
     race_s: float = Field(default=RACE_S, gt=0, allow_inf_nan=False)

@@ -93,7 +93,7 @@ class ChildPool:
         began = time.monotonic()
         cache = Path(job.cache)
         kernel = job.backend.kernel if job.backend else ""
-        hello = wire.Hello(job.backend, job.policy, with_kernel(job.kernels, kernel), job.limits.race_s)
+        hello = wire.Hello(job.backend, job.policy, with_kernel(job.kernels, kernel), job.limits.race_s, job.passports)
         python = envs.interpreter_of(job.backend or job.home, cache)
         env = caches(cache) | visible.for_child(job.backend) | job.env
         env |= envs.converter(job.kernels, cache) if job.prepare else {}

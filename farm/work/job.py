@@ -11,6 +11,7 @@ from tasks.backends import BackendSpec
 from tasks.catalogs.user_definitions import get_announcement, home
 from tasks.judge.verdict import Policy
 from tasks.model import UNASKED, BackendInfo
+from tasks.passport.known import Passport
 from tasks.wire import Place, Screen, ToExport, ToPrepare, ToRun
 
 #: What a backend has said before of a case that it does not implement: columns of its row, and "run", where it said so.
@@ -39,6 +40,7 @@ class Job:
     screen: Screen | None = None
     backend: BackendSpec | None = None
     policy: Policy | None = None
+    passports: tuple[Passport, ...] = ()
     run_id: str = ""
     info: BackendInfo = UNASKED
     attempts: Mapping[int, int] = field(default_factory=dict)

@@ -165,6 +165,7 @@ class JobSource:
             limits=self._plan.limits(b),
             backend=self._plan.backends[b],
             policy=self._plan.policy,
+            passports=self._plan.passports.get(self._plan.name(b), ()),
             run_id=self._plan.run_id,
             info=self._plan.offer(b).info,
             env={FRACTION: str(fraction)} if shared else {},

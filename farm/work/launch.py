@@ -24,7 +24,7 @@ from farm.fleet.asking import Asking
 from farm.fleet.inventory import AWAITED, Answers, Offer, offers
 from farm.lake import Lake
 from farm.plan import config as configs
-from farm.plan import kernels, policies
+from farm.plan import kernels, passports, policies
 from farm.plan import matrix as matrices
 from farm.plan.config import ConfigError
 from farm.plan.left_out import few
@@ -181,6 +181,7 @@ def _build_plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:
     said = "; ".join(map(str, matrix.left_out))
     if not matrix.cells:
         raise ConfigError(f"the config plans no cell: {said or 'its ops, dtypes, backends and skips leave nothing'}")
+    passports.choose_passports(request, matrix)  # refused here, where nothing runs yet
     if request.record is None and request.whole and (check := matrix.without_cells(config.all_checks)):
         whys = [f"{few(one.of)}: {one.why}" for one in matrix.left_out if check in one.names]
         why = "; ".join(whys) or said

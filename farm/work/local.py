@@ -163,7 +163,7 @@ class DirectChildren(Children):
             for name, value in caches(Path(job.cache)).items():
                 os.environ.setdefault(name, value)
             child = DirectChild()
-            answer = child.ask(wire.Hello(job.backend, job.policy, job.kernels))
+            answer = child.ask(wire.Hello(job.backend, job.policy, job.kernels, passports=job.passports))
             if isinstance(answer, wire.Ready) and job.backend is not None:
                 answer = wire.Ready(replace(answer.info, environment=envs.label(job.backend)))
             self._children[key] = child, answer

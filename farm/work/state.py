@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,7 @@ from farm.fleet.health import CaseRef
 from farm.fleet.inventory import Offer
 from farm.plan.config import Config
 from farm.plan.matrix import Matrix
+from farm.plan.passports import choose_passports
 from farm.plan.request import Request
 from farm.work.claims import Claim, claim_of
 from farm.work.earlier_runs import Learned
@@ -26,6 +28,7 @@ from farm.work.job import Job
 from tasks import checks
 from tasks.backends import BackendSpec
 from tasks.judge.verdict import Policy
+from tasks.passport.known import Passport
 from tasks.wire import Failing, Place
 
 #: Where a job runs that names no node: in this process or a child of it.
@@ -106,6 +109,11 @@ class Plan:
     @property
     def policy(self) -> Policy:
         return self.request.policy
+
+    @functools.cached_property
+    def passports(self) -> dict[str, tuple[Passport, ...]]:
+        """What the sums of each backend are held against."""
+        return choose_passports(self.request, self.matrix)
 
     @property
     def with_products(self) -> bool:

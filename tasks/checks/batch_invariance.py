@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.derived import Derived
 from tasks.checks.same import APART, Difference, copy_outputs, difference, make_misbehaviour
+from tasks.checks.two_orders import explain_two_orders
 from tasks.model import Fallback, Form, Program, Session, Stateless, Unsupported, flags, is_inexact
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ class BatchInvariance(Derived, Scenario):
         if seen.apart is not None:
             place, count = seen.where
             program.flags = flags.join(program.flags, row=f"{place}/{count}")
+            program.columns = program.columns | _explain_orders(session, form, rows, seen)
             where = f"where the row is number {place} of {count} and not alone"
             raise make_misbehaviour(program, seen.apart, "batch", where, first)
         program.columns = program.columns | {APART: 0.0}
@@ -94,20 +97,33 @@ class _Rows(Stateless):
     def step(self, inputs: Sequence[Any] | None = None) -> Sequence[Any]:
         if inputs is None or self.program.one:
             return super().step(inputs)
+        return self._build(inputs).run()
+
+    def ask(self, inputs: Sequence[Any]) -> Callable[[list[Any]], Sequence[Any]]:
+        """What steps of inputs of these shapes are made by, for any numbers. Raises Unsupported where the runtime takes inputs once."""
+        again = (self.program if self.program.one else self._build(inputs)).again
+        if again is None:
+            raise Unsupported("the runtime takes a program's inputs only once")
+        return again
+
+    def _build(self, inputs: Sequence[Any]) -> Program:
         backend, form = self.program.backend, self.form
         own = replace(form if form.model is None else backend.rows_open(form), arrays=list(inputs))
         made: Program = backend.build(own if form.model is None else backend.fixed(own))
-        return made.run()
+        return made
 
 
 @dataclass
 class _Seen:
-    """Of the batches of ``sizes``: each step; what is furthest apart, and where: (number of the row, of the batch's rows)."""
+    """Of the batches of ``sizes``: each step; what is furthest apart, and where: (number of the row, of the batch's rows); first: the same of the
+    smallest batch in which anything is; alone: the row by itself."""
 
     sizes: list[int] = field(default_factory=list)
     steps: list[Observation] = field(default_factory=list)
     apart: Difference | None = None
     where: tuple[int, int] = (0, 0)
+    first: tuple[int, int] = (0, 0)
+    alone: Sequence[Any] = ()
 
 
 def rows_of(arrays: Sequence[Any], batched: Sequence[int], k: int) -> list[Any]:
@@ -173,7 +189,7 @@ def _run_batches(session: Session, program: _Batched, form: Form, rows: list[lis
 def _compare(session: Session, rows: list[list[Any]], batched: Sequence[int], seen: _Seen) -> _Seen:
     """``seen``, filled by running the first row alone and in every batch that is not too large. Raises what a run raises,
     Unsupported where the outputs have another number of rows."""
-    alone = copy_outputs(session.step(rows[0]))
+    alone = seen.alone = copy_outputs(session.step(rows[0]))
     _check_rows(alone, 1)
     elements = sum(np.size(x) for x in (*alone, *(rows[0][k] for k in batched)))
     worst = -1.0
@@ -192,9 +208,27 @@ def _compare(session: Session, rows: list[list[Any]], batched: Sequence[int], se
             kind, apart = ("batch", found.units) if found else ("", 0.0)
             name = f"row {place} of a batch of {m}"
             seen.steps.append(Observation(name, own, judged=False, kind=kind, apart=apart, ms=ms))
+            if found and seen.apart is None:
+                seen.first = (place, m)
             if found and far > worst:
                 worst, seen.apart, seen.where = far, found, (place, m)
     return seen
+
+
+def _explain_orders(session: Session, form: Form, rows: Sequence[list[Any]], seen: _Seen) -> dict[str, str]:
+    """Columns that name the order in which the row is added alone, and that in the smallest batch in which it has other bytes, for that is asked some thousand
+    times; none where neither can be read."""
+    assert isinstance(session, _Rows)
+    place, count = seen.first
+    batch = _make_batch(rows, form.batched, count)
+    with contextlib.suppress(Exception):  # what it did not think of must not cost the finding
+        return explain_two_orders(
+            [
+                (session.ask(rows[0]), rows[0], seen.alone, 0, "alone"),
+                (session.ask(batch), batch, session.step(batch), place, f"row {place} of {count}"),
+            ]
+        )
+    return {}
 
 
 def _check_rows(outputs: Sequence[Any], m: int) -> None:

@@ -16,6 +16,7 @@ from tasks.diagnose.formula import Formula, Summed
 from tasks.diagnose.model import Model, Result
 from tasks.diagnose.sums import left_out
 from tasks.model.kind import CAUSE_ARITHMETIC
+from tasks.passport.locate import pair_factors
 
 
 @dataclass(frozen=True)
@@ -53,20 +54,8 @@ class _Product:
     def terms_at(self, given: Sequence[np.ndarray], shape: tuple[int, ...], at: np.ndarray) -> np.ndarray:
         """The terms, along a first axis, of the elements of a result of a shape at some places, flat. Raises ValueError where the product
         is of another shape."""
-        a, b = self._factors(given)
-        if self.rows:
-            terms = (a * b).reshape(-1, a.shape[-1])
-            if len(terms) != np.prod(shape):
-                raise ValueError("a product that is repeated")
-            return np.asarray(terms[at].T)
-        a, b = np.atleast_2d(a), np.swapaxes(b[:, None] if b.ndim == 1 else b, -1, -2)
-        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        whole = (*batch, a.shape[-2], b.shape[-2])
-        if np.prod(whole) != np.prod(shape):
-            raise ValueError("a product that is repeated")
-        *places, row, column = np.unravel_index(at, whole)
-        left, right = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
-        return np.asarray((left[(*places, row)] * right[(*places, column)]).T)
+        left, right = pair_factors(*self._factors(given), shape, at, self.rows)
+        return np.asarray(left * right)
 
     def bare(self, given: Sequence[np.ndarray]) -> np.ndarray:
         """a·b."""

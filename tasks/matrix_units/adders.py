@@ -307,18 +307,22 @@ def two_sum(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return total, (x - (total - other)) + (y - other)
 
 
-def round_to_single(high: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """high + low rounded once to float32, as float64; |low| is below half a spacing of high, a sign for what is lost.
+def round_to_odd(high: np.ndarray, low: np.ndarray) -> np.ndarray:
+    """high + low rounded to odd in float64: to the neighbour with an odd last bit where it is not a float64; |low| is below half a spacing of high, a sign for what is lost.
 
-    The sum is first rounded to odd in float64: 53 digits are more than twice 24 and two, so that rounding again is rounding once
-    (Boldo and Melquiond, Emulation of a FMA and correctly rounded sums, IEEE TC 57, 2008).
+    53 digits are more than twice 24 and two, so that rounding again is rounding once (Boldo and Melquiond, Emulation of a FMA and correctly rounded
+    sums, IEEE TC 57, 2008). Nothing is lost beside what is no number.
     """
-    bits = high.view(np.int64)
-    even = (bits & 1) == 0
+    bits = np.ascontiguousarray(high).view(np.int64)
+    lost = ((low > 0) | (low < 0)) & np.isfinite(high)
     away = (low > 0) == (high > 0)
-    odd = np.where(even & ((low > 0) | (low < 0)), np.where(away, bits + 1, bits - 1), bits).view(np.float64)
+    return np.where(lost & ((bits & 1) == 0), np.where(away, bits + 1, bits - 1), bits).view(np.float64)
+
+
+def round_to_single(high: np.ndarray, low: np.ndarray) -> np.ndarray:
+    """high + low rounded once to float32, as float64; |low| as in `round_to_odd`."""
     with np.errstate(over="ignore"):
-        return odd.astype(np.float32).astype(np.float64)
+        return round_to_odd(high, low).astype(np.float32).astype(np.float64)
 
 
 def _distil(terms: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -38,6 +38,9 @@ KIND_ZERO = "zero sign"
 #: keep fewer bits; or within it, and added in 16 bits where float32's adder would have left less.
 KIND_ACCUMULATOR = "accumulator"
 
+#: `wrong`: the results of a sum are further off than the arithmetic of their own backend leaves them, by its passport, however near they are.
+KIND_ARITHMETIC = "arithmetic"
+
 #: `imprecise`: a derivative beyond the limit, and no further off than being computed from a rounded result of the forward pass leaves it,
 #: which nobody has declared (`kept`).
 KIND_KEPT = "kept"
@@ -51,6 +54,8 @@ KIND_CAST = "cast"
 CAUSE_ARITHMETIC = "arithmetic"
 #: A cast that was asked for is missing; a derivative was computed from a rounded result. Both are kinds of rows as well.
 CAUSE_CAST, CAUSE_KEPT = KIND_CAST, KIND_KEPT
+#: The same terms are added in two orders, which give the two results: why a row has other bytes in another batch.
+CAUSE_ORDER = "order"
 #: Any other error model: another axis, a term left out, a wrong sign, …
 CAUSE_OTHER = "other"
 

@@ -150,7 +150,7 @@ class Row:
     cause_code: str | None = column(
         "string",
         "outcome",
-        "what kind of cause that is: arithmetic (the op's own formula with fewer digits, or in a way that loses them), cast, kept, other; "
+        "what kind of cause that is: arithmetic (the op's own formula with fewer digits, or in a way that loses them), cast, kept, order (two orders of adding), other; "
         "empty: no cause",
     )
     stage: str | None = column("string", "outcome", "where it failed: sample, reference, export, build, run, judge")
@@ -191,6 +191,15 @@ class Row:
         "metrics",
         "check roundtrip: largest difference from torch's own result in the same process and dtype",
         "as the output",
+    )
+    own_units: float | None = column(
+        "float64",
+        "metrics",
+        "sums of a backend whose passport is known: largest |actual − reference| over what its order and bits may leave; beyond 1 it does not add so",
+        "1",
+    )
+    likely_units: float | None = column(
+        "float64", "metrics", "the same over what they leave in all likelihood, where roundings are to nearest", "1"
     )
     limit: float | None = column(
         "float64", "metrics", "threshold applied to error_units or, for exact and elementary ops, max_ulp", "1"

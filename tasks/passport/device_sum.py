@@ -121,27 +121,28 @@ class Terms:
 class Sum:
     """The sum of some terms on a device.
 
-    run: outputs, flat, of a call's arrays. dtype: of its inputs; output: of its result. A call of it costs one of the device's.
+    run: outputs, flat, of a call's arrays. dtype: of its inputs; output: of its result. A call of it costs one of the device's; most: how many it may
+    take, 0 for any number.
     """
 
     def __init__(
-        self, run: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any], terms: Terms, dtype: str
+        self, run: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any], terms: Terms, dtype: str, most: int = 0
     ) -> None:
         self.terms, self.dtype, self._run = terms, dtype, run
         self.count, self.weighted = terms.count, bool(terms.right)
         kind = np_dtype(dtype)
         self._arrays = [
-            np.full_like(x, terms.fill[k]) if x.dtype == kind and k < len(terms.fill) else np.array(x)
+            np.full(x.shape, terms.fill[k], kind) if x.dtype == kind and k < len(terms.fill) else np.array(x, order="C")
             for k, x in enumerate(arrays)
         ]
         lists = [terms.left[1], *([terms.right[1]] if terms.right else ()), *([terms.alone[1:]] if terms.alone else ())]
         self._places = {places: np.array(places) for places in lists}
-        self.calls = 0
+        self.calls, self._most = 0, most
         self.output = dtype
 
     def add(self, left: np.ndarray, right: np.ndarray | None = None) -> float:
         """The sum of left·right, arrays of [count] in float64 whose values the dtype holds; without ``right`` of left alone. Of deviations it is what
-        their mean says of it."""
+        their mean says of it. Raises NotReadable beyond the calls that it may take."""
         terms = self.terms
         given = [(terms.left, left)] if right is None or not terms.right else [(terms.left, left), (terms.right, right)]
         if terms.alone:
@@ -168,13 +169,14 @@ class Sum:
 
     def _call(self, given: Sequence[tuple[tuple[int, tuple[int, ...]], np.ndarray]]) -> np.ndarray:
         """The first output, flat, with these values, float64, at places (number of an array, places in it)."""
-        arrays, kind = list(self._arrays), np_dtype(self.dtype)
-        for number in {number for (number, _), _ in given}:
-            arrays[number] = arrays[number].copy()
+        kind = np_dtype(self.dtype)
+        # All of them each time, in arrays of its own: to copy those costs more than most calls.
         for (number, places), values in given:
-            arrays[number].reshape(-1)[self._places[places]] = values[: len(places)].astype(kind)
+            self._arrays[number].reshape(-1)[self._places[places]] = values[: len(places)].astype(kind)
         self.calls += 1
-        out = np.asarray(self._run(arrays)[0])
+        if self.calls > self._most > 0:
+            raise NotReadable("too many calls", f"its order was not told by {self._most} calls")
+        out = np.asarray(self._run(list(self._arrays))[0])
         self.output = out.dtype.name
         return out.reshape(-1)
 

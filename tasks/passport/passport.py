@@ -98,6 +98,23 @@ class Reading:
         """Whether its model gives the results."""
         return bool(self.unseen) and (self.predicted or 0) >= KNOWN * (self.unseen or 0)
 
+    @property
+    def adder(self) -> tuple[Any, ...]:
+        """How its steps add, as far as that may change a result."""
+        return self.bits, self.rounding, self.aligned, self.alignment, self.others, self.fused, self.finish
+
+    def describe(self) -> str:
+        """The order and the width in a few words; why there are none of what could not be read."""
+        if self.bits is None and not self.kind:
+            return self.words or self.code
+        width = self.accumulator or f"{self.bits} bits"
+        rounding = "" if self.rounding in (None, "", "nearest even") else f" {self.rounding}"
+        aligned = f", {self.aligned} bits aligned" if self.aligned else ""
+        others = f", {len(self.others) // 2} steps in other bits" if self.others else ""
+        if self.code == "order alone":
+            return str(self.kind)
+        return f"{self.kind}, in {width}{rounding}{aligned}{others}{', FMA' * bool(self.fused)}"
+
     def model(self, output: str, products: int) -> Model:
         """The model that was read. Raises ValueError where none was."""
         if self.bits is None:

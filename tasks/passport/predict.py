@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.matrix_units.adders import two_sum
+from tasks.matrix_units.adders import round_to_odd, two_sum
 from tasks.model.dtypes import round_to_dtype
 from tasks.passport.adder import Adder, NodeRule
 from tasks.passport.trees import Tree, list_nodes
@@ -82,13 +82,8 @@ def _multiply(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _to_odd(value: np.ndarray, rest: np.ndarray) -> np.ndarray:
-    """value + rest rounded to odd: to the neighbour with an odd last bit if it is not a float64, so that rounding it to fewer bits rounds the
-    exact sum (Boldo and Melquiond 2008)."""
-    total, rest = two_sum(value, rest)
-    bits = np.ascontiguousarray(total).view(np.int64)
-    even = (bits & 1) == 0
-    toward = np.where((rest > 0) == (total > 0), 1, -1)
-    return np.where((rest != 0) & even, (bits + toward).view(np.float64), total)
+    """value + rest rounded to odd, so that rounding it to fewer bits rounds the exact sum."""
+    return round_to_odd(*two_sum(value, rest))
 
 
 def _add(

@@ -383,7 +383,7 @@ def draw_lines(tree: Tree, width: float, height: float, order: Sequence[int] = (
     """The lines of a tree as the data of an SVG path: terms along the bottom, in an order or in their own, each step above what it adds at the height of its depth,
     a line from each of its parts up to it and across."""
     terms = {term: k for k, term in enumerate(order or list_terms(tree))}
-    depth = _measure_depth(tree)
+    depth = measure_depth(tree)
     lines: list[str] = []
 
     def place(node: Tree) -> tuple[float, float, int]:
@@ -399,8 +399,15 @@ def draw_lines(tree: Tree, width: float, height: float, order: Sequence[int] = (
     return "".join(lines)
 
 
-def _measure_depth(tree: Tree) -> int:
-    return 0 if isinstance(tree, int) else 1 + max(_measure_depth(child) for child in tree)
+def measure_depth(tree: Tree) -> int:
+    """How many steps the term goes through that goes through most of them."""
+    deepest, left = 0, [(tree, 0)]
+    while left:
+        node, depth = left.pop()
+        deepest = max(deepest, depth)
+        if not isinstance(node, int):
+            left.extend((child, depth + 1) for child in node)
+    return deepest
 
 
 def to_nested(tree: Tree) -> Any:

@@ -44,6 +44,36 @@ def test_each_reading_says_whose_it_is(kept: Path) -> None:
     assert row["status"] == "pass"
 
 
+CONFIG = """
+passports: {passports}
+catalogs: [{{name: critical, ops: [matmul, sum, relu], samples: 1}}]
+dtypes: [{dtype}]
+backends: [torch-cpu]
+"""
+
+
+def test_a_run_holds_its_sums_against_the_newest_passport(kept: Path, tmp_path: Path) -> None:
+    config = tmp_path / "held.yaml"
+    config.write_text(CONFIG.format(passports="newest", dtype="bfloat16"))
+    before = set(lake.run_ids(lake.open_lake(str(kept))))
+    assert main(["run", str(config), "--inline", "--results", str(kept)]) == 0
+    (run_id,) = set(lake.run_ids(lake.open_lake(str(kept)))) - before
+    rows = lake.read(str(kept), run_id).set_index("op")
+    assert (rows["status"] == "pass").all()
+    own, likely = rows["own_units"], rows["likely_units"]
+    assert own.isna().to_dict() == {"critical:matmul": False, "critical:sum": False, "critical:relu": True}
+    assert (own.dropna() <= likely.dropna()).all() and (likely.dropna() <= 1).all()
+
+
+def test_a_passport_that_is_not_there_is_a_line(kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "held.yaml"
+    for asked, dtype in (("newest", "float64"), ("20000101-000000-0000", "bfloat16")):
+        config.write_text(CONFIG.format(passports=asked, dtype=dtype))
+        assert main(["run", str(config), "--inline", "--results", str(kept)]) == 2
+        said = capsys.readouterr().err.strip().splitlines()[-1]
+        assert "none of torch-cpu" in said and "farm fingerprint torch-cpu" in said
+
+
 def test_the_table_the_drawing_and_json(
     kept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,29 @@
+"""The passports that a run holds its sums against, as its config asks for them."""
+
+from __future__ import annotations
+
+from farm.lake import find_passports
+from farm.plan.matrix import Matrix
+from farm.plan.model import NEWEST_PASSPORTS, NO_PASSPORTS, ConfigError
+from farm.plan.request import Request
+from tasks.passport.known import Passport, short_name
+
+
+def choose_passports(request: Request, matrix: Matrix) -> dict[str, tuple[Passport, ...]]:
+    """Those of the planned backends, ops and dtypes, by backend; none where the config asks for none.
+
+    Raises ConfigError where it asks for some and the lake has none of any of them, LakeError where the lake cannot be read.
+    """
+    asked = request.config.passports
+    if asked == NO_PASSPORTS:
+        return {}
+    names = [x.name for x in matrix.backends]
+    ops, dtypes = ({key(group) for group in matrix.groups} for key in (lambda x: short_name(x.op), lambda x: x.dtype))
+    found = find_passports(request.lake, names, ops, dtypes, None if asked == NEWEST_PASSPORTS else asked)
+    if not found:
+        of = ", ".join(names)
+        where = request.lake.uri if asked == NEWEST_PASSPORTS else f"run {asked} of {request.lake.uri}"
+        raise ConfigError(
+            f"passports: {where} has none of {of} for these ops and dtypes; make one: farm fingerprint {names[0]}"
+        )
+    return found

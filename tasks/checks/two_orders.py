@@ -1,0 +1,65 @@
+"""Why two results of the same numbers differ: the two orders in which they are added, each read where it is computed and held against its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.model.kind import CAUSE_ORDER
+from tasks.passport.explain import Explanation, explain_elements, explain_gated, read_order
+from tasks.passport.locate import locate_gated, locate_order, locate_sum
+
+#: Runs the arrays of a call.
+Run = Callable[[list[Any]], Sequence[Any]]
+#: (runs arrays, arrays, outputs, number of the row, what it is called) of one of the two.
+Side = tuple[Run, Sequence[Any], Sequence[Any], int, str]
+
+
+def explain_two_orders(sides: Sequence[Side]) -> dict[str, str]:
+    """Columns of a row that name two orders: cause, cause_code; none where the output is no sum that is known, an order cannot be read, both are the same, or
+    they do not give both results to the bit where these are furthest apart."""
+    (_, _, first, one, _), (_, _, second, other, _) = sides
+    a, b = (np.asarray(x[0]) for x in (first, second))
+    apart = np.abs(a[one].astype(np.float64) - b[other].astype(np.float64)).reshape(-1)
+    if not apart.size or not apart.max() > 0:
+        return {}
+    width, worst = apart.size, int(apart.argmax())
+    differ = np.flatnonzero(apart)
+    differ = np.unique(np.append(differ[:: -(-differ.size // LOOKED_AT)], worst))
+    found = [
+        _explain(run, arrays, outputs[0], row * width + worst, row * width + differ, name)
+        for run, arrays, outputs, row, name in sides
+    ]
+    one_side, other_side = found
+    if one_side is None or other_side is None or not (one_side.reading.kind and other_side.reading.kind):
+        return {}
+    if one_side.reading.tree == other_side.reading.tree and one_side.reading.adder == other_side.reading.adder:
+        return {}
+    words = "; ".join(f"{x.reading.where}: {x.reading.describe()}" for x in (one_side, other_side))
+    proof = "what else is done with them has no model"
+    if one_side.at.size:
+        both = one_side.same & other_side.same
+        if not both[differ == worst].all() or both.size != differ.size:
+            return {}
+        proof = f"both results of {int(both.sum())} of {both.size} elements that differ, to the bit"
+    return {
+        "cause": f"{one_side.reading.terms} terms are added in two orders: {words}; {proof}",
+        "cause_code": CAUSE_ORDER,
+    }
+
+
+def _explain(run: Run, arrays: Sequence[Any], output: Any, place: int, at: np.ndarray, name: str) -> Explanation | None:
+    """How an element of an output is added; of sums that only show in it the order alone. None where it is no sum that is known."""
+    if (where := locate_sum(arrays, output)) is not None:
+        return explain_elements(run, arrays, output, where, place, at, name)
+    if (gated := locate_gated(arrays, output)) is not None:
+        return explain_gated(run, arrays, output, gated, place, at, name)
+    if (terms := locate_order(arrays, output, place)) is not None:
+        return Explanation(read_order(run, arrays, terms, name), np.zeros(0, np.int64), np.zeros(0, bool))
+    return None
+
+
+#: Elements that differ of which both results are computed again.
+LOOKED_AT = 120

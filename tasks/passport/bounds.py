@@ -1,0 +1,75 @@
+"""How far a sum may be off by the arithmetic of its device: bounds that follow from its tree and the bits that its steps keep.
+
+Deterministic: each term goes through so many roundings, each of at most u (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 4.2). Likely: where roundings are to nearest
+and of either sign, they add up as a random walk, exp(λ·√n·u + n·u²/(1 − u)) − 1 but for a probability of 2·exp(−λ²(1 − u)²/2) a sum
+(Higham and Mary, SIAM J. Sci. Comput. 41, 2019, Theorem 2.4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tasks.model.dtypes import EPS, SMALLEST_NORMAL
+from tasks.passport.passport import Reading
+from tasks.passport.trees import decode_tree, list_nodes, measure_depth
+
+#: λ of the likely bound: it fails once in 2·10¹⁰ sums.
+LAMBDA = 7.0
+#: The roundings of ends: a scale or a share, and what comes after it, each in the dtype of the result.
+ENDS = 2
+#: For the bounds themselves, which are float64.
+SLACK = 1.001
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Of some elements [e]: the furthest that they may be off, and the furthest that they are with all likelihood."""
+
+    certain: np.ndarray
+    likely: np.ndarray
+
+
+def bound_sums(
+    readings: Sequence[Reading], terms: np.ndarray, exact: np.ndarray, output: str, rows: int | None, share: float = 1.0
+) -> Bounds:
+    """The bounds of results that are sums of terms [e, n], each times a ``share``, on a device with these readings of the op.
+
+    A reading of as many terms and rows counts alone, with its tree; else the widest of all, in any order. exact: of the results [e]; output: their dtype.
+    Raises ValueError without readings.
+    """
+    if not readings:
+        raise ValueError("no readings: nothing is known of these sums")
+    count = terms.shape[1]
+    alike = [x for x in readings if x.terms == count and x.rows == rows]
+    amounts = share * np.abs(terms).sum(1)
+    made = [_bound(x, count, amounts, bool(alike)) for x in alike or readings]
+    reference = (count + 1) * EPS["float64"] / 2 * amounts  # which is added up as well
+    least = SMALLEST_NORMAL[output] * (1.0 if any(x.flushes_results for x in readings) else EPS[output])
+    ends = reference + ENDS * EPS[output] / 2 * np.abs(exact) + count * least
+    certain, likely = (np.max([x[k] for x in made], axis=0) for k in (0, 1))
+    return Bounds(SLACK * (certain + ends + EPS[output] * certain), SLACK * (likely + ends + EPS[output] * likely))
+
+
+def _bound(reading: Reading, count: int, amounts: np.ndarray, exactly: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(certain, likely) of what the steps of one reading leave of sums whose terms amount to so much."""
+    assert reading.bits is not None
+    near = reading.rounding in (None, "", "nearest even", "nearest away")
+    u = 2.0 ** -(reading.bits - (not near))
+    depth = (measure_depth(decode_tree(reading.tree or ())) if exactly else count - 1) + 1  # and its product
+    if reading.aligned:  # each step cuts off all that it adds
+        u += (_widest(reading) + 1) * 2.0 ** (1 - reading.aligned)
+    narrow = sum(2.0**-bits for bits in (reading.others or ())[1::2])
+    narrow *= 1.0 if exactly else max(1.0, count / max(reading.terms, 1))
+    certain = math.inf if depth * u >= 1 else depth * u / (1 - depth * u)
+    walk = LAMBDA * math.sqrt(depth) * u + depth * u * u / (1 - u)
+    likely = min(certain, math.expm1(walk) if near and not reading.aligned else certain)
+    return amounts * (certain + narrow * (1 + certain)), amounts * (likely + narrow * (1 + likely))
+
+
+def _widest(reading: Reading) -> int:
+    """How many terms the widest step of a reading adds."""
+    return max(map(len, list_nodes(decode_tree(reading.tree or ()))), default=2)

@@ -1,0 +1,138 @@
+"""Whether the order and the adder of a sum, read where it is computed, give the results at hand to the bit: the proof of a cause."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tasks.passport.device_sum import NotReadable, Sum, Terms
+from tasks.passport.locate import GatedProduct, LocatedSum
+from tasks.passport.passport import Reading, read_sum
+
+#: Elements of an output that are computed again.
+ELEMENTS = 128
+#: Calls of the device that a reading may take, and terms that it is made for: an order without any rule takes as many calls as there are pairs.
+CALLS, TERMS = 30_000, 8192
+#: Results on unseen inputs that a reading is tried on where the results at hand are tried as well.
+UNSEEN = 24
+#: Codes of readings of what is no sound sum of its terms; all others say that it cannot be told.
+UNSOUND = ("not a sum", "changes")
+#: Levels of Python's calls for a term: a sequence of n terms is a tree of n levels.
+LEVELS = 4
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a device adds the terms of one element, and which of some elements that gives to the bit. at: their places in the flat output; same: of each, whether it does."""
+
+    reading: Reading
+    at: np.ndarray
+    same: np.ndarray
+
+    @property
+    def count(self) -> int:
+        return int(self.same.sum())
+
+
+def read_located(
+    run: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any], where: LocatedSum, place: int, name: str = ""
+) -> tuple[Reading, Sum]:
+    """How the sum at a place of the flat output is added, read on the device at these very shapes, and what was asked. Of what cannot be read the reading says why.
+
+    run: the outputs of a call of arrays, flat.
+    """
+    if where.terms > TERMS:
+        raise NotReadable("too many terms", f"{where.terms} terms: no tree is made of more than {TERMS}")
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), LEVELS * where.terms + 1000))
+    try:
+        terms = where.at_element(place, len(arrays), name)
+    except ValueError as error:
+        raise NotReadable("beyond the edge", str(error)) from None
+    device = Sum(run, arrays, terms, np.asarray(arrays[where.left]).dtype.name, CALLS)
+    rows = np.asarray(arrays[where.left]).shape[0]
+    return read_sum(device, rows, unseen=UNSEEN), device
+
+
+def read_order(run: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any], terms: Terms, name: str) -> Reading:
+    """The order of a sum that an op makes of its input (`locate_order`); of what cannot be read the reading says why."""
+    device = Sum(run, arrays, replace(terms, where=name), np.asarray(arrays[terms.left[0]]).dtype.name, CALLS)
+    return read_sum(device, np.asarray(arrays[terms.left[0]]).shape[0])
+
+
+def explain_elements(
+    run: Callable[[list[Any]], Sequence[Any]],
+    arrays: Sequence[Any],
+    output: Any,
+    where: LocatedSum,
+    place: int,
+    at: np.ndarray,
+    name: str = "",
+) -> Explanation:
+    """How the sum at a place of the flat output of a call is added, and whether elements ``at`` some places are what that gives. Of what cannot be read the reading says why."""
+    at = np.unique(np.append(at[: ELEMENTS - 1], place))
+    none = np.zeros(len(at), bool)
+    try:
+        reading, device = read_located(run, arrays, where, place, name)
+    except NotReadable as error:
+        return Explanation(Reading(name, code=error.code, words=str(error), terms=where.terms), at, none)
+    if reading.bits is None:
+        return Explanation(reading, at, none)
+    products = device.terms.products
+    model = reading.model(np.asarray(output).dtype.name, products)
+    with np.errstate(all="ignore"):
+        made = model.compute(*where.factors(arrays, at))
+    found = np.asarray(output).reshape(-1)[at].astype(np.float64)
+    return Explanation(reading, at, (made == found) | (np.isnan(made) & np.isnan(found)))
+
+
+#: The gate at which silu gives the number itself, in every dtype: a power of two.
+OPEN = 32.0
+
+
+def explain_gated(
+    run: Callable[[list[Any]], Sequence[Any]],
+    arrays: Sequence[Any],
+    output: Any,
+    where: GatedProduct,
+    place: int,
+    at: np.ndarray,
+    name: str = "",
+) -> Explanation:
+    """As `explain_elements`, of silu(x·w)·(x·v). The order is that of x·v, read where x is ones and the gate is OPEN; x·w is taken to be added likewise, and the gate of what both
+    are is asked of the device."""
+    at = np.unique(np.append(at[: ELEMENTS - 1], place))
+    x, w, v = (np.asarray(arrays[k]) for k in (where.x, where.w, where.v))
+    count, width = v.shape
+    row, columns = place // width, at % width
+    asked = [np.array(one, order="C") for one in arrays]
+    asked[where.x][...] = 1
+    asked[where.w][...] = 0
+    asked[where.w][0] = OPEN
+    terms = Terms(place, (where.v, tuple((np.arange(count) * width + place % width).tolist())), where=name)
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), LEVELS * count + 1000))
+    device = Sum(
+        lambda given: [np.asarray(run(given)[0]) / np.asarray(OPEN, v.dtype)], asked, terms, v.dtype.name, CALLS
+    )
+    reading = read_sum(device, x.shape[0], unseen=UNSEEN)
+    none = np.zeros(len(at), bool)
+    if reading.bits is None:
+        return Explanation(reading, at, none)
+    found, best = np.asarray(output).reshape(-1)[at], none
+    left = np.broadcast_to(x.reshape(-1, count)[row].astype(np.float64), (len(at), count))
+    asked[where.x][...] = 0
+    asked[where.x].reshape(-1, count)[:, 0] = 1
+    asked[where.v][...] = 0
+    for fused in (tuple(range(count)), ()):
+        model = replace(reading, fused=fused).model(v.dtype.name, count)
+        for number, factors in ((where.w, w), (where.v, v)):
+            with np.errstate(all="ignore"):
+                made = model.compute(left, np.ascontiguousarray(factors[:, columns].T.astype(np.float64)))
+            asked[number][0, columns] = made.astype(v.dtype)
+        same = np.asarray(run([one.copy() for one in asked])[0]).reshape(-1, width)[row, columns] == found
+        if same.sum() > best.sum():
+            best, reading = same, replace(reading, fused=fused)
+    return Explanation(reading, at, best)

@@ -1,0 +1,50 @@
+"""What a passport says of the sums of one op: the readings of a backend's table, as they travel to where its results are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tasks.model import RuntimeInfo
+from tasks.passport.passport import Reading
+
+
+@dataclass(frozen=True)
+class KnownSum:
+    """A reading of a passport. op: the op's name without its catalog and modules ("linear"), as kernels are shared between catalogs; dtype: of its inputs."""
+
+    op: str
+    dtype: str
+    reading: Reading
+
+
+@dataclass(frozen=True)
+class Passport:
+    """How a backend adds, read from outside. run_id: of the run that read it; the others say whose it is."""
+
+    run_id: str
+    runtime_version: str
+    build: str
+    driver_version: str
+    device: str
+    sums: tuple[KnownSum, ...] = ()
+
+    def is_of(self, info: RuntimeInfo) -> bool:
+        """Whether it is the passport of a runtime on this device: another version, build or driver may add otherwise."""
+        own = (info.runtime_version, info.build, info.driver_version, info.device)
+        return own == (self.runtime_version, self.build, self.driver_version, self.device)
+
+    def find(self, op: str, dtype: str) -> tuple[Reading, ...]:
+        """The readings of an op in a dtype, if each of them gives its device's results to the bit; none where one does not: then nothing is known of the op."""
+        found = [x.reading for x in self.sums if (x.op, x.dtype) == (short_name(op), dtype)]
+        return tuple(found) if all(x.known for x in found) else ()
+
+
+def short_name(op: str) -> str:
+    """An op's name without its catalog and modules."""
+    return op.rpartition(":")[2].rpartition(".")[2]
+
+
+def choose_passport(passports: Sequence[Passport], info: RuntimeInfo) -> Passport | None:
+    """The one that is of a runtime on its device; None where none is."""
+    return next((x for x in passports if x.is_of(info)), None)

@@ -1,0 +1,259 @@
+"""Results held against the passport of their backend: planted devices that do not add as it says are wrong, their sound twins imprecise with the reason."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks import wire
+from tasks.arrays.tree import TensorSpec
+from tasks.catalogs.base import Sample
+from tasks.checks.two_orders import explain_two_orders
+from tasks.judge import verdict
+from tasks.judging import Judgement, judge_outputs
+from tasks.model import EPS, Flushes, Form, Group, Leaf, OpClass, RuntimeInfo, Status
+from tasks.model.dtypes import np_dtype
+from tasks.model.kind import CAUSE_ORDER, KIND_ACCUMULATOR, KIND_ARITHMETIC
+from tasks.passport.adder import Adder, NodeRule
+from tasks.passport.bounds import bound_sums
+from tasks.passport.explain import read_located
+from tasks.passport.known import KnownSum, Passport, choose_passport
+from tasks.passport.locate import locate_gated, locate_order, locate_sum
+from tasks.passport.own import OwnArithmetic
+from tasks.passport.passport import Reading
+from tasks.passport.predict import Model
+from tasks.passport.trees import Tree, list_blocks, make_fused, make_pairwise, make_sequential
+from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
+
+INFO, POLICY = RuntimeInfo("1", "cpu"), verdict.load("error_units")
+ROWS, TERMS, COLUMNS = 8, 32, 6
+Run = Callable[[list[Any]], list[np.ndarray]]
+
+
+def in_order(count: int = TERMS) -> Tree:
+    return make_sequential(list(range(count)))
+
+
+def device(
+    tree: Tree, bits: int, output: str, rounding: str = "nearest even", drops: int = -1, rule: NodeRule | None = None
+) -> Run:
+    """A device that multiplies matrices, each element's terms in this order, with products that are not rounded. drops: the number of a term that it forgets."""
+    count = TERMS
+    model = Model(tree, Adder(rule or NodeRule(bits, rounding), {}, tuple(range(count))), output, "", count)
+
+    def run(arrays: list[Any]) -> list[np.ndarray]:
+        a, b = (np.array(x, np.float64) for x in arrays)
+        if drops >= 0:
+            a[:, drops] = 0.0
+        pairs = np.broadcast_arrays(a[:, None, :], b.T[None])
+        return [np.asarray(model.compute(*map(np.ascontiguousarray, pairs))).astype(np_dtype(output))]
+
+    return run
+
+
+def factors(dtype: str, rows: int = ROWS) -> list[np.ndarray]:
+    g = np.random.default_rng(7)
+    return [g.standard_normal(shape).astype(np_dtype(dtype)) for shape in ((rows, TERMS), (TERMS, COLUMNS))]
+
+
+@functools.cache
+def passport_of(run: Run, dtype: str) -> tuple[Reading, ...]:
+    arrays = factors(dtype)
+    where = locate_sum(arrays, run(arrays)[0])
+    assert where is not None
+    reading, _ = read_located(run, arrays, where, 0, "first")
+    assert reading.known, reading.words
+    return (reading,)
+
+
+def judge(
+    tmp_path: Path, run: Run, dtype: str, readings: Sequence[Reading], noise: float = 1.0, asks: bool = True
+) -> Judgement:
+    """The judgement of a product of matrices by a device with a passport. noise: of the floor, in units of what rounding the factors makes."""
+    arrays = factors(dtype)
+    a, b = (x.astype(np.float64) for x in arrays)
+    floor = noise * EPS[dtype] * np.sqrt(np.square(a) @ np.square(b))
+    output = run(arrays)[0]
+    leaf = Leaf(output.dtype.name, output.shape, a @ b, floor)
+    made = Sample(0, (TensorSpec(0), TensorSpec(1)), {}, arrays, [leaf], OpClass.CONTRACTION)
+    save_alone(tmp_path / "x.pack", Group("critical:matmul", "", dtype, 1), made)
+    one: PreparedSample = PreparedGroup(tmp_path / "x.pack").samples[0]
+    own = OwnArithmetic(tuple(readings), run if asks else None) if readings else None
+    form = Form("torch", op="critical:matmul", dtype=dtype, arrays=arrays)
+    return judge_outputs(one, [[output]], POLICY, INFO, form, measure_flushes=lambda dtypes: Flushes(), own=own)
+
+
+NARROW = device(in_order(), 8, "bfloat16")
+WIDE = device(in_order(), 24, "bfloat16")
+
+
+def test_a_sound_device_passes_and_its_row_says_how_near(tmp_path: Path) -> None:
+    found = judge(tmp_path, WIDE, "bfloat16", passport_of(WIDE, "bfloat16"))
+    assert found.status is Status.PASS
+    assert 0 < found.columns["own_units"] <= found.columns["likely_units"] <= 1
+
+
+def test_fewer_bits_than_the_passport_has_are_wrong_and_as_many_imprecise(tmp_path: Path) -> None:
+    """The very same bytes: of a device that is known to add in 8 bits they are its arithmetic, of another one a fault."""
+    fault = judge(tmp_path, NARROW, "bfloat16", passport_of(WIDE, "bfloat16"))
+    assert (fault.status, fault.kind) == (Status.WRONG, KIND_ARITHMETIC)
+    assert fault.columns["own_units"] > 1 and "in 8 bits, and its passport says 24" in fault.columns["error"]
+    twin = judge(tmp_path, NARROW, "bfloat16", passport_of(NARROW, "bfloat16"))
+    assert (twin.status, twin.kind) == (Status.IMPRECISE, KIND_ACCUMULATOR)
+    assert twin.columns["own_units"] <= 1
+    assert (
+        "sequential, in bfloat16" in twin.columns["cause"]
+        and f"{ROWS * COLUMNS} of {ROWS * COLUMNS} results to the bit" in twin.columns["cause"]
+    )
+
+
+def test_what_the_limit_calls_wrong_is_imprecise_where_the_passport_explains_it(tmp_path: Path) -> None:
+    """Without a passport it is wrong: the floor says that these sums could be far better."""
+    before = judge(tmp_path, NARROW, "bfloat16", (), noise=0.002)
+    assert before.status is Status.WRONG
+    after = judge(tmp_path, NARROW, "bfloat16", passport_of(NARROW, "bfloat16"), noise=0.002)
+    assert (after.status, after.kind) == (Status.IMPRECISE, KIND_ACCUMULATOR)
+    assert "results to the bit" in after.columns["cause"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_sum_that_drops_a_term_is_wrong_however_near_it_is(tmp_path: Path, dtype: str) -> None:
+    sound, faulty = device(in_order(), 24, dtype), device(in_order(), 24, dtype, drops=TERMS - 1)
+    readings = passport_of(sound, dtype)
+    wide = 2000.0 if dtype == "float32" else 100.0  # a floor so wide that the limit says nothing of it
+    near = judge(tmp_path, faulty, dtype, (), noise=wide * 1e3)
+    assert near.status is not Status.WRONG
+    fault = judge(tmp_path, faulty, dtype, readings, noise=wide * 1e3)
+    assert (fault.status, fault.kind) == (Status.WRONG, KIND_ARITHMETIC)
+    assert "32 ones add up to 31" in fault.columns["error"]
+    assert judge(tmp_path, sound, dtype, readings, noise=wide * 1e3).status is Status.PASS
+
+
+def test_what_no_reading_reproduces_is_not_excused(tmp_path: Path) -> None:
+    """A dropped term of a device that adds in 8 bits may lie within what it may leave: it is no more right than before."""
+    faulty = device(in_order(), 8, "bfloat16", drops=3)
+    before = judge(tmp_path, faulty, "bfloat16", (), noise=0.002)
+    after = judge(tmp_path, faulty, "bfloat16", passport_of(NARROW, "bfloat16"), noise=0.002)
+    assert before.status is after.status is Status.WRONG
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        device(make_pairwise(list(range(TERMS))), 24, "float32"),
+        device(make_fused(list(range(TERMS)), 8), 0, "float32", rule=NodeRule(24, "truncated", 25, "truncated")),
+        device(in_order(), 16, "bfloat16"),
+        device(in_order(), 24, "float32", "truncated"),
+    ],
+)  # fmt: skip
+def test_a_device_never_leaves_its_own_bound(run: Run) -> None:
+    """Neither by its tree nor, where another number of terms was read, in any order; nor what it leaves in all likelihood."""
+    output = run(factors("bfloat16"))[0].dtype.name
+    readings = passport_of(run, "bfloat16")
+    g = np.random.default_rng(3)
+    for _ in range(6):
+        arrays = [
+            (g.standard_normal(x.shape) * np.exp(2 * g.standard_normal(x.shape))).astype(x.dtype)
+            for x in factors("bfloat16")
+        ]
+        a, b = (x.astype(np.float64) for x in arrays)
+        terms = (a[:, None, :] * b.T[None]).reshape(-1, TERMS)
+        exact = (a @ b).reshape(-1)
+        for known in (readings, [replace(x, rows=1) for x in readings]):
+            bounds = bound_sums(known, terms, exact, output, ROWS)
+            far = np.abs(run(arrays)[0].astype(np.float64).reshape(-1) - exact)
+            assert (far <= bounds.likely).all() and (bounds.likely <= bounds.certain).all()
+
+
+# --- where terms lie ------------------------------------------------------------------------------------------------
+
+
+def test_the_terms_of_an_output_are_told_from_its_numbers() -> None:
+    g = np.random.default_rng(0)
+
+    def draw(*shape: int) -> np.ndarray:
+        return g.standard_normal(shape).astype(np.float32)
+
+    x, w, bias = draw(5, 40), draw(30, 40), draw(30)
+    for arrays, output, terms, alone in (
+        ([x, w, bias], x @ w.T + bias, 40, 2),
+        ([bias, x, w.T.copy()], bias + x @ w.T, 40, 0),
+        ([draw(3, 5, 7), draw(3, 7, 9)], None, 7, None),
+    ):
+        y = np.matmul(*arrays) if output is None else output
+        found = locate_sum(arrays, y)
+        assert found is not None and (found.terms, found.alone) == (terms, alone)
+        left, right = found.factors(arrays, np.arange(y.size))
+        assert right is not None
+        np.testing.assert_allclose((left * right).sum(1), y.reshape(-1), rtol=1e-3, atol=1e-4)
+    mean = locate_sum([x], x.mean(0))
+    assert mean is not None and (mean.terms, mean.divided) == (5, True)
+    assert locate_sum([x], x.max(1)) is None and locate_sum([x, w], x @ w.T + 40.0) is None
+    gate = x @ w.T
+    gated = locate_gated([x, w.T.copy(), -w.T], gate / (1 + np.exp(-gate)) * -gate)
+    assert gated is not None and (gated.x, gated.w, gated.v) == (0, 1, 2)
+    weights = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
+    softmax, norm = (
+        locate_order([x], weights, 3),
+        locate_order([x], (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True), 3),
+    )
+    assert softmax is not None and norm is not None and (softmax.of, norm.of) == ("exponentials", "deviations")
+    assert locate_order([x], np.tanh(x), 3) is None
+
+
+def test_the_terms_of_a_convolution_are_told_from_its_numbers() -> None:
+    torch = pytest.importorskip("torch")
+    x, w, bias = torch.randn(2, 8, 10, 10), torch.randn(6, 4, 3, 3), torch.randn(6)
+    y = torch.nn.functional.conv2d(x, w, bias, stride=2, padding=1, groups=2).numpy()
+    arrays = [x.numpy(), w.numpy(), bias.numpy()]
+    found = locate_sum(arrays, y)
+    assert found is not None and found.terms == 36
+    left, right = found.factors(arrays, np.arange(y.size))
+    assert right is not None
+    np.testing.assert_allclose((left * right).sum(1), y.reshape(-1), rtol=1e-3, atol=1e-4)
+    with pytest.raises(ValueError, match="no numbers of an array"):
+        found.at_element(0, 3)  # at the edge
+
+
+# --- two orders -----------------------------------------------------------------------------------------------------
+
+
+def test_two_orders_are_named_only_where_they_give_both_results() -> None:
+    alone = device(in_order(), 24, "float32")
+    split = device(make_pairwise([make_sequential(x) for x in list_blocks(TERMS, 8)]), 24, "float32")
+    many = factors("float32", 17)
+    one = [many[0][:1], many[1]]
+
+    def explain(run: Run, output: np.ndarray) -> dict[str, str]:
+        return explain_two_orders([(alone, one, alone(one), 0, "alone"), (run, many, [output], 0, "row 0 of 17")])
+
+    found = explain(split, split(many)[0])
+    assert found["cause_code"] == CAUSE_ORDER
+    assert "alone: sequential, in float32" in found["cause"] and "row 0 of 17: 4 blocks of 8" in found["cause"]
+    wide = [np.tile(x, (1, 40)) if k else x for k, x in enumerate(many)]  # of more elements than are looked at
+    sides = [(alone, [wide[0][:1], wide[1]], 0, "alone"), (split, wide, 0, "row 0 of 17")]
+    assert (
+        explain_two_orders([(run, arrays, run(arrays), row, name) for run, arrays, row, name in sides])["cause_code"]
+        == CAUSE_ORDER
+    )
+    assert explain(alone, alone(many)[0]) == {}  # the same bytes
+    spoilt = split(many)[0].copy()
+    spoilt[0] *= np.float32(1 + 2.0**-18)
+    assert explain(split, spoilt) == {}  # two orders, and not those of these results
+
+
+def test_a_passport_travels_to_where_results_are_judged() -> None:
+    readings = tuple(KnownSum("matmul", "bfloat16", x) for x in passport_of(WIDE, "bfloat16"))
+    passport = Passport("run", "1", "", "", "cpu", readings)
+    (there,) = wire.decode(wire.encode(wire.Hello(passports=(passport,)))).passports
+    assert there == passport and choose_passport([there], INFO) is there
+    assert choose_passport([there], replace(INFO, device="another")) is None
+    assert there.find("torch:nn.functional.matmul", "bfloat16") and not there.find("torch:bmm", "bfloat16")
+    unknown = replace(readings[0].reading, predicted=3)
+    assert not replace(there, sums=(*readings, KnownSum("matmul", "bfloat16", unknown))).find("matmul", "bfloat16")
