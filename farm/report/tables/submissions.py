@@ -15,7 +15,9 @@ from farm.report.tables.coverage import JUDGED_STATUSES, PASSED_STATUSES, severi
 from farm.report.tables.view import Cell, Column, Line, Report, View, build_number_column, view
 from farm.report.words import DASH, number
 from tasks.checks.speedup import UNSEEN
+from tasks.confine import LACKS
 from tasks.model import Status
+from tasks.model.flags import parse
 from tasks.model.kind import KIND_BASELINE
 
 #: Columns of `leaderboard`.
@@ -112,6 +114,13 @@ def _describe_audit(rows: pd.DataFrame) -> str:
     return ", ".join(dict.fromkeys(k or s for k, s in zip(found["kind"], found["status"]))) or CLEAN
 
 
+def _describe_lacks(rows: pd.DataFrame) -> tuple[str, ...]:
+    """What the machine could not deny to the submissions."""
+    told = {name for text in rows["flags"].dropna().unique() for name in parse(text).get("unconfined", "").split(",")}
+    lacks = [f"{name} ({text})" for name, text in LACKS.items() if name in told]
+    return (f"Not denied to the submissions on this machine: {'; '.join(lacks)}.",) if lacks else ()
+
+
 def _verdict(line: Line) -> Cell:
     kind = str(line["kind"])
     return Cell(f"{line['status']}{f' ({kind})' * bool(kind)}", status=str(line["status"]))
@@ -163,5 +172,6 @@ def make_view(report: Report) -> View:
         counted=True,
         open=True,
         most=len(found),
+        notes=_describe_lacks(report.rows),
         see=(("every case", again),),
     )
