@@ -250,10 +250,10 @@ class Timed:
     cpu_s: float | None = None
     #: Between two events on the stream that the call was made on; None where the device has none.
     device_s: float | None = None
-    #: CPU time of all processes of that side while it was called, by the clock of whoever judges; None where nobody has looked.
-    spent_s: float | None = None
     #: The same outputs read a moment later, of a call that is probed: other bytes mean that it was not over. None of any other.
     later: Sequence[Any] | None = None
+    #: CPU time of all processes of that side while it was called, by the clock of whoever judges; None where nobody has looked.
+    spent_s: float | None = None
 
 
 @dataclass

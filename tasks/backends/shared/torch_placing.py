@@ -296,7 +296,10 @@ def _profile() -> Any:
     from torch._C._profiler import _ExperimentalConfig
     from torch.profiler import ProfilerActivity, profile
 
-    every = _ExperimentalConfig(profile_all_threads=True)
+    try:
+        every = _ExperimentalConfig(profile_all_threads=True)
+    except TypeError:  # an older torch looks at the thread that asks
+        every = None
     return profile(activities=[ProfilerActivity.CPU], experimental_config=every)
 
 
