@@ -205,7 +205,7 @@ def _conclude(rows: list[dict[str, Any]]) -> Verdict:
     measured = ("error_units", "max_diff", "max_rel", "max_ulp", "rmse", "limit")
     metrics = {name: known(worst[name]) for name in measured}
     metrics |= {name: known(line[name]) for name in ("passed", "judged", "run_ms", "roofline")}
-    ends = {name: known(line[name]) for name in ("speedup", "speedup_low", "speedup_high")}
+    ends: dict[str, Any] = {name: known(line[name]) for name in ("speedup", "speedup_low", "speedup_high")}
     told: dict[str, Any] = {"message": line["why"], "time_doubt": line["time_doubt"], "rows": tuple(rows)}
     return Verdict(Status(line["status"]), line["kind"], line["audit"], metrics, **ends, **told)
 

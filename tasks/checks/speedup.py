@@ -226,7 +226,8 @@ class _Watch:
                 name: functools.partial(_time_whole, given, arrays, program.cpu_clock)
                 for name, (given, arrays) in both.items()
             }
-        probe, found = self.is_probe(turn), {}
+        probe = self.is_probe(turn)
+        found: dict[str, Callable[[], Callable[[], Timed]]] = {}
         for cold in ("", COLD) if self.cold else ("",):
             fresh, its = (fresh, its) if not cold else self._draw(turn, COLD + PROGRAM)
             for name in ARMS:
@@ -405,7 +406,7 @@ def add_hidden_time(told: dict[str, list[float]], clocks: Sequence[Mapping[str, 
     for clock in clocks:
         if not {arm, its} <= told.keys() & clock.keys():
             continue
-        apart = [np.subtract(clock[name], told[name]) for name in (arm, its)]
+        apart = [np.subtract(clock[name], told[name]).tolist() for name in (arm, its)]
         low, high = paired.difference(*apart)
         surely, most = max(surely, low), max(most, high)
     if surely > 0:
