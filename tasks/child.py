@@ -143,7 +143,7 @@ class Child:
 
     def _make_remote(self, command: wire.Hello) -> Any:
         """The backend in processes that are forked from this one, which has read nothing yet; None where the system does not let them."""
-        from tasks.stranger.confine import PR_SET_DUMPABLE, prctl
+        from tasks.confine import PR_SET_DUMPABLE, prctl
         from tasks.stranger.nursery import Nursery
         from tasks.stranger.proxy import Rooms, remote
         from tasks.stranger.serve import serve as main

@@ -47,8 +47,9 @@ Task = UserOp | Callable[..., Any] | str | Path
 class Verdict:
     """What a submission is worth. status, kind: of its worst row; audit: what the check audit found, "clean" for nothing, "" where it was
     not asked; metrics: of the worst row (error_units, max_diff …) with passed and judged (cases), run_ms (median of its calls in
-    milliseconds) and roofline (share, of 1), None where nothing was measured; speedup: over the task's baseline, with its interval; message: why it did not pass,
-    in a line; rows: of the lake's columns."""
+    milliseconds) and roofline (share, of 1), None where nothing was measured; speedup: over the task's baseline, with its interval, None where the
+    submission alone vouches for it; message: why it did not pass, in a line; time_doubt: why its time is not believed, "" if it is; rows: of
+    the lake's columns."""
 
     status: Status
     kind: str
@@ -58,6 +59,7 @@ class Verdict:
     speedup_low: float | None
     speedup_high: float | None
     message: str
+    time_doubt: str = ""
     rows: tuple[Mapping[str, Any], ...] = field(repr=False, compare=False, default=())
 
     @property
@@ -200,13 +202,12 @@ def _conclude(rows: list[dict[str, Any]]) -> Verdict:
     def known(value: Any) -> float | None:
         return None if value is None or value != value else float(value)
 
-    told = ("error_units", "max_diff", "max_rel", "max_ulp", "rmse", "limit")
-    metrics = {name: known(worst[name]) for name in told}
+    measured = ("error_units", "max_diff", "max_rel", "max_ulp", "rmse", "limit")
+    metrics = {name: known(worst[name]) for name in measured}
     metrics |= {name: known(line[name]) for name in ("passed", "judged", "run_ms", "roofline")}
-    ends = {name: known(line[name]) for name in ("speedup", "speedup_low", "speedup_high")}
-    return Verdict(
-        Status(line["status"]), line["kind"], line["audit"], metrics, message=line["why"], rows=tuple(rows), **ends
-    )
+    ends: dict[str, Any] = {name: known(line[name]) for name in ("speedup", "speedup_low", "speedup_high")}
+    told: dict[str, Any] = {"message": line["why"], "time_doubt": line["time_doubt"], "rows": tuple(rows)}
+    return Verdict(Status(line["status"]), line["kind"], line["audit"], metrics, **ends, **told)
 
 
 def _refused(why: str) -> Verdict:

@@ -18,7 +18,7 @@ from farm.program import program
 from tasks.backends import BackendSpec
 from tasks.backends.needs import install_line
 from tasks.cache import default_cache
-from tasks.stranger.confine import LACKS
+from tasks.confine import LACKS
 from tasks.stranger.nursery import try_out
 
 

@@ -113,9 +113,19 @@ def ratio(slow: Sequence[float], fast: Sequence[float]) -> Ratio | None:
     found = sorted(a / b for a, b in zip(slow, fast))
     n, middle = len(found), len(found) // 2
     median = found[middle] if n % 2 else math.sqrt(found[middle - 1] * found[middle])
-    tail, rank = 0.0, 0
+    return Ratio(median, *_find_ends(found))
+
+
+def difference(more: Sequence[float], less: Sequence[float]) -> tuple[float, float]:
+    """Between which two numbers lies the median of the differences, round by round: the interval of `ratio`."""
+    return _find_ends(sorted(float(a - b) for a, b in zip(more, less)))
+
+
+def _find_ends(found: Sequence[float]) -> tuple[float, float]:
+    """The interval of the median of sorted numbers."""
+    n, tail, rank = len(found), 0.0, 0
     while (tail := tail + math.comb(n, rank) * 0.5**n) <= (1 - CONFIDENCE) / 2:
         rank += 1
     if not rank:
         raise ValueError(f"{n} rounds are too few for an interval of confidence {CONFIDENCE}")
-    return Ratio(median, found[rank - 1], found[n - rank])
+    return found[rank - 1], found[n - rank]

@@ -44,6 +44,8 @@ _LINE = 300
 #: The arms: the program, what it is timed against, and that once more; the same with empty caches.
 PROGRAM, BASELINE, NULL = ARMS = ("program", "baseline", "null")
 COLD = "cold "
+#: A doubt of a time: as much as all of a call may be hidden from the judge's clock.
+UNSEEN = "unseen"
 
 Given = Callable[[list[Any]], Callable[[], Sequence[Any]]]
 #: Share of the time of the baseline's calls for which the kernel's processes may work.
@@ -193,7 +195,8 @@ class _Watch:
         #: Whether there is time to draw inputs for each round.
         self.draws = True
         self.probes: dict[int, bool] = {}
-        self.given: list[Any] = []
+        #: The program's inputs of a round by its arm: no result of one serves another.
+        self.given: dict[str, list[Any]] = {}
         self.judged: list[tuple[list[Any], Sequence[Any]]] = []
         #: CPU seconds of the kernel's processes while the baseline is called, and of the baseline's while the kernel is; and how long that took.
         self.meanwhile, self.waited = [0.0, 0.0], [0.0, 0.0]
@@ -215,39 +218,35 @@ class _Watch:
 
     def arms(self, turn: int) -> dict[str, Callable[[], Callable[[], Timed]]]:
         program = self.program
-        self.given = fresh = self._draw(turn)
-        its = fresh if program.alike else vary_inputs(program.arrays, self.begin + turn, self.moved)
         assert program.given is not None and program.eager is not None
+        fresh, its = self._draw(turn, PROGRAM)
         if program.timed is None or program.timed_baseline is None:
             both = {PROGRAM: (program.given, fresh), BASELINE: (program.eager, its), NULL: (program.eager, its)}
             return {
                 name: functools.partial(_time_whole, given, arrays, program.cpu_clock)
                 for name, (given, arrays) in both.items()
             }
-        timed = {
-            PROGRAM: (program.timed, fresh),
-            BASELINE: (program.timed_baseline, its),
-            NULL: (program.timed_baseline, its),
-        }
         probe = self.is_probe(turn)
-        return {
-            cold + name: functools.partial(
-                self._watch_other, name, functools.partial(call, arrays, bool(cold), probe and name == PROGRAM)
-            )
-            for name, (call, arrays) in timed.items()
-            for cold in (("", COLD) if self.cold else ("",))
-        }
+        found: dict[str, Callable[[], Callable[[], Timed]]] = {}
+        for cold in ("", COLD) if self.cold else ("",):
+            fresh, its = (fresh, its) if not cold else self._draw(turn, COLD + PROGRAM)
+            for name in ARMS:
+                call, arrays = (program.timed, fresh) if name == PROGRAM else (program.timed_baseline, its)
+                made = functools.partial(call, arrays, bool(cold), probe and name == PROGRAM)
+                found[cold + name] = functools.partial(self._watch_both, name, made)
+        return found
 
-    def _watch_other(self, name: str, make: Callable[[], Callable[[], Timed]]) -> Callable[[], Timed]:
-        """A call during which it is seen what those do that wait for it."""
+    def _watch_both(self, name: str, make: Callable[[], Callable[[], Timed]]) -> Callable[[], Timed]:
+        """A call during which it is seen what CPU time it takes, and what those do that wait for it."""
         run, other = make(), int(name == PROGRAM)
 
         def timed() -> Timed:
-            cpu, begin = self.program.cpu_apart()[other], time.perf_counter()
+            before, begin = self.program.cpu_apart(), time.perf_counter()
             found = run()
             self.waited[other] += time.perf_counter() - begin
-            self.meanwhile[other] += self.program.cpu_apart()[other] - cpu
-            return found
+            after = self.program.cpu_apart()
+            self.meanwhile[other] += after[other] - before[other]
+            return replace(found, spent_s=after[1 - other] - before[1 - other])
 
         return timed
 
@@ -256,14 +255,15 @@ class _Watch:
         kernel, baseline = (cpu / max(wall, 1e-9) for cpu, wall in zip(self.meanwhile, self.waited))
         return kernel > BUSY + 2 * baseline
 
-    def _draw(self, turn: int) -> list[Any]:
-        """The program's inputs of a round: drawn as its catalog draws them where it can and is fast, else the sample's own, moved and
-        scaled."""
-        seed, begin, found = self.begin + turn, time.perf_counter(), None
+    def _draw(self, turn: int, arm: str) -> tuple[list[Any], list[Any]]:
+        """The inputs of an arm of the program's in a round, and its baseline's: drawn as the catalog draws them where it can and is fast,
+        else the sample's own, moved and scaled."""
+        seed, begin, found = self.begin + 2 * turn + (arm != PROGRAM), time.perf_counter(), None
         if self.draws and self.form.fresh is not None and self.program.alike:
             found = self.form.fresh(seed)
             self.draws = (time.perf_counter() - begin) * paired.FEWEST < self.form.race_s / 2
-        return found or vary_inputs(self.form.arrays, seed, self.moved)
+        fresh = self.given[arm] = found or vary_inputs(self.form.arrays, seed, self.moved)
+        return fresh, fresh if self.program.alike else vary_inputs(self.program.arrays, seed, self.moved)
 
     def check_outputs(self, turn: int, calls: Mapping[str, Timed]) -> None:
         """Raises Misbehaviour: kind "kept" for the bytes of the round before though the baseline's are others, "other inputs"
@@ -282,7 +282,8 @@ class _Watch:
             if all(a.tobytes() == b.tobytes() for a, b in zip(now[PROGRAM], self.before[PROGRAM])):
                 raise Misbehaviour(KIND_KEPT_RESULT, "other inputs give the same bytes: what is timed computes nothing")
         for name in (PROGRAM, COLD + PROGRAM):
-            if self.program.alike and name in now and far_apart(now[name], now[BASELINE]):
+            its = now.get(name.replace(PROGRAM, BASELINE), [])
+            if self.program.alike and name in now and far_apart(now[name], its):
                 raise Misbehaviour(
                     KIND_OTHER_INPUTS, "on other inputs of the same shapes it gives another result than its baseline"
                 )
@@ -295,7 +296,7 @@ class _Watch:
             if name in now:
                 place = len(self.judged) if len(self.judged) < JUDGED else self.chance.randrange(2 * (turn + 1))
                 if place < JUDGED:
-                    self.judged[place : place + 1] = [(self.given, now[name])]
+                    self.judged[place : place + 1] = [(self.given[name], now[name])]
 
     def judge_calls(self) -> int:
         """Hold results of calls that were timed to float64, one at least, and as many as there is time for. Returns how many were judged.
@@ -364,6 +365,10 @@ def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> None:
     """Columns and flags of a race; of each clock none while the null arm's interval excludes 1."""
     program.flags = flags.join(program.flags, rounds=taken.rounds)
     wall, cpu = taken.seconds("wall"), taken.seconds("cpu") if program.on_cpu else {}
+    seen, whole, spent = taken.seconds("seen"), taken.seconds("whole"), taken.seconds("spent")
+    hidden_s = add_hidden_time(wall, (seen, whole), PROGRAM)
+    add_hidden_time(wall, (seen, whole), COLD + PROGRAM)
+    add_hidden_time(cpu, (spent,), PROGRAM)
     clocks = {"speedup": (wall, ""), "speedup_cpu": (cpu, ""), "cold_speedup": (wall, COLD)}
     for name, (times, which) in clocks.items():
         if which + PROGRAM not in times:
@@ -378,19 +383,35 @@ def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> None:
     if device := taken.seconds("device"):
         program.columns["device_ms"] = float(np.median(device[PROGRAM])) * 1e3
 
-    seen, whole = taken.seconds("seen"), taken.seconds("whole")
+    told = taken.seconds("wall")
     doubt = [
         code
-        for code, inner, outer in (("clock", wall, seen), ("stream", taken.seconds("device"), wall))
+        for code, inner, outer in (("clock", told, seen), ("stream", taken.seconds("device"), told))
         if _hides_work(inner, outer, _noise(inner, outer))
     ]
     # Both clocks are the judge's, and what a call takes by it holds the way there and back: that noise is in both.
     doubt += ["early"] * _hides_work(seen, whole) + ["busy"] * busy
-    if not doubt and PROGRAM in wall and _noise(wall, seen) > float(np.median(wall[BASELINE])):
-        doubt.append("unseen")
+    if not doubt and PROGRAM in wall and hidden_s > float(np.median(wall[PROGRAM])):
+        doubt.append(UNSEEN)
     program.columns["time_doubt"] = ",".join(doubt)
     if {"clock", "early", "busy"} & set(doubt):
         program.columns |= dict.fromkeys((f"{name}{end}" for name in clocks for end in ("", "_low", "_high")), None)
+
+
+def add_hidden_time(told: dict[str, list[float]], clocks: Sequence[Mapping[str, list[float]]], arm: str) -> float:
+    """Add to what the calls of an arm of the program's are told to take what some clock of the judge's surely saw beyond that, and beyond what it saw so of
+    the baseline's: the program's own process says what its calls take, and is believed by no more than nobody can see. Returns how much
+    may be hidden still, in seconds."""
+    its, surely, most = arm.replace(PROGRAM, BASELINE), 0.0, 0.0
+    for clock in clocks:
+        if not {arm, its} <= told.keys() & clock.keys():
+            continue
+        apart = [np.subtract(clock[name], told[name]).tolist() for name in (arm, its)]
+        low, high = paired.difference(*apart)
+        surely, most = max(surely, low), max(most, high)
+    if surely > 0:
+        told[arm] = [x + surely for x in told[arm]]
+    return most - surely
 
 
 def _hides_work(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]], noise: float = 0.0) -> bool:

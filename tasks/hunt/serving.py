@@ -96,7 +96,7 @@ class Searcher:
     def write(self, name: str, group: Group, sample: Sample) -> ToRun:
         """A case that stands by itself."""
         path = self._folder / name
-        save_alone(path, group, sample)
+        save_alone(path, group, sample, self.sample.owner.with_products)
         return ToRun(group, str(path), (0,))
 
 

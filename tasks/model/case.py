@@ -259,6 +259,8 @@ class Timed:
     device_s: float | None = None
     #: The same outputs read a moment later, of a call that is probed: other bytes mean that it was not over. None of any other.
     later: Sequence[Any] | None = None
+    #: CPU time of all processes of that side while it was called, by the clock of whoever judges; None where nobody has looked.
+    spent_s: float | None = None
 
 
 @dataclass

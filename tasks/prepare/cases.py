@@ -227,10 +227,13 @@ def _make_header(
     return made | ({"untold_products": True} if untold_products else {})
 
 
-def save_alone(path: Path, group: Group, sample: Sample) -> None:
-    """Write a pack of one sample that no catalog makes. Raises OSError."""
+def save_alone(path: Path, group: Group, sample: Sample, with_products: bool = True) -> None:
+    """Write a pack of one sample that no catalog makes. with_products: see `prepare`. Raises OSError."""
     arrays: list[np.ndarray] = []
-    save(path, _make_header(group, False, [_make_record(sample, arrays, {})]), arrays)
+    if with_products and sample.expected:
+        products.tell(sample, group, DRAWS)
+    untold = not with_products and products.may_have_products(group)
+    save(path, _make_header(group, False, [_make_record(sample, arrays, {})], untold), arrays)
 
 
 def _flag_strong_samples(found: list[tuple[Sample, float]], sound: list[bool], single: list[int]) -> list[bool]:
@@ -439,6 +442,11 @@ class PreparedGroup:
         self.samples = [PreparedSample(self, record) for record in records]
         self.columns = self.group.columns
 
+    @property
+    def with_products(self) -> bool:
+        """Whether somebody has looked for its samples' products, or there can be none."""
+        return not self.pack.header.get("untold_products")
+
 
 @dataclass(frozen=True)
 class PreparedSample:
@@ -541,7 +549,7 @@ class PreparedSample:
             return None
         with tempfile.TemporaryDirectory(prefix="farm-inputs-") as folder:
             path = Path(folder, "case.pack")
-            save_alone(path, group, made)
+            save_alone(path, group, made, self.owner.with_products)
             return PreparedGroup(path, self.owner.check).samples[0]
 
     def on(self, device: str) -> PreparedSample:
@@ -584,7 +592,7 @@ class PreparedSample:
         return self.record.products
 
     def _check_products(self) -> None:
-        if self.owner.pack.header.get("untold_products"):
+        if not self.owner.with_products:
             raise PackError(
                 f"{self.owner.group.label} in {self.owner.group.dtype} was prepared for backends that compute in the dtype itself, and this "
                 "one computes products in less; prepare it again with products"

@@ -68,13 +68,30 @@ def tell(sample: Sample, group: Group, draws: int) -> None:
     sample.products = seen or (sample.products and not transforms)
     alone = sample.op_class in _MADE_OF or sample.definition or checks.get(group.check).gradient
     if seen and not alone:
-        floors = draw_floors(run, sample, draws)
+        floors = [x for part in _split_sets(sample) for x in draw_floors(_run(part, group), part, draws)]
         sample.expected = [replace(leaf, of_products=delta) for leaf, delta in zip(sample.expected, floors)]
 
 
-def draw_floors(run: Run, sample: Sample, draws: int) -> list[np.ndarray | None]:
+def _split_sets(sample: Sample) -> list[Sample]:
+    """A sample for each of its sets of inputs, with the outputs that are expected of it."""
+    count = max(len(sample.sets), 1)
+    arrays, leaves = len(sample.arrays) // count, len(sample.expected) // count
+    return [
+        replace(
+            sample,
+            arrays=sample.arrays[k * arrays : (k + 1) * arrays],
+            expected=sample.expected[k * leaves : (k + 1) * leaves],
+            sets=(),
+        )
+        for k in range(count)
+    ]
+
+
+def draw_floors(run: Run | None, sample: Sample, draws: int) -> list[np.ndarray | None]:
     """Per output how far it moves when each factor of each product moves by ε of PRECISION: the largest distance over as many
     draws as where nobody has computed the result (`tasks.arrays.noise`). None where a draw is refused, or outputs have other shapes."""
+    if run is None:
+        return [None] * len(sample.expected)
 
     def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in drawn:

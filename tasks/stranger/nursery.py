@@ -22,8 +22,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from tasks.stranger import confine
-from tasks.stranger.confine import Rules
+from tasks import confine
+from tasks.confine import Rules
 
 #: How a stranger ended: its exit code, or minus the signal.
 ENDED = struct.Struct("<i")

@@ -25,9 +25,9 @@ from tasks.backends.base import Arm, Backend
 from tasks.backends.shared.artefacts import FOLDER
 from tasks.catalogs.user.shown import definitions_for, hidden_files
 from tasks.catalogs.user_definitions import parse_definitions
+from tasks.confine import Rules
 from tasks.model import Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed, Unsupported
 from tasks.stranger import records
-from tasks.stranger.confine import Rules
 from tasks.stranger.nursery import ENDED, Nursery, find_parent, measure_cpu
 from tasks.stranger.records import KIND_PROTOCOL, Described, Ran, take_ways
 from tasks.stranger.serve import CALLS, WAYS

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from farm.fleet.child_process import ChildProcess, Death, Limits
 from tasks import wire
+from tasks.aside import ask_aside
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
 from tasks.catalogs.user import shown
@@ -57,7 +59,8 @@ class Farm:
             (self.folder / f"{name}.py").write_text(HEAD + source)
             own: dict[str, Any] = {"framework": "numpy"} if "def kernel(x):  # numpy" in source else {}
             own |= {"name": name, "kernel": f"{name}.py:kernel", "reference": "reference.py:reference"}
-            found.append(own | {"inputs": {"x": ["n"]}, "dims": {"n": [3, 40]}})
+            own |= {"inputs": {"x": ["n"]}, "dims": {"n": [3, 40]}, "dtypes": ["float32", "bfloat16"]}
+            found.append(own)
         return json.dumps({"sources": [{"at": 0, "root": str(self.folder), "modules": [], "kernels": found}]})
 
     def run(self, check: str = "forward", limits: Limits | None = None, **kernels: str) -> list[Any]:
@@ -396,3 +399,45 @@ def test_a_kernel_imports_what_lies_beside_it_though_something_there_is_hidden(f
     (farm.folder / "helper.py").write_text("def double(x): return x * 2\n")
     rows = farm.run(kernel="def kernel(x):\n    from helper import double\n    return double(x)\n")
     assert {row.status for row in rows} == {"pass"}, rows[0].error
+
+
+#: Makes the noise floor of whoever imports it endless; computes in float32 inside.
+SPOILS_FLOORS = """
+from tasks.arrays import noise
+noise.floor = lambda exact, *a, **k: [np.full(np.shape(y), 1e30) for y in exact]
+def kernel(x): return (x.float() * 2).to(x.dtype)
+"""
+
+
+def test_what_a_kernel_computes_in_is_asked_apart_from_what_prepares_its_cases(farm: Farm) -> None:
+    user_definitions.announce(farm.define(cheat=SPOILS_FLOORS, sound=SOUND))
+    for name in ("cheat", "sound"):
+        made = prepare(Group(f"user:{name}", "", "bfloat16", 2), farm.folder)[1].samples[0]
+        assert made.failure is None
+        (leaf,) = made.expected()
+        assert leaf.noise is not None and float(leaf.noise.max()) < 1
+        assert ("computes_in=float32" in made.record.columns.get("flags", "")) is (name == "cheat")
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [(lambda: True, True), (lambda: False, False), (lambda: 1 / 0, None), (lambda: os._exit(7), None)],
+)
+def test_a_question_is_answered_aside_or_not_at_all(answer: Callable[[], bool], told: bool | None) -> None:
+    if told is not None:
+        assert ask_aside(answer) is told
+    else:
+        with pytest.raises(RuntimeError, match="no answer"):
+            ask_aside(answer)
+
+
+def test_who_is_asked_aside_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "before").write_text("")
+
+    def write() -> bool:
+        (tmp_path / "after").write_text("")
+        return True
+
+    with pytest.raises(RuntimeError, match="no answer"):
+        ask_aside(write)
+    assert [x.name for x in tmp_path.iterdir()] == ["before"]

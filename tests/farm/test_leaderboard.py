@@ -15,7 +15,10 @@ from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan import published, submissions
 from farm.plan.config import ConfigError
+from farm.report.tables.submissions import submission_view, summarise
+from farm.report.tables.view import Report
 from tasks.catalogs import user_definitions
+from tests.farm.test_report import frame, make_row
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "leaderboard"
@@ -36,6 +39,7 @@ WRONG = {
     "no_module": ("import nosuchmodule\n" + RIGHT, "error", "", "No module named 'nosuchmodule'"),
     "raises": ("1 / 0\n" + RIGHT, "error", "", "ZeroDivisionError"),
     "no_tensor": ("def double(x): return [1, 2]\n", "wrong", "structure", ""),
+    "sparse": ("def double(x): return (x + x).to_sparse()\n", "wrong", "structure", "torch.sparse_coo"),
     "other_shape": ("def double(x): return (x + x)[:1]\n", "wrong", "shape", ""),
     "triple": ("def double(x): return x + x + x\n", "wrong", "numbers", ""),
     "exits": ("import os\nos._exit(3)\n", "crash", "exit code 3", ""),
@@ -248,3 +252,20 @@ def test_the_example_has_thirty_of_which_ten_cheat(results: Path) -> None:
     assert len(lines) == 30
     honest = {name: line["status"] for name, line in lines.items() if name.startswith("honest")}
     assert honest == dict.fromkeys(honest, "pass")
+
+
+def test_a_time_that_nobody_vouches_for_is_not_ranked() -> None:
+    seen = {"check": "speedup", "op": "user:double", "speedup": 2.0, "speedup_low": 1.9, "speedup_high": 2.1}
+    unseen = seen | {"speedup": 200.0, "time_doubt": "unseen"}
+    both = summarise(frame(make_row(sample=0, **seen), make_row(sample=1, **unseen)))
+    assert (both["speedup"], both["time_doubt"]) == (2.0, "")
+    alone = summarise(frame(make_row(sample=0, **unseen), make_row(sample=1, **unseen)))
+    assert alone["speedup"] != alone["speedup"] and alone["time_doubt"] == "unseen"
+
+
+def test_a_board_says_what_its_machine_could_not_deny() -> None:
+    run = {"config": {"backends": [{"name": "a", "kernel": "a.py"}]}, "run_id": "r1"}
+    for flags, said in (("unconfined=network,shm", "network (the kernel's process has the network); shm ("), ("", "")):
+        rows = frame(make_row(backend="a", op="user:double", flags=flags))
+        view = submission_view(Report(rows, run))
+        assert view is not None and said in " ".join(view.notes) and bool(view.notes) is bool(said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ import pytest
 from tasks import catalogs
 from tasks.arrays.pack import PackError
 from tasks.catalogs.base import Sample
+from tasks.checks.base import Observation
 from tasks.graphs import products
 from tasks.graphs.coarse import OfProducts, rounded_to
-from tasks.model import EPS, Group, OpClass
+from tasks.judge import verdict
+from tasks.judging import judge_outputs
+from tasks.model import EPS, Group, OpClass, RuntimeInfo, Status
 from tasks.prepare import cases
 from tasks.prepare import products as told
 from tests import residual_model
@@ -167,3 +171,52 @@ def test_what_nobody_can_look_inside_is_what_its_class_says(monkeypatch: pytest.
         sample = Sample(0, op_class=op_class)
         told.tell(sample, Group("user:mine", "", "float32", 1), 4)
         assert sample.products is expected
+
+
+def _round_factor(x: np.ndarray, place: int) -> np.ndarray:
+    return rounded_to(x, "tfloat32")
+
+
+def _scale_factor(x: np.ndarray, place: int) -> np.ndarray:
+    return x * x.dtype.type(1.05)
+
+
+@pytest.mark.parametrize(("stand_in", "passes"), [(_round_factor, True), (_scale_factor, False)])
+@pytest.mark.parametrize("check", ["forward", "audit"])
+def test_other_inputs_and_the_sets_of_an_audit_have_floors_of_products(
+    cache: Path, check: str, stand_in: products.Change, passes: bool
+) -> None:
+    torch = pytest.importorskip("torch")
+    info = RuntimeInfo("stand-in", "", compute_precision="tfloat32", of_products=True)
+    sample = prepared("critical:swiglu", cache, check=check)
+    call = catalogs.get("critical").call(sample.owner.group)
+
+    def judge(one: Any, arrays: Sequence[Any], **part: Any) -> Status:
+        given = [torch.from_numpy(np.array(x)).double() for x in arrays]
+        with products.in_torch(stand_in):
+            out = call(*given).float()
+        step = Observation("", **part)
+        return judge_outputs(one, [[out.numpy()]], verdict.load("error_units"), info, step=step).status
+
+    given, sets = sample.inputs(), sample.record.sets or ("",)
+    count = len(given) // len(sets)
+    assert all(leaf.of_products is not None for leaf in sample.expected(of_products=True))
+    seen = [judge(sample, given[k * count : (k + 1) * count], part=(k, k + 1)) for k in range(len(sets))]
+    if check == "forward":
+        other = sample.of_other_inputs([-x for x in given])
+        assert other is not None and other.products
+        seen.append(judge(other, other.inputs()))
+    assert len(seen) > 1 and (set(seen) <= {Status.PASS, Status.IMPRECISE}) is passes
+
+
+def test_a_case_that_stands_alone_is_told_its_products_where_its_origin_was(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    group = Group("critical:swiglu", "", "float32", 1)
+    for with_products in (False, True):
+        sample = cases.prepare(group, tmp_path / str(with_products), with_products=with_products)[1].samples[0]
+        cases.save_alone(tmp_path / "alone.pack", group, sample.again(), with_products)
+        alone = cases.PreparedGroup(tmp_path / "alone.pack")
+        other = sample.of_other_inputs(sample.inputs())
+        assert other is not None and alone.with_products is other.owner.with_products is with_products
+        if with_products:
+            assert alone.samples[0].products and alone.samples[0].expected(True)[0].of_products is not None

@@ -7,13 +7,25 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
+import types
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tasks.catalogs.user.accesses import OUT_OF_BOUNDS, RACE, Launch, Order, Watch, _thrown_away, unwrap_misbehaviour
+from tasks.catalogs.user.accesses import (
+    OUT_OF_BOUNDS,
+    RACE,
+    Launch,
+    Order,
+    Watch,
+    _thrown_away,
+    install,
+    unwrap_misbehaviour,
+)
 from tasks.model import Misbehaviour
 
 torch = pytest.importorskip("torch")
@@ -290,3 +302,37 @@ def test_every_planted_race_is_caught_and_no_twin_is_blamed(tmp_path: Path) -> N
         else:
             assert row["status"] == "pass", row
         assert row["execution"] == "interpreted"
+
+
+def test_launches_of_several_threads_run_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, together = [], []
+
+    class Executor:
+        def __call__(self, seconds: float) -> None:
+            inside.append(self)
+            together.append(len(inside))
+            time.sleep(seconds)
+            inside.remove(self)
+
+    module = types.SimpleNamespace(
+        InterpreterBuilder=object(),
+        GridExecutor=Executor,
+        TensorHandle=object(),
+        ReduceScanOpInterface=object(),
+        _implicit_cvt=None,
+    )
+    monkeypatch.setitem(sys.modules, "triton", types.SimpleNamespace(__file__=__file__))
+
+    def launch() -> None:
+        threads = [threading.Thread(target=Executor(), args=(0.02,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    launch()
+    assert max(together) > 1, "the interpreter's own launches do not wait for one another"
+    together.clear()
+    install(module)
+    launch()
+    assert together == [1, 1, 1]

@@ -15,7 +15,7 @@ from farm.report.tables.coverage import distinct
 from farm.report.tables.speedups import speedups
 from tasks.backends.base import Backend
 from tasks.checks import paired
-from tasks.checks.speedup import Race, Speedup, vary_inputs
+from tasks.checks.speedup import BASELINE, PROGRAM, Race, Speedup, add_hidden_time, vary_inputs
 from tasks.model import Form, Misbehaviour, Timed, Unsupported, Vacuous
 from tests.conftest import here
 from tests.farm.test_report import frame, make_row
@@ -64,6 +64,25 @@ def test_an_arm_against_itself_says_nothing_though_the_machine_is_loaded() -> No
         times = noise.lognormal(0, 1.0, (2, 41)) * (1 + 9 * (noise.random((2, 41)) < 0.2))
         found = paired.ratio(*times)
         assert found is not None and not found.certain
+
+
+def test_a_call_takes_no_less_than_the_judges_clock_surely_saw() -> None:
+    """The way there and back takes 1 ± 0.3; a call that takes 10 and says less is believed by that noise alone."""
+    noise = np.random.default_rng(2)
+    for said, real, least, most in (
+        (10.0, 10.0, 9.99, 10.3),
+        (5.2, 10.0, 9.5, 10.3),
+        (0.1, 10.0, 9.5, 10.3),
+        (0.01, 0.01, 0.0, 0.6),
+    ):
+        way = 1 + 0.3 * noise.random((2, 41))
+        told = {PROGRAM: [said] * 41, BASELINE: [10.0] * 41}
+        seen = {PROGRAM: list(real + way[0]), BASELINE: list(10 + way[1])}
+        hidden = add_hidden_time(told, (seen,), PROGRAM)
+        assert least <= told[PROGRAM][0] <= most and 0 <= hidden < 0.6
+        assert (hidden > told[PROGRAM][0]) is (said == real == 0.01), (
+            "what is as short as the noise, nobody vouches for"
+        )
 
 
 def test_too_few_rounds_are_refused_and_a_clock_that_stands_still_says_nothing() -> None:

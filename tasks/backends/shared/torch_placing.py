@@ -78,7 +78,9 @@ class Placer:
         call = form.call
         assert call is not None
         watched = placing.counted or zones.fill is not None
-        watch = _watch(form.own.forbids if form.own else (), zones) if watched else None
+        watch = _watch(zones) if watched else None
+        forbids = form.own.forbids if form.own and watched else ()
+        profiled = _profile() if forbids else None
         lines = _Lines() if placing.counted else contextlib.nullcontext()
 
         taken: list[int] = []
@@ -92,6 +94,7 @@ class Placer:
                 modes,
                 watch or contextlib.nullcontext(),
                 filled,
+                profiled or contextlib.nullcontext(),
                 lines,
             ):
                 begin = time.process_time_ns()  # of this process alone, as others may have the cores meanwhile
@@ -111,8 +114,8 @@ class Placer:
             broken = Misbehaviour(KIND_WRITES, words)
             broken.outputs = found
             raise broken
-        if watch and watch.forbidden:
-            raise Misbehaviour(KIND_LIBRARY, f"it calls {watch.forbidden}, which its declaration forbids")
+        if profiled and (called := _find_forbidden(profiled, forbids)):
+            raise Misbehaviour(KIND_LIBRARY, f"it calls {called}, which its declaration forbids")
         if placing.pause:
             if words := replaced.describe():
                 raise Misbehaviour(KIND_JUDGE, words)
@@ -274,21 +277,37 @@ def _read(x: Any) -> np.ndarray:
 # --- what a call does ---------------------------------------------------------------------------------------------
 
 
-def _watch(forbidden: Sequence[str], zones: _Zones) -> Any:
-    """A dispatch mode that counts operations, notes the first forbidden one, and guards memory that is handed out unwritten."""
+def _watch(zones: _Zones) -> Any:
+    """A dispatch mode that counts operations, and guards memory that is handed out unwritten."""
 
     class Watch(dispatch_mode()):  # type: ignore[misc]
-        operations, forbidden = 0, ""
+        operations = 0
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             self.operations += 1
             made, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
-            if name.strip("_") in names and not self.forbidden:
-                self.forbidden = str(func.overloadpacket)
             return zones.guard(made) if name in _UNWRITTEN and zones.fill is not None else made
 
-    names = {name.strip("_") for name in forbidden}
     return Watch()
+
+
+def _profile() -> Any:
+    """torch's profiler, which sees operations that no dispatch mode does: those of other threads, and where Python's dispatch is off."""
+    from torch._C._profiler import _ExperimentalConfig
+    from torch.profiler import ProfilerActivity, profile
+
+    try:
+        every = _ExperimentalConfig(profile_all_threads=True)
+    except TypeError:  # an older torch looks at the thread that asks
+        every = None
+    return profile(activities=[ProfilerActivity.CPU], experimental_config=every)
+
+
+def _find_forbidden(profiled: Any, forbidden: Sequence[str]) -> str:
+    """The first operation of a profile that is forbidden, as aten::NAME; "" for none."""
+    names = {name.strip("_") for name in forbidden}
+    called = (event.name for event in profiled.events())
+    return next((x for x in called if x.startswith("aten::") and x.removeprefix("aten::").strip("_") in names), "")
 
 
 class _Lines:

@@ -27,6 +27,7 @@ import functools
 import gc
 import linecache
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -638,6 +639,8 @@ def install(module: Any) -> None:
     inside = (str(triton / "language"), str(triton / "runtime"), str(Path(__file__).parent))
     builder, executor, handle = module.InterpreterBuilder, module.GridExecutor, module.TensorHandle
     own: dict[CodeType, bool] = {}
+    #: The interpreter keeps its place in the grid for all threads at once; a GPU takes launches from any number of them.
+    alone = threading.RLock()
 
     def caller() -> FrameType:
         """The frame of the kernel, or of a function of its author's, that has called the interpreter."""
@@ -750,6 +753,10 @@ def install(module: Any) -> None:
     call, convert = executor.__call__, module._implicit_cvt
 
     @functools.wraps(call)
+    def launch_alone(self: Any, *arguments: Any, **named: Any) -> Any:
+        with alone:
+            return watch_launch(self, *arguments, **named)
+
     def watch_launch(self: Any, *arguments: Any, **named: Any) -> Any:
         if not _watches:
             return call(self, *arguments, **named)
@@ -767,4 +774,4 @@ def install(module: Any) -> None:
             made.handle.data = np.array([told], np.uint64)
         return made
 
-    executor.__call__, module._implicit_cvt = watch_launch, convert_argument
+    executor.__call__, module._implicit_cvt = launch_alone, convert_argument

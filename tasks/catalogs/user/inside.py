@@ -6,14 +6,18 @@ inputs excuses more.
 
 from __future__ import annotations
 
+import functools
+import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from tasks.arrays.widened import MOVEMENT
+from tasks.aside import ask_aside
 from tasks.catalogs.user.load import Declared
+from tasks.catalogs.user_definitions import get_announcement, isolates
 from tasks.graphs.module import rounds_nothing, watching
 from tasks.model import EPS, is_complex, is_inexact
 
@@ -31,9 +35,15 @@ def computes_in(one: Declared, arrays: Mapping[str, np.ndarray], dtype: str) -> 
     if one.op.framework != "torch" or not is_inexact(dtype) or is_complex(dtype) or EPS[dtype] <= EPS[WIDE]:
         return ""
     try:
-        return WIDE if _is_wide(one, arrays) else ""
+        # The kernel's code is run for this, and whoever asks makes what it will be judged by.
+        ask = ask_aside if isolates(get_announcement()) and sys.platform == "linux" else _ask_here
+        return WIDE if ask(functools.partial(_is_wide, one, arrays)) else ""
     except Exception:  # it asks for values, or leaves torch
         return ""
+
+
+def _ask_here(question: Callable[[], bool]) -> bool:
+    return question()
 
 
 def eps_of(dtype: str, inside: str) -> float:

@@ -81,6 +81,9 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
     outputs = _flatten_result(
         result, torch.Tensor, "torch tensor", optional=functions.parameters_of(kernel) is not None
     )
+    for x in outputs:
+        if x.layout is not torch.strided:  # whoever takes it for an array would have to convert it, which nobody times
+            raise Misbehaviour("structure", f"the kernel returned a tensor of {x.layout}, not one of torch.strided")
     with _attach_outputs(lambda: [_numpy(x) for x in outputs]):
         watch.check()
         for name, old in before.items():

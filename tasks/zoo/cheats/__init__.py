@@ -14,6 +14,7 @@ import numpy as np
 
 from tasks.model import kind as kinds
 from tasks.zoo.cheats.counted_calls import FORTY, fail_after
+from tasks.zoo.cheats.hidden_calls import call_on_a_thread, call_without_dispatch
 from tasks.zoo.cheats.native import COMPILER, call_native
 from tasks.zoo.cheats.patterns import CHEATS, HONEST, TORCH_CHEATS, TORCH_HONEST
 from tasks.zoo.cheats.values import ROWS, Function, make_zeros
@@ -112,7 +113,10 @@ THEME.add(
     wrong={
         "softmax": (CHEAT + kinds.KIND_LIBRARY, lambda x: torch.softmax(x, -1)),
         "log_softmax": (CHEAT + kinds.KIND_LIBRARY, lambda x: torch.nn.functional.log_softmax(x, -1).exp()),
+        "on_a_thread": (CHEAT + kinds.KIND_LIBRARY, call_on_a_thread(lambda x: torch.softmax(x, -1))),
+        "without_dispatch": (CHEAT + kinds.KIND_LIBRARY, call_without_dispatch(lambda x: torch.softmax(x, -1))),
     },
+    honest={"on_a_thread": call_on_a_thread(_softmax_torch), "without_dispatch": call_without_dispatch(_softmax_torch)},
     reference=_softmax,
     inputs=_X,
     dims={"rows": ROWS, "d": [24, 36]},
