@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -276,19 +277,27 @@ def _read(x: Any) -> np.ndarray:
 
 def _watch(forbidden: Sequence[str], zones: _Zones) -> Any:
     """A dispatch mode that counts operations, notes the first forbidden one, and guards memory that is handed out unwritten."""
+    return _watch_class()({name.strip("_") for name in forbidden}, zones)
+
+
+@functools.cache
+def _watch_class() -> type[Any]:
+    """Made once: a class takes longer to make than a small kernel to run."""
 
     class Watch(dispatch_mode()):  # type: ignore[misc]
-        operations, forbidden = 0, ""
+        def __init__(self, names: Collection[str], zones: _Zones) -> None:
+            super().__init__()
+            self.operations, self.forbidden = 0, ""
+            self._names, self._zones = names, zones
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             self.operations += 1
             made, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
-            if name.strip("_") in names and not self.forbidden:
+            if name.strip("_") in self._names and not self.forbidden:
                 self.forbidden = str(func.overloadpacket)
-            return zones.guard(made) if name in _UNWRITTEN and zones.fill is not None else made
+            return self._zones.guard(made) if name in _UNWRITTEN and self._zones.fill is not None else made
 
-    names = {name.strip("_") for name in forbidden}
-    return Watch()
+    return Watch
 
 
 class _Lines:
