@@ -30,7 +30,7 @@ from tasks.model import Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed
 from tasks.stranger import records
 from tasks.stranger.confine import Rules
 from tasks.stranger.nursery import ENDED, Nursery, find_parent, measure_cpu
-from tasks.stranger.records import KIND_PROTOCOL, Described, Ran, take_ways
+from tasks.stranger.records import KIND_PROTOCOL, Described, Ran
 from tasks.stranger.serve import CALLS, WAYS
 from tasks.stranger.wire import Closed, Connection, Garbled, Message
 
@@ -455,9 +455,7 @@ def _make_program(
     stranger: Stranger, number: int, said: Described, arrays: list[Any], form: Form, runs: int = 0
 ) -> Program:
     """A program of a form that a stranger has under some number. runs: how often it runs there already."""
-    program = Program(run=lambda: [], threads=said.threads)
-    said.claims.put_into(program)
-    program.ways = take_ways(said.ways, arrays)
+    program = said.make_program(arrays)
     kept = KeptProgram(stranger, number, program, form, runs)
     program.run = kept.run
     for name in said.calls:

@@ -442,3 +442,19 @@ def test_a_kernel_that_counts_its_calls_has_counted_those_of_other_checks(
     assert (
         calls <= 2 * 2 * len(forward) if slow else calls == audit.CALLS - 2 * len(forward) - 1
     )  # a CPU has no streams
+
+
+@pytest.mark.parametrize(
+    ("sets", "first_us", "again_us", "kept"),
+    [
+        (3, 2000, 10, True),
+        (3, 2000, 1200, False),
+        (3, 400, 10, False),  # of three sets chance does so on a busy machine
+        (8, 400, 10, True),
+        (8, 200, 10, False),
+    ],
+)
+def test_few_sets_tell_less_of_what_is_kept_by_content(sets: int, first_us: int, again_us: int, kept: bool) -> None:
+    calls = audit._Calls(Program(run=list, placed=lambda arrays, placing: []), Form("torch", "user:op", "float32", []))
+    calls.counts = {k: [(0, 0, 1000 * first_us), (0, 0, 1000 * again_us)] for k in range(sets)}
+    assert calls.repeats_less is kept
