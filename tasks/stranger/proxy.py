@@ -496,6 +496,7 @@ class KeptProgram(Kept):
         return self.read_run(self.stranger.ask("run", None, of=number))
 
     def count(self) -> None:
+        """Note a call (`Remote.count_calls`)."""
         self.stranger.calls[self._of] += 1
 
     def read_run(self, message: Message) -> list[Any]:
@@ -520,18 +521,22 @@ class KeptProgram(Kept):
         return self.read_run(message)
 
 
-class KeptRun(Kept):
-    """A run of a program on other inputs."""
+class KeptCall(Kept):
+    """A call of a program that is ready to be made."""
 
     def __init__(self, program: KeptProgram, number: int) -> None:
         super().__init__(program.stranger, number)
         self._program = program
 
+
+class KeptRun(KeptCall):
+    """A run of a program on other inputs."""
+
     def __call__(self) -> list[Any]:
         return self._program.run_number(self.number)
 
 
-class KeptTimed(KeptRun):
+class KeptTimed(KeptCall):
     """A call that is timed by itself."""
 
     def __call__(self) -> Timed:
