@@ -248,6 +248,10 @@ class Backend:
         """As `build`, of a program that is run next as it is, `Form.repeats` times: where it is built in another process, that need not wait to be asked."""
         return self.build(form)
 
+    def count_calls(self, form: Form) -> int:
+        """How often the kernel of a form was called in the process that has it, in the form's dtype; 0 where nobody counts."""
+        return 0
+
     def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:
         """Build several samples of one op; the default builds one after another."""
         return one_by_one(self.build, forms)

@@ -54,17 +54,19 @@ SORTED, EQUAL, ZERO = "sorted values", "equal values", "zeros"
 #: Of other sizes than the declared ones, which divide as these do; what ends their names where nobody promises that the kernel is right there.
 BETWEEN, BEYOND, NOT_PROMISED = "sizes between the declared ones", "larger sizes", " (not promised)"
 RESIZED = (BETWEEN, BEYOND, BETWEEN + NOT_PROMISED, BEYOND + NOT_PROMISED)
-#: Calls of a program, and how many of them are made if those in another order take longer than some seconds; if they take twenty times
-#: as long, no more.
-CALLS, LEAST, REPEATS_S = 60, 48, 0.05
+#: Calls that a kernel's process is to have made, those of other checks among them, and how many if those in another order take longer than
+#: some seconds; if they take twenty times as long, each set is given once.
+CALLS, LEAST, REPEATS_S = 64, 48, 0.05
+#: Seconds of a call from which on most sets are given to guarded memory once alone, with one byte or the other.
+SLOW_S = 2e-3
 #: Bytes that fill what is not the kernel's: as floats of any width NaN, then a large number.
 FILLS = (0xFF, 0x7B)
 #: Milliseconds after which outputs are read again, and for which the kernel is left alone.
 PAUSE_MS = 20.0
 #: Sets of which what is repeated must do less than the first time, for that to be no chance.
 _REPEATED = 3
-#: The shortest time of a call of which a half is told from the whole.
-_TOLD_NS = 300_000
+#: The shortest time of a call of which a half is told from the whole: where most sets are repeated, and where `_REPEATED` are.
+_TOLD_NS, _TOLD_OF_FEW_NS = 300_000, 1_000_000
 #: Results of one set of inputs that are nearer to one another than so many ε of their size need no other verdict.
 _NEAR = 64
 #: Of an element that is off: a share of itself and of the output's root mean square.
@@ -97,9 +99,9 @@ class Audit(Derived, Scenario):
     """Calls of one program on several sets of inputs, of each of which it is known what it is to give.
 
     The own inputs; other ones in the same memory; both again in new memory; then each further set twice with red zones around inputs and
-    outputs and with memory filled with a byte, another one each time, its inputs overwritten before the outputs are read; then all sets with
-    nothing around them, in one order and the other, until ``calls`` are made or their time is up; with outputs that are read twice; after a
-    pause; on another stream.
+    outputs and with memory filled with a byte, another one each time, its inputs overwritten before the outputs are read (of a slow kernel
+    most sets once); then all sets with nothing around them, each as a case of its own, and in one order and the other until the process of
+    the kernel has made ``CALLS`` or their time is up; with outputs that are read twice; after a pause; on another stream.
     """
 
     name = "audit"
@@ -115,6 +117,7 @@ class Audit(Derived, Scenario):
 
     def build(self, backend: Backend, form: Form) -> Program:
         program = backend.build(form)
+        program.called = backend.count_calls(form)
         if program.placed is not None:
 
             def run_anew(arrays: list[Any]) -> Sequence[Any]:
@@ -147,7 +150,7 @@ class Audit(Derived, Scenario):
 class _Calls:
     """The calls of one program, one after another.
 
-    number: how many were made; not_reached: what could not be done; refused: sizes that nobody has declared, for which the kernel raises;
+    number: how many were made; call_s: seconds that the first of them took, each; not_reached: what could not be done; refused: sizes that nobody has declared, for which the kernel raises;
     broken: those that nobody promises, for which it misbehaves; repeats_less: whether values that came again were computed by less.
     """
 
@@ -155,6 +158,7 @@ class _Calls:
         self.program, self.form = program, form
         self.names = form.sets or (OWN,)
         self.number = 0
+        self.call_s = 0.0
         self.not_reached: list[str] = []
         self.refused: list[str] = []
         self.broken: list[str] = []
@@ -171,7 +175,7 @@ class _Calls:
     @property
     def repeats_less(self) -> bool:
         """Whether every set of inputs did less the second time than the first, of at least `_REPEATED`: fewer operations or lines, or, where none
-        are seen, in less of a time that is long enough to tell, and mostly in less than half."""
+        are seen, in less of a time that is long enough to tell, and mostly in less than half; of few sets always."""
         pairs = [x for x in self.counts.values() if len(x) == 2]
         if len(pairs) < _REPEATED:
             return False
@@ -180,10 +184,13 @@ class _Calls:
             return True
         times = [(first[2], again[2]) for first, again in pairs]
         shares = sorted(again / max(first, 1) for first, again in times)
-        return all(first >= _TOLD_NS and again < first for first, again in times) and shares[len(shares) // 2] < 0.5
+        few = len(pairs) == _REPEATED
+        told, most = (_TOLD_OF_FEW_NS, shares[-1]) if few else (_TOLD_NS, shares[len(shares) // 2])
+        return all(first >= told and again < first for first, again in times) and most < 0.5
 
     def of_values(self) -> Iterator[Call]:
         """Values change under one pointer, and pointers under the same values."""
+        begin = time.perf_counter()
         other = self.names.index(OTHER) if OTHER in self.names else 0
         for given, placing in (
             (0, Placing()),
@@ -193,23 +200,25 @@ class _Calls:
             (0, Placing()),
         ):
             yield from self.call(given, placing)
+        self.call_s = (time.perf_counter() - begin) / max(self.number, 1)
 
     def of_memory(self) -> Iterator[Call]:
-        """Every further set twice in guarded memory, then the first two as well."""
+        """Every further set twice in guarded memory, then the first two as well; of a slow kernel `_REPEATED` of them twice."""
         order = [*range(2, len(self.names)), 0, 1][: len(self.names)]
-        for given in order:
-            for fill in FILLS if self.program.placed else ():
+        for k, given in enumerate(order if self.program.placed else ()):
+            twice = k < _REPEATED or self.call_s < SLOW_S
+            for fill in FILLS if twice else (FILLS[k % 2],):
                 yield from self.call(given, Placing(fill=fill, spoil=True, counted=given > 1))
 
     def of_order(self) -> Iterator[Call]:
         """All sets as cases of their own, then backwards in the same memory, in new memory and so on, until the calls are made or their time is
-        up."""
-        begin, count = time.perf_counter(), len(self.names)
+        up. A kernel that counts its calls has counted those of other checks too."""
+        begin, count, before = time.perf_counter(), len(self.names), self.program.called + 4
         for k in itertools.count():
-            taken = time.perf_counter() - begin
-            if self.number >= (CALLS if taken < REPEATS_S else LEAST) - 4 or taken > 20 * REPEATS_S:
+            taken, (turn, place) = time.perf_counter() - begin, divmod(k, count)
+            made = self.number + before >= (CALLS if taken < REPEATS_S else LEAST)
+            if turn and (made or taken > 20 * REPEATS_S):
                 return
-            turn, place = divmod(k, count)
             given = count - 1 - place if turn % 2 else place
             yield from self.call(given, Placing(same=bool(turn % 2)), anew=not turn)
 

@@ -305,6 +305,8 @@ class Program:
     #: As `again`, by a program that is built for these arrays as for another case: what runs it cannot tell it from one. None where nobody
     #: asks for that.
     anew: Callable[[list[Any]], Sequence[Any]] | None = None
+    #: Calls of the same kernel that its process had made before this was built, as far as they were counted (`Backend.count_calls`).
+    called: int = 0
 
     def open(self) -> Session:
         """Its session, which is not started yet: its own, or one whose steps are calls."""

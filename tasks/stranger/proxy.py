@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from tasks.confine import Rules
 from tasks.model import Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed, Unsupported
 from tasks.stranger import records
 from tasks.stranger.nursery import ENDED, Nursery, find_parent, measure_cpu
-from tasks.stranger.records import KIND_PROTOCOL, Described, Ran, take_ways
+from tasks.stranger.records import KIND_PROTOCOL, Described, Ran
 from tasks.stranger.serve import CALLS, WAYS
 from tasks.stranger.wire import Closed, Connection, Garbled, Message
 
@@ -119,6 +120,8 @@ class Stranger:
         self._dropped: list[int] = []
         self._asked = 0
         self._closed = False
+        #: Calls of kernels that it has answered, by op and dtype.
+        self.calls: Counter[tuple[str, str]] = Counter()
 
     def ask(self, verb: str, body: Any = None, arrays: Sequence[Any] = (), of: int = 0) -> Message:
         """What a stranger answers to a request. Raises what it raised there; Misbehaviour where it breaks the protocol."""
@@ -322,7 +325,10 @@ class Remote(Backend):
         body = {"form": records.write_form(form, arrays), "backend": self._number(stranger), "runs": runs}
         message = stranger.ask("build", body, arrays)
         said = stranger.read(lambda: message.text.read(Described), NO_PROGRAM)
-        return _make_program(stranger, message.number, said, message.arrays, runs)
+        return _make_program(stranger, message.number, said, message.arrays, form, runs)
+
+    def count_calls(self, form: Form) -> int:
+        return self._find(form.op).calls[form.op, form.dtype]
 
     def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:
         if not forms:
@@ -332,13 +338,13 @@ class Remote(Backend):
         message = stranger.hear(stranger.say("build_all", body, arrays, numbers=len(forms)))
         first, found = message.number - len(forms) + 1, message.arrays
 
-        def read_one(number: int, made: Any) -> Program | Exception:
+        def read_one(number: int, made: Any, form: Form) -> Program | Exception:
             if "raised" not in made:
-                return _make_program(stranger, number, Described(made), found)
+                return _make_program(stranger, number, Described(made), found, form)
             error = records.read_error(made["raised"], found)
             return error if isinstance(error, Exception) else RuntimeError(str(error))
 
-        return stranger.read(lambda: [read_one(first + k, x) for k, x in enumerate(message.body)], NO_PROGRAM)
+        return stranger.read(lambda: [read_one(first + k, x, forms[k]) for k, x in enumerate(message.body)], NO_PROGRAM)
 
     def eager(self, form: Form) -> Arm:
         return self._arm("eager", self._find(form.op), form)
@@ -371,7 +377,7 @@ class Remote(Backend):
         message = stranger.ask("arm", body, arrays)
         made = message.body
         said = stranger.read(lambda: Described(made["program"]), NO_PROGRAM)
-        program = _make_program(stranger, message.number, said, message.arrays)
+        program = _make_program(stranger, message.number, said, message.arrays, form)
         arm = Arm(str(made["name"]), program, others.get(made["form"], form))
         products, *work = (x if type(x) is int else None for x in (made["products"], *made["work"]))
         moved, done = work
@@ -383,7 +389,7 @@ class Remote(Backend):
         stranger = self._find_clean()
         message = stranger.ask("canary", {"kind": form.kind, "dtype": form.dtype})
         said = stranger.read(lambda: message.text.read(Described), NO_PROGRAM)
-        return _make_program(stranger, message.number, said, message.arrays)
+        return _make_program(stranger, message.number, said, message.arrays, form)
 
     def measure_flushing(self, dtype: str) -> Flushes:
         results, inputs = self._find_clean().ask("flushes", {"dtype": dtype}).body
@@ -445,12 +451,12 @@ def _told(error: Any, name: str) -> bool:
     return bool(error.told[name])
 
 
-def _make_program(stranger: Stranger, number: int, said: Described, arrays: list[Any], runs: int = 0) -> Program:
-    """A program that a stranger has under some number. runs: how often it runs there already."""
-    program = Program(run=lambda: [], threads=said.threads)
-    said.claims.put_into(program)
-    program.ways = take_ways(said.ways, arrays)
-    kept = KeptProgram(stranger, number, program, runs)
+def _make_program(
+    stranger: Stranger, number: int, said: Described, arrays: list[Any], form: Form, runs: int = 0
+) -> Program:
+    """A program of a form that a stranger has under some number. runs: how often it runs there already."""
+    program = said.make_program(arrays)
+    kept = KeptProgram(stranger, number, program, form, runs)
     program.run = kept.run
     for name in said.calls:
         if name in WAYS:
@@ -473,9 +479,9 @@ class Kept:
 class KeptProgram(Kept):
     """What the judge's program calls. A check may keep one of these calls in a program of its own, and nothing else of it."""
 
-    def __init__(self, stranger: Stranger, number: int, program: Program, runs: int) -> None:
+    def __init__(self, stranger: Stranger, number: int, program: Program, form: Form, runs: int) -> None:
         super().__init__(stranger, number)
-        self._told, self._coming = weakref.ref(program), runs
+        self._told, self._coming, self._of = weakref.ref(program), runs, (form.op, form.dtype)
 
     def run(self) -> list[Any]:
         coming, self._coming = self._coming, 0
@@ -489,7 +495,12 @@ class KeptProgram(Kept):
         """The outputs of a run of what has some number."""
         return self.read_run(self.stranger.ask("run", None, of=number))
 
+    def count(self) -> None:
+        """Note a call (`Remote.count_calls`)."""
+        self.stranger.calls[self._of] += 1
+
     def read_run(self, message: Message) -> list[Any]:
+        self.count()
         return self.stranger.read(lambda: message.text.read(Ran).read(self._told(), message.arrays), "ran no program")
 
     def given(self, arrays: list[Any]) -> Callable[[], Sequence[Any]]:
@@ -497,7 +508,7 @@ class KeptProgram(Kept):
 
     def timed(self, arrays: list[Any], cold: bool, probe: bool) -> Callable[[], Timed]:
         made = self.stranger.ask("timed", {"cold": cold, "probe": probe}, arrays, of=self.number)
-        return KeptTimed(self.stranger, made.number)
+        return KeptTimed(self, made.number)
 
     def capture(self) -> Callable[[list[Any]], Sequence[Any]]:
         return KeptCapture(self.stranger, self.stranger.ask("capture", None, of=self.number).number)
@@ -510,21 +521,26 @@ class KeptProgram(Kept):
         return self.read_run(message)
 
 
-class KeptRun(Kept):
-    """A run of a program on other inputs."""
+class KeptCall(Kept):
+    """A call of a program that is ready to be made."""
 
     def __init__(self, program: KeptProgram, number: int) -> None:
         super().__init__(program.stranger, number)
         self._program = program
 
+
+class KeptRun(KeptCall):
+    """A run of a program on other inputs."""
+
     def __call__(self) -> list[Any]:
         return self._program.run_number(self.number)
 
 
-class KeptTimed(Kept):
+class KeptTimed(KeptCall):
     """A call that is timed by itself."""
 
     def __call__(self) -> Timed:
+        self._program.count()
         message = self.stranger.ask("time", None, of=self.number)
         return self.stranger.read(lambda: records.read_timed(message.body, message.arrays), "timed no call")
 

@@ -156,10 +156,17 @@ class Described:
     """What was said of a program that was built. Raises KeyError, TypeError, ValueError, Garbled where that is nothing."""
 
     def __init__(self, said: Any) -> None:
-        self.claims, self.threads = Claims(said["said"]), said["threads"] is True
-        self.ways = {str(name): _places(x) for name, x in said["ways"]}
+        self._program = Program(run=list, threads=said["threads"] is True)
+        Claims(said["said"]).put_into(self._program)
+        self._ways = {str(name): _places(x) for name, x in said["ways"]}
         #: The ways to call it that it has.
         self.calls = frozenset(x for x in said["calls"] if type(x) is str)
+
+    def make_program(self, arrays: list[Any]) -> Program:
+        """A program that says so, and returns nothing as yet. The many fields of the class are copied, not set anew, as in `FormRecord`."""
+        program = object.__new__(Program)
+        vars(program).update(vars(self._program), columns={}, ways=take_ways(self._ways, arrays))
+        return program
 
 
 def take_ways(ways: dict[str, list[int]], arrays: list[Any]) -> dict[str, Sequence[Any]]:

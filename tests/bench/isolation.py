@@ -21,7 +21,7 @@ from tasks.backends.base import Backend
 from tasks.catalogs import user_definitions
 from tasks.catalogs.user import load
 from tasks.judge import verdict
-from tasks.model import Form, Group, Program
+from tasks.model import Form, Group
 from tasks.model.named import Named
 from tasks.prepare.cases import prepare
 from tasks.runner import Runner, whole
@@ -133,7 +133,7 @@ def _measure_messages(times: int = 500) -> float:
     values, specs = np.ones(SMALL, np.float32), [{"tensor": 0, "shape": [SMALL], "strides": [1]}]
     named = Named(Group("user:op", "", "float32", 64), own=True)
     form = Form("torch", "user:op", "float32", [values], named, args=[], kwargs={"x": specs}, repeats=2)
-    program, said = Program(run=lambda: []), {"said": {"flags": "a=b"}, "ways": [], "threads": True, "calls": ["given"]}
+    said = {"said": {"flags": "a=b"}, "ways": [], "threads": True, "calls": ["given"]}
     begin = time.process_time()
     for number in range(1, times + 1):
         arrays: list[Any] = []
@@ -141,7 +141,7 @@ def _measure_messages(times: int = 500) -> float:
         judge.send(number, "build", body, arrays, dropped=number - 1)
         stranger.receive()[0].text.read(lambda x: x)
         stranger.send(number, "done", said)
-        judge.receive()[0].text.read(records.Described).claims.put_into(program)
+        program = judge.receive()[0].text.read(records.Described).make_program([])
         for _ in range(form.repeats):
             stranger.send(number, "done", {"outputs": [0, 1], "said": {}, "ways": []}, [values])
             heard, _ = judge.receive()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,12 @@ from tasks.catalogs import user_definitions
 from tasks.checks import audit
 from tasks.judge import verdict
 from tasks.model import Form, Group, Leaf, Misbehaviour, Placing, Program, Status, Unsupported, flags
-from tasks.model.kind import KIND_LIBRARY, OF_AUDIT
+from tasks.model.kind import KIND_FIRST, KIND_LIBRARY, OF_AUDIT
 from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.runner import Runner, whole
+from tasks.stranger.nursery import Nursery
+from tasks.stranger.proxy import Rooms, remote
+from tasks.stranger.serve import serve
 
 torch = pytest.importorskip("torch")
 
@@ -381,3 +384,77 @@ def test_sizes_may_be_refused() -> None:
 
     found, program = _found(kernel)
     assert not found and "not_reached=sizes,stream" in program.flags
+
+
+COUNTING = """
+import itertools
+import time
+import torch
+
+def right_for(calls, seconds=0.0):
+    count = itertools.count(1)
+    def kernel(x):
+        end = time.process_time() + seconds
+        while time.process_time() < end:
+            pass
+        return torch.softmax(x, -1) if next(count) <= calls else torch.zeros_like(x)
+    return kernel
+
+slow_forty, slow_sound = right_for(40, 0.003), right_for(10**6, 0.003)
+sixty, sound = right_for(60), right_for(10**6)
+"""
+
+
+@pytest.fixture
+def in_a_stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
+    """The rows of a kernel of `COUNTING` under forward with eight samples and then under the check, in one process of its own."""
+    (tmp_path / "counting.py").write_text(COUNTING)
+    (tmp_path / "exact.py").write_text("import torch\ndef softmax(x): return torch.softmax(x, -1)\n")
+    given = {"reference": "exact.py:softmax", "reference_framework": "torch", "inputs": {"x": [32, 129]}}
+    names = ("slow_forty", "slow_sound", "sixty", "sound")
+    kernels = [{"name": x, "kernel": f"counting.py:{x}"} | given for x in names]
+    text = json.dumps({"sources": [{"at": 0, "root": str(tmp_path), "modules": [], "kernels": kernels}]})
+    monkeypatch.setattr(user_definitions, "_told", [text])
+    backend = remote(Nursery(serve), Rooms(BackendSpec.parse("torch-cpu"), text))
+    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *step: None)
+
+    def judge(name: str) -> list[Row]:
+        groups = [Group(f"user:{name}", "", "float32", n, check=check) for check, n in (("forward", 8), ("audit", 1))]
+        asked = [whole(prepare(group, tmp_path)[1]) for group in groups]
+        return [dict(done.row.values()) for done in runner.run(asked)]
+
+    yield judge
+    runner.close()
+
+
+@pytest.mark.parametrize(("cheat", "twin", "slow"), [("slow_forty", "slow_sound", True), ("sixty", "sound", False)])
+def test_a_kernel_that_counts_its_calls_has_counted_those_of_other_checks(
+    cheat: str, twin: str, slow: bool, in_a_stranger: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seconds in ("SLOW_S", "REPEATS_S"):  # whatever else the machine has to do
+        monkeypatch.setattr(audit, seconds, 0.0 if slow else 1e9)
+    *forward, row = in_a_stranger(cheat)
+    assert [x["status"] for x in forward] == ["pass"] * 8
+    assert (row["status"], row["kind"]) == ("wrong", KIND_FIRST), row["error"]
+    *forward, row = in_a_stranger(twin)
+    assert row["status"] == "pass", row["error"]
+    calls = int(flags.of(row)["calls"])
+    assert (
+        calls <= 2 * 2 * len(forward) if slow else calls == audit.CALLS - 2 * len(forward) - 1
+    )  # a CPU has no streams
+
+
+@pytest.mark.parametrize(
+    ("sets", "first_us", "again_us", "kept"),
+    [
+        (3, 2000, 10, True),
+        (3, 2000, 1200, False),
+        (3, 400, 10, False),  # of three sets chance does so on a busy machine
+        (8, 400, 10, True),
+        (8, 200, 10, False),
+    ],
+)
+def test_few_sets_tell_less_of_what_is_kept_by_content(sets: int, first_us: int, again_us: int, kept: bool) -> None:
+    calls = audit._Calls(Program(run=list, placed=lambda arrays, placing: []), Form("torch", "user:op", "float32", []))
+    calls.counts = {k: [(0, 0, 1000 * first_us), (0, 0, 1000 * again_us)] for k in range(sets)}
+    assert calls.repeats_less is kept

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -279,16 +280,24 @@ def _read(x: Any) -> np.ndarray:
 
 def _watch(zones: _Zones) -> Any:
     """A dispatch mode that counts operations, and guards memory that is handed out unwritten."""
+    return _watch_class()(zones)
+
+
+@functools.cache
+def _watch_class() -> type[Any]:
+    """Made once: a class takes longer to make than a small kernel to run."""
 
     class Watch(dispatch_mode()):  # type: ignore[misc]
-        operations = 0
+        def __init__(self, zones: _Zones) -> None:
+            super().__init__()
+            self.operations, self._zones = 0, zones
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             self.operations += 1
             made, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
-            return zones.guard(made) if name in _UNWRITTEN and zones.fill is not None else made
+            return self._zones.guard(made) if name in _UNWRITTEN and self._zones.fill is not None else made
 
-    return Watch()
+    return Watch
 
 
 def _profile() -> Any:

@@ -7,6 +7,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,10 @@ def in_order(found: Callable[..., Any]) -> Callable[..., Any]:
     named."""
     if isinstance(found, np.ufunc):
         count = found.nin
+    elif isinstance(found, FunctionType) and not vars(
+        found
+    ):  # asked of every case: a signature takes as long as a small kernel
+        count = found.__code__.co_posonlyargcount
     else:
         try:
             kinds = [p.kind for p in inspect.signature(found).parameters.values()]
