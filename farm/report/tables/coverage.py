@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from farm.lake.columns import COLUMNS, KEY
@@ -182,10 +183,11 @@ def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
         groups = [pd.Series("all", index=rows.index, name="all", dtype="str")]
     judged = rows["status"].isin(JUDGED_STATUSES)
     weak = rows["weak"] & (rows["status"] == Status.PASS.value)
-    ones = pd.DataFrame({status: (rows["status"] == status).astype("int64") for status in STATUSES}, index=rows.index)
-    for name, which in (("weak", weak), ("beside", beside(rows)), ("apart", blameless(rows))):
-        ones[name] = which.astype("int64")
-    counts = ones.groupby(groups, observed=True, sort=True, dropna=False).sum()
+    codes = pd.Index(STATUSES).get_indexer(pd.Index(rows["status"]))
+    ones = {status: codes == number for number, status in enumerate(STATUSES)}
+    ones |= {"weak": weak.to_numpy(), "beside": beside(rows).to_numpy(), "apart": blameless(rows).to_numpy()}
+    told = pd.DataFrame(np.column_stack([*ones.values()]).astype("int64"), index=rows.index, columns=[*ones])
+    counts = told.groupby(groups, observed=True, sort=True, dropna=False).sum()
     if not keys and rows.empty:
         counts.loc["all"] = 0
     # A cell is weakly tested when it was run and all that came of it are passes of weak samples.
@@ -201,16 +203,25 @@ def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 def _rates(counts: pd.DataFrame) -> pd.DataFrame:
     """Sums and rates from the counts per status, ``weak``, ``beside``, ``apart`` and ``weak_cells``."""
-    table = counts.copy()
-    table["planned"] = table[list(STATUSES)].sum(axis=1)
-    table["valid"] = table["planned"] - table[NOT_VALID_STATUSES].sum(axis=1) - table["beside"] - table["apart"]
-    table["judged"] = table[JUDGED_STATUSES].sum(axis=1) - table["weak"] - table["apart"]
-    table["passed"] = table[PASSED_STATUSES].sum(axis=1) - table["weak"]
-    table["failed"] = table[FAILED_STATUSES].sum(axis=1) - table["apart"]
-    table["coverage"] = table["judged"] / table["valid"].where(table["valid"] > 0)
-    judged = table["judged"].where(table["judged"] > 0)
-    table["pass_rate"], table["imprecise_rate"] = table["passed"] / judged, table[Status.IMPRECISE.value] / judged
-    return table[[*COUNTS, "coverage", "pass_rate", "imprecise_rate", *STATUSES]]
+    # As arrays: a report asks for a dozen of these tables, of a few lines each.
+    n = {name: counts[name].to_numpy() for name in counts.columns}
+
+    def add(statuses: Sequence[str]) -> np.ndarray:
+        return sum((n[status] for status in statuses), np.zeros(len(counts), "int64"))
+
+    planned, judged = add(STATUSES), add(JUDGED_STATUSES) - n["weak"] - n["apart"]
+    valid, passed = planned - add(NOT_VALID_STATUSES) - n["beside"] - n["apart"], add(PASSED_STATUSES) - n["weak"]
+    failed = add(FAILED_STATUSES) - n["apart"]
+    kept = {name: n[name] for name in ("apart", "weak", "weak_cells")}
+    table = {"planned": planned, "valid": valid, "judged": judged, "passed": passed, "failed": failed, **kept}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rates = {
+            "coverage": np.where(valid > 0, judged / valid, np.nan),
+            "pass_rate": np.where(judged > 0, passed / judged, np.nan),
+            "imprecise_rate": np.where(judged > 0, n[Status.IMPRECISE.value] / judged, np.nan),
+        }
+    statuses = {status: n[status] for status in STATUSES}
+    return pd.DataFrame({name: table[name] for name in COUNTS} | rates | statuses, index=counts.index)
 
 
 def backends_of(inventory: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
@@ -258,7 +269,8 @@ def backend_order(vendor: str, name: str) -> tuple[Any, ...]:
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """The lines of a table as dicts by column name."""
-    return [dict(zip(map(str, line), line.values(), strict=True)) for line in table.to_dict("records")]
+    columns = {str(name): column.tolist() for name, column in table.items()}
+    return [dict(zip(columns, line, strict=True)) for line in zip(*columns.values(), strict=True)]
 
 
 def _worst(counts: pd.DataFrame) -> pd.Series:
