@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -76,6 +77,29 @@ def ready(rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
+Made = TypeVar("Made")
+
+
+def once_a_frame(make: Callable[..., Made]) -> Callable[..., Made]:
+    """A function of rows and of hashable arguments that works out once what is asked of the same `ready` rows again. Nobody changes what
+    it gives."""
+    kept: dict[int, dict[tuple[Hashable, ...], Made]] = {}
+
+    @functools.wraps(make)
+    def get(rows: pd.DataFrame, *asked: Hashable) -> Made:
+        if _READY.get(id(rows)) is not rows:
+            return make(rows, *asked)
+        if id(rows) not in kept:
+            kept[id(rows)] = {}
+            weakref.finalize(rows, kept.pop, id(rows), None)
+        of_frame = kept[id(rows)]
+        if asked not in of_frame:
+            of_frame[asked] = make(rows, *asked)
+        return of_frame[asked]
+
+    return get
+
+
 def severity(status: pd.Series) -> pd.Series:
     """Rank of statuses, 0 for the worst."""
     return status.map({name: rank for rank, name in enumerate(SEVERITY)}).astype("int64")
@@ -112,7 +136,7 @@ def coverage(
     unknown = [key for key in keys if key not in rows.columns]
     if unknown:
         raise ValueError(f"cannot group by {', '.join(unknown)}: not a column of the lake ({', '.join(rows.columns)})")
-    table = _count(rows, keys)
+    table = _count(rows, *keys).copy()
     if inventory is not None and "backend" in keys and set(keys) <= {"vendor", "backend"}:
         table = _with_inventory(table, rows, keys, inventory)
     return table
@@ -176,17 +200,26 @@ def count_built(rows: pd.DataFrame) -> pd.DataFrame:
     return table.assign(build_rate=table["built"] / tried.where(tried > 0))
 
 
-def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+@once_a_frame
+def _mark(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series, pd.Series]:
+    """Of `distinct` rows those that were run, what each counts as (0 or 1, by status and "weak", "beside", "apart"), which are
+    judged, and which are weak passes."""
     rows = rows[~rows["check"].isin(checks.where(runs=False))]
-    groups: list[Any] = [rows[key] for key in keys]
-    if not keys:
-        groups = [pd.Series("all", index=rows.index, name="all", dtype="str")]
     judged = rows["status"].isin(JUDGED_STATUSES)
     weak = rows["weak"] & (rows["status"] == Status.PASS.value)
     codes = pd.Index(STATUSES).get_indexer(pd.Index(rows["status"]))
     ones = {status: codes == number for number, status in enumerate(STATUSES)}
     ones |= {"weak": weak.to_numpy(), "beside": beside(rows).to_numpy(), "apart": blameless(rows).to_numpy()}
     told = pd.DataFrame(np.column_stack([*ones.values()]).astype("int64"), index=rows.index, columns=[*ones])
+    return rows, told, judged, weak
+
+
+@once_a_frame
+def _count(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
+    rows, told, judged, weak = _mark(rows)
+    groups: list[Any] = [rows[key] for key in keys]
+    if not keys:
+        groups = [pd.Series("all", index=rows.index, name="all", dtype="str")]
     counts = told.groupby(groups, observed=True, sort=True, dropna=False).sum()
     if not keys and rows.empty:
         counts.loc["all"] = 0
@@ -195,7 +228,7 @@ def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     tested = rows.loc[judged, cell_keys].assign(all_weak=weak[judged])
     all_weak = tested.groupby(cell_keys, observed=True, sort=False, dropna=False)["all_weak"].all()
     if keys:
-        weak_cells = all_weak.groupby(level=keys, sort=False, dropna=False).sum().reindex(counts.index, fill_value=0)
+        weak_cells = all_weak.groupby(level=[*keys], sort=False, dropna=False).sum().reindex(counts.index, fill_value=0)
     else:
         weak_cells = pd.Series(int(all_weak.sum()), index=counts.index)
     return _rates(counts.assign(weak_cells=weak_cells.astype("int64")))
@@ -286,7 +319,7 @@ def cell_matrix(rows: pd.DataFrame) -> pd.DataFrame:
     ``worst`` is the most severe status of the square, ``weakly_tested`` says that it has only passes of weak samples;
     the counts and rates are those of ``coverage``. ``cell_matrix(rows)["worst"].unstack()`` is op × backend.
     """
-    table = _count(distinct(rows), ["label", "backend"])
+    table = _count(distinct(rows), "label", "backend").copy()
     table.insert(0, "worst", _worst(table))
     table.insert(1, "weakly_tested", (table["judged"] == 0) & (table["weak"] > 0))
     return table
