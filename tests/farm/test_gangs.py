@@ -146,7 +146,7 @@ def killed_in_mid_job(
     return f"{process.returncode} {out}"
 
 
-@pytest.mark.nightly  # on every commit the next one loses a node in the midst of a case, and blames nobody either
+@pytest.mark.nightly  # on every commit test_cluster loses a node in the midst of a case, and blames nobody either
 @pytest.mark.parametrize("supervisors", [False, True])
 def test_a_gang_over_two_nodes_of_which_one_dies_blames_nobody(
     head: Cluster, two: dict[str, Any], tmp_path: Path, results: Path, supervisors: bool
@@ -162,6 +162,7 @@ def test_a_gang_over_two_nodes_of_which_one_dies_blames_nobody(
     assert "ranks=4" in set(frame["flags"]) <= {"ranks=4", "ranks=4 nodes=2"}
 
 
+@pytest.mark.nightly  # on every commit test_dispatch does so on a simulated cluster
 def test_a_gang_whose_devices_are_too_few_for_good_is_unavailable(
     head: Cluster, two: dict[str, Any], tmp_path: Path, results: Path
 ) -> None:
