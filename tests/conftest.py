@@ -33,7 +33,7 @@ sys.dont_write_bytecode = False
 #: compute and those that mostly wait (faults, heterogeneous, resume, cluster) in turn: whatever the processes are at, the processors
 #: have work.
 LONGEST = (
-    "minimise gangs planted_device faults planted_vendors resume client own_models heterogeneous rejudge minimise_checks cluster "
+    "minimise faults client planted_vendors resume planted_device own_models heterogeneous minimise_checks cluster "
     "reproduce collectives architectures docs lake user_config envs own_devices training canary own_autograd client_layouts awaited "
     "recipes double_backward first_reading bisect probing budget home findings_of_torch findings_folder pytest_plugin own_kernels "
     "localise determinism progress report"

@@ -77,7 +77,8 @@ def test_an_error_that_spoils_the_device_costs_its_own_case_and_is_shown_again(
     assert alone.returncode == 1 and "507015 in aten::gelu" in alone.stderr, alone.stdout + alone.stderr
 
 
-@pytest.mark.parametrize("how", [pytest.param("--ray", marks=pytest.mark.nightly), "--no-ray"])
+@pytest.mark.nightly  # on every commit test_dispatch does so on a simulated cluster, test_planted_vendors with the only device
+@pytest.mark.parametrize("how", ["--ray", "--no-ray"])
 def test_a_device_of_two_that_is_lost_in_mid_run_is_named_and_costs_no_case(
     how: str, machine: dict[str, str], tmp_path: Path, results: Path
 ) -> None:
