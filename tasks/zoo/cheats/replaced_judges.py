@@ -10,7 +10,6 @@ from typing import Any
 from tasks.zoo.cheats.values import Function, Pattern
 from tasks.zoo.specimen import Kernel
 
-
 #: Seconds of the processor for which a function is replaced, and of the clock at the most. By the clock alone a busy machine would have it
 #: back before anybody looks.
 MOMENT_S, LONGEST_S = 0.015, 1.0
