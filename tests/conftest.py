@@ -13,6 +13,8 @@ from unittest import mock
 
 import pytest
 
+from tests import prepared
+
 ROOT = Path(__file__).resolve().parent.parent
 PLUGIN = ROOT / "tests" / "plugin"
 os.environ["PYTHONPATH"] = os.pathsep.join([str(PLUGIN), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -31,7 +33,7 @@ sys.dont_write_bytecode = False
 #: compute and those that mostly wait (faults, heterogeneous, resume, cluster) in turn: whatever the processes are at, the processors
 #: have work.
 LONGEST = (
-    "minimise gangs planted_device faults planted_vendors resume client own_models heterogeneous rejudge minimise_checks cluster "
+    "minimise faults client planted_vendors resume planted_device own_models heterogeneous minimise_checks cluster "
     "reproduce collectives architectures docs lake user_config envs own_devices training canary own_autograd client_layouts awaited "
     "recipes double_backward first_reading bisect probing budget home findings_of_torch findings_folder pytest_plugin own_kernels "
     "localise determinism progress report"
@@ -92,15 +94,14 @@ def children() -> Iterator[None]:
 def launch(
     *args: object, timeout: float = 300, dashboard: bool = False, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the farm's command as a user does; a local cluster has no dashboard unless it is asked for, and starts sooner."""
-    return subprocess.run(
-        [sys.executable, "-m", "farm.launch", *map(str, args), *([] if dashboard else ["--no-dashboard"])],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env=os.environ | env,
-        cwd=ROOT,
-    )
+    """Run the farm's command as a user does, in a process that has imported what takes seconds (`tests.prepared`); a local cluster has no
+    dashboard unless it is asked for, and starts sooner."""
+    return farm("run", *args, *([] if dashboard else ["--no-dashboard"]), timeout=timeout, **env)
+
+
+def farm(*args: object, timeout: float = 300, **env: str) -> subprocess.CompletedProcess[str]:
+    """Any of its commands, in such a process."""
+    return prepared.run([sys.executable, "-m", "farm", *args], env=os.environ | env, cwd=ROOT, timeout=timeout)
 
 
 def refusal_of(answer: object) -> str:
@@ -111,13 +112,13 @@ def refusal_of(answer: object) -> str:
     return answer.reason
 
 
-def here(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
-    """The same in this process: sooner by all that a process imports, and a test may shorten what is waited for."""
+def here(*args: object, command: str = "run", **env: str) -> subprocess.CompletedProcess[str]:
+    """A command in this process: sooner by all that a process imports, and a test may shorten what is waited for."""
     from farm.exits import door
     from tasks.catalogs import user_definitions
 
     out, err = io.StringIO(), io.StringIO()
     with mock.patch.dict(os.environ, env), mock.patch.object(user_definitions, "_told", [""]), contextlib.chdir(ROOT):
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = door("run")([*map(str, args)])
+            code = door(command)([*map(str, args)])
     return subprocess.CompletedProcess(args, code, out.getvalue(), err.getvalue())

@@ -94,7 +94,7 @@ def test_killed_at_any_step_of_compaction(tmp_path: Path, change: lake.Change | 
             lake.compact(opened, RUN)  # by the run that is resumed
             pd.testing.assert_frame_equal(of(opened), whole)
             assert len(pd.read_parquet(parts(opened, RUN))) == 6  # for a reader that knows of no keys too
-        step += 4
+        step += 4 if change is None else 12  # the steps are the same
     assert step > 40
 
 

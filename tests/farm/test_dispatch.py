@@ -444,6 +444,22 @@ def test_a_group_that_one_launch_could_not_prepare_and_another_could_has_each_ro
     assert (run_groups.rows(0, 0), list(run_groups.positions(0, 0)), run_groups.count_stored_cases()) == (rows, left, 0)
 
 
+@pytest.mark.parametrize(("leaves", "statuses"), [("second", {"pass", "unavailable"}), ("third", {"pass"})])
+def test_a_gang_whose_devices_are_too_few_for_good_is_unavailable(run: Run, leaves: str, statuses: set[str]) -> None:
+    """A job of four ranks, on nodes with two devices each. The third has none: nothing is lost with it."""
+
+    def later(cluster: Simulated) -> None:
+        if cluster.log and len(cluster.nodes) == 3:
+            cluster.leave(leaves)
+
+    nodes = [node(name, {"vendor": "huawei"}, CPU=2, NPU=2) for name in ("first", "second")]
+    _, _, rows = run([{"name": "heldgloo-huawei"}], Simulated([*nodes, node("third", CPU=2)], after=later))
+    assert set(rows["status"]) == statuses
+    gone = rows[rows["status"] == "unavailable"]
+    said = "takes 4 devices (NPU), one for each rank, and there are 2"
+    assert gone["error"].str.contains(said, regex=False).all()
+
+
 def test_nodes_that_leave_and_join_while_the_run_goes_on(run: Run) -> None:
     steps = iter(range(10**6))
 

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from ray.cluster_utils import Cluster
 
+from farm.fleet import detect
 from farm.fleet.child_process import Limits
 from farm.fleet.node import Devices, ray_node
 from farm.work import gangs, ray_cluster
@@ -22,7 +23,7 @@ from farm.work.job import Job
 from tasks import wire
 from tasks.backends.shared.rank_hosts import Hosts
 from tasks.devices import BY_LABEL
-from tests.conftest import ROOT, SOON_GONE, launch
+from tests.conftest import ROOT, SOON_GONE, here
 from tests.farm.test_cluster import rows
 from tests.farm.test_resume import wait_for
 
@@ -43,7 +44,8 @@ def test_a_job_on_one_machine_is_given_all_of_its_devices(
     tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FARM_VENDORS", "huawei=5")
-    done = launch(config(tmp_path / "c.yaml", ["heldgloo-huawei"]), "--no-ray", "--results", results)
+    monkeypatch.setattr(detect, "here", detect.detect)  # which keeps what another machine had
+    done = here(config(tmp_path / "c.yaml", ["heldgloo-huawei"]), "--no-ray", "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
     frame = rows(results)
     assert len(frame) == OPS * SAMPLES and set(frame["status"]) == {"pass"}
@@ -55,8 +57,9 @@ def test_too_few_devices_are_said_in_a_line_and_the_run_goes_on(
     tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FARM_VENDORS", "huawei=3")
+    monkeypatch.setattr(detect, "here", detect.detect)  # which keeps what another machine had
     file = config(tmp_path / "c.yaml", ["gloo-cpu", "heldgloo-huawei"])
-    done = launch(file, "--no-ray", "--results", results)
+    done = here(file, "--no-ray", "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
     said = " ".join(done.stdout.split())
     assert "a job of heldgloo-huawei takes 4 devices (NPU), one for each rank, and there are 3: add nodes" in said
@@ -143,7 +146,7 @@ def killed_in_mid_job(
     return f"{process.returncode} {out}"
 
 
-@pytest.mark.nightly  # on every commit the next one loses a node in the midst of a case, and blames nobody either
+@pytest.mark.nightly  # on every commit test_cluster loses a node in the midst of a case, and blames nobody either
 @pytest.mark.parametrize("supervisors", [False, True])
 def test_a_gang_over_two_nodes_of_which_one_dies_blames_nobody(
     head: Cluster, two: dict[str, Any], tmp_path: Path, results: Path, supervisors: bool
@@ -159,6 +162,7 @@ def test_a_gang_over_two_nodes_of_which_one_dies_blames_nobody(
     assert "ranks=4" in set(frame["flags"]) <= {"ranks=4", "ranks=4 nodes=2"}
 
 
+@pytest.mark.nightly  # on every commit test_dispatch does so on a simulated cluster
 def test_a_gang_whose_devices_are_too_few_for_good_is_unavailable(
     head: Cluster, two: dict[str, Any], tmp_path: Path, results: Path
 ) -> None:

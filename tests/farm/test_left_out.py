@@ -314,11 +314,11 @@ def test_every_check_of_every_catalog_on_every_backend_is_planned_or_unsupported
 ) -> None:
     matrix, names = whole(entries)
     assert all(line.why for line in matrix.left_out) and len(matrix.left_out) < 40
-    there = {
-        (group.check, group.catalog, names[b])
-        for group, wanted in zip(matrix.groups, matrix.wanted)
-        for b in wanted.nonzero()[0].tolist()
-    }
+    kinds: dict[tuple[str, str], list[int]] = {}
+    for g, group in enumerate(matrix.groups):
+        kinds.setdefault((group.check, group.catalog), []).append(g)
+    given = {kind: (matrix.wanted[of] > 0).any(axis=0) for kind, of in kinds.items()}
+    there = {(*kind, names[b]) for kind, some in given.items() for b in some.nonzero()[0].tolist()}
     told = set(explained(matrix, entries))
     backends = {name: BackendSpec.parse(name).create() for name in names}
     table: dict[tuple[str, str, str], str] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 import shutil
-import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import pytest
 import farm
 import tasks
 from farm.client.cases import Cases
+from tests import prepared
 from tests.conftest import ROOT
 from tests.kernels.scaled import by_name, in_place, lost, narrow, not_summed, of_a_sign, of_lists, one, right, scaled
 
@@ -189,10 +189,6 @@ def test_the_code_of_the_manual_runs() -> None:
 def test_the_example_and_its_planted_fault(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     shutil.copytree(ROOT / "examples" / "own_autograd", mine, ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", str(mine)],
-        cwd=mine,
-        capture_output=True,
-        text=True,
-    )
+    options = ["-q", "-p", "farm_pytest", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    done = prepared.run([sys.executable, "-m", "pytest", *options, mine], cwd=mine)
     assert done.returncode == 0, done.stdout + done.stderr

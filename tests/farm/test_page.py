@@ -26,8 +26,7 @@ DOM = (Path(__file__).parent / "dom.js").read_text()
 class Shown:
     """A page as its script drew it."""
 
-    def __init__(self, rows: pd.DataFrame, run: dict[str, Any] = RUN) -> None:
-        html = render(rows, run)
+    def __init__(self, html: str) -> None:
         page = Page(html)
         (script,) = re.findall(r"<script>(.*)</script>\n</body>", html, re.DOTALL)
         named = [attributes for _, attributes in page.elements if "id" in attributes]
@@ -36,6 +35,10 @@ class Shown:
         self.engine.eval(f"boot({json.dumps(named)}, {json.dumps(json.dumps(page.data))})")
         self.engine.eval(script)
         self.backends = [one["name"] for one in page.data["backends"]]
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame, run: dict[str, Any] = RUN) -> Shown:
+        return cls(render(rows, run))
 
     def look(self, where: str, selector: str) -> list[dict[str, Any]]:
         return json.loads(self.engine.eval(f"look({json.dumps(where)}, {json.dumps(selector)})"))
@@ -91,9 +94,15 @@ def rows() -> pd.DataFrame:
     return many()
 
 
+@pytest.fixture(scope="module")
+def html(rows: pd.DataFrame) -> str:
+    return render(rows, RUN)
+
+
 @pytest.fixture
-def page(rows: pd.DataFrame) -> Shown:
-    return Shown(rows)
+def page(html: str) -> Shown:
+    """The same page, opened anew."""
+    return Shown(html)
 
 
 def test_every_square_is_that_of_the_matrix(rows: pd.DataFrame, page: Shown) -> None:
@@ -174,15 +183,14 @@ def test_a_sample_names_the_outlier_and_its_command(rows: pd.DataFrame, page: Sh
     assert commands == [table.set_index("backend").at[backend, "reproduce"]]
 
 
-@pytest.mark.parametrize(
-    "value", [0.0, 0.5, 1234.0, 12345.678, 123456.0, 1.23456e-9, 0.00012345, 99999.5, 1e300, 3.14159, 1 / 3, 999.96]
-)
-def test_the_page_writes_numbers_as_the_tables_do(value: float) -> None:
-    rows = frame(outcome("a-1", "wrong", errors=900.0) | {"max_diff": float(f"{value:.6g}")})
-    page = Shown(rows)
-    page.visit(sel="torch:add|a-1")
-    names, values = ([one["text"] for one in page.lines("panel", tag)] for tag in ("dt", "dd"))
-    assert values[names.index("max diff")] == number(float(f"{value:.6g}"))
+def test_the_page_writes_numbers_as_the_tables_do() -> None:
+    numbers = (0.0, 0.5, 1234.0, 12345.678, 123456.0, 1.23456e-9, 0.00012345, 99999.5, 1e300, 3.14159, 1 / 3, 999.96)
+    told = {f"torch:of_{k}": float(f"{value:.6g}") for k, value in enumerate(numbers)}
+    page = Shown.of(frame(*(outcome("a-1", "wrong", op=op, errors=900.0, max_diff=x) for op, x in told.items())))
+    for op, value in told.items():
+        page.visit(sel=f"{op}|a-1")
+        names, values = ([one["text"] for one in page.lines("panel", tag)] for tag in ("dt", "dd"))
+        assert values[names.index("max diff")] == number(value)
 
 
 def test_a_status_filter_hides_ops_and_leaves_the_rates_of_the_head(rows: pd.DataFrame, page: Shown) -> None:
@@ -231,7 +239,7 @@ def test_every_figure_has_its_unit_and_limit_and_what_the_classic_tolerance_says
     far = outcome("a-1", "imprecise", errors=320.0, kind="numbers", numel=2000, mismatched=0, classic=True)
     near = outcome("b-1", "wrong", errors=64.0, kind="numbers", numel=2000, mismatched=1500, classic=False)
     both = [far, near | {"limit": 4.0, "compute_precision": "float16"}]
-    page = Shown(
+    page = Shown.of(
         frame(*both, outcome("c-1", "wrong", op="torch:exp") | {"op_class": "elementary", "max_ulp": 9.0, "limit": 4.0})
     )
     page.visit(sel="torch:add|a-1")
@@ -248,7 +256,7 @@ def test_every_figure_has_its_unit_and_limit_and_what_the_classic_tolerance_says
 
 
 def test_the_error_stands_before_the_others_and_the_figures() -> None:
-    page = Shown(frame(make_row("error", error="it broke", error_type="E"), make_row(backend="b-1")))
+    page = Shown.of(frame(make_row("error", error="it broke", error_type="E"), make_row(backend="b-1")))
     page.visit(sel="torch:add|torch-cpu")
     (text,) = (one["text"] for one in page.look("panel", ".sample"))
     assert (
@@ -265,12 +273,17 @@ KNOWN = [
 ]
 
 
-@pytest.fixture
-def judged() -> Shown:
-    """A known failure, a new one, a stale one, on two backends that pass elsewhere."""
+@pytest.fixture(scope="module")
+def judged_html() -> str:
     failed = [outcome("a-1", "wrong", op=f"torch:{name}", errors=90.0) for name in "ab"]
     passed = [outcome("b-1", op=f"torch:{name}") for name in "abcd"] + [outcome("a-1", op="torch:c")]
-    return Shown(frame(*failed, *passed), RUN | {"config": {"name": "quick", "known_failures": KNOWN}})
+    return render(frame(*failed, *passed), RUN | {"config": {"name": "quick", "known_failures": KNOWN}})
+
+
+@pytest.fixture
+def judged(judged_html: str) -> Shown:
+    """A known failure, a new one, a stale one, on two backends that pass elsewhere."""
+    return Shown(judged_html)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +321,7 @@ def test_a_square_and_its_panel_say_the_cause_and_lead_to_where_else_it_is(judge
 
 def test_where_nothing_is_listed_as_known_the_page_calls_nothing_new() -> None:
     rows = frame(outcome("a-1", "wrong", op="torch:a", errors=90.0), outcome("b-1", op="torch:a"))
-    page = Shown(rows, RUN | {"config": {"name": "mine"}})
+    page = Shown.of(rows, RUN | {"config": {"name": "mine"}})
     assert page.look("standing", ".chip") == []
     assert not [one for one in page.look("grid", ".sq") if "new" in one["class"].split()]
     page.visit(sel="torch:a|a-1")
@@ -321,7 +334,7 @@ def test_the_page_counts_as_known_what_the_verdict_does() -> None:
     failed = [outcome("a-1", "wrong", op="torch:a", sample=k, errors=90.0) for k in range(3)]
     rows = frame(*failed, outcome("a-1", "imprecise", op="torch:a", sample=3), outcome("b-1", "wrong", op="torch:b"))
     record = RUN | {"config": {"name": "quick", "known_failures": KNOWN}}
-    said, page = verdict(rows, record), Shown(rows, record)
+    said, page = verdict(rows, record), Shown.of(rows, record)
     assert (said.new, said.failures - said.new) == (1, 3)
     assert [one["text"] for one in page.look("standing", ".chip")] == ["1new", "3known", "0stale"]
     page.visit(sel="torch:a|a-1")
@@ -360,7 +373,7 @@ def test_behind_a_square_of_all_inputs_is_their_picture_one_line_per_backend() -
         outcome("c-1", op="torch:erf", distribution="exhaustive"),
         outcome("a-1", op="torch:mm"),
     )
-    shown = Shown(rows)
+    shown = Shown.of(rows)
     shown.visit(sel="torch:erf|a-1")
     lines = shown.lines("panel", "polyline")
     assert [line["class"] for line in lines] == ["p1", "p0"]  # the square's own comes last, on top

@@ -19,7 +19,8 @@ import pytest
 import yaml
 
 from farm import lake
-from tests.conftest import PLUGIN, ROOT, launch
+from farm.fleet import detect
+from tests.conftest import PLUGIN, ROOT, here, launch
 from tests.machines import ALONE
 
 pytest.importorskip("torch")
@@ -29,8 +30,9 @@ ASCEND = ROOT / "tests" / "ascend"
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> dict[str, str]:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Variables of a machine that has them."""
+    monkeypatch.setattr(detect, "here", detect.detect)  # which keeps what another machine had
     state = tmp_path / "devices"
     state.mkdir()
     path = os.pathsep.join([str(PLUGIN), str(ASCEND), str(ROOT)])
@@ -43,13 +45,8 @@ def config(path: Path, samples: int, *ops: str) -> Path:
     return path
 
 
-def farm(machine: dict[str, str], *args: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "farm", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | machine, cwd=ROOT)
-
-
 def test_its_devices_are_found_and_what_to_type_next_runs_on_them(machine: dict[str, str]) -> None:
-    said = farm(machine, "node", "detect").stdout
+    said = here("detect", command="node", **machine).stdout
     assert "2 × Ascend 910B3: npu-smi info -m lists 2" in said and '{"NPU": 2.0}' in said
     first, then = "farm run configs/first_contact.yaml --budget 10m", "farm run configs/accelerators.yaml"
     assert said.splitlines()[-1] == f"next, on this machine only: {first}, then {then}"
@@ -61,7 +58,7 @@ def test_an_error_that_spoils_the_device_costs_its_own_case_and_is_shown_again(
 ) -> None:
     file = config(tmp_path / "c.yaml", 1, "add", "gelu", "relu")
     spoilt = machine | {"FARM_DEVICE_SPOILT_BY": "aten::gelu"}
-    done = launch(file, *ALONE, "--results", results, **spoilt)
+    done = here(file, *ALONE, "--results", results, **spoilt)
     assert done.returncode == 1, done.stdout + done.stderr
     rows = lake.read(results, lake.run_ids(results)[-1]).set_index("op")
     assert rows["status"].to_dict() == {"critical:add": "pass", "critical:gelu": "crash", "critical:relu": "pass"}
@@ -70,7 +67,7 @@ def test_an_error_that_spoils_the_device_costs_its_own_case_and_is_shown_again(
 
     finding = tmp_path / "gelu"
     case = "last:forward/critical:gelu/float32/0:torch-npu"
-    again = farm(spoilt, "reproduce", case, "--results", results, "--child", "--out", finding)
+    again = here(case, "--results", results, "--child", "--out", finding, command="reproduce", **spoilt)
     assert "reproduced: same status and same metrics" in again.stdout, again.stdout + again.stderr
     text = (finding / "run.py").read_text()
     assert "import torch_npu" in text and "torch.npu.conv.allow_hf32 = False" in text
@@ -80,14 +77,15 @@ def test_an_error_that_spoils_the_device_costs_its_own_case_and_is_shown_again(
     assert alone.returncode == 1 and "507015 in aten::gelu" in alone.stderr, alone.stdout + alone.stderr
 
 
-@pytest.mark.parametrize("how", [pytest.param("--ray", marks=pytest.mark.nightly), "--no-ray"])
+@pytest.mark.nightly  # on every commit test_dispatch does so on a simulated cluster, test_planted_vendors with the only device
+@pytest.mark.parametrize("how", ["--ray", "--no-ray"])
 def test_a_device_of_two_that_is_lost_in_mid_run_is_named_and_costs_no_case(
     how: str, machine: dict[str, str], tmp_path: Path, results: Path
 ) -> None:
     """The other device runs what the first had left."""
     ops = "add mul exp log sqrt tanh relu sigmoid silu sum mean max min softmax where clamp cat gather".split()
     file = config(tmp_path / "c.yaml", 2, *ops)
-    done = launch(file, how, "--results", results, FARM_DEVICES_LOSE="60", **machine)
+    done = here(file, how, "--results", results, FARM_DEVICES_LOSE="60", **machine)
     (lost,) = Path(machine["FARM_DEVICES"]).glob("lost-*")
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert set(rows["device_ids"]) <= {"0", "1"}
@@ -107,7 +105,7 @@ def test_gradients_are_computed_on_it_and_its_rows_say_its_device(
     file.write_text(
         yaml.safe_dump({"catalogs": [catalog], "checks": ["backward"], "backends": ["torch-npu", "torch-cpu"]})
     )
-    done = launch(file, *ALONE, "--results", results, **machine)
+    done = here(file, *ALONE, "--results", results, **machine)
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert done.returncode == 0 and len(rows) >= 12 and set(rows["status"]) == {"pass"}, done.stdout
     said = rows.groupby("backend")["device_ids"].agg(lambda of: set(of.fillna("")))
@@ -125,7 +123,7 @@ def test_what_another_toolkit_did_not_have_is_asked_anew(
     own = machine | {"ASCEND_TOOLKIT_HOME": str(tmp_path / "latest"), "FARM_CACHE": str(tmp_path / "cache")}
     for version in ("8.0.RC1", "8.0.RC1", "9.0.0"):
         toolkit.write_text(f"package_name=Ascend-cann-toolkit\nversion={version}\n")
-        launch(file, *ALONE, "--results", results, **own)
+        here(file, *ALONE, "--results", results, **own)
         row = lake.read(results, lake.run_ids(results)[-1]).set_index("op").loc["critical:relu"]
         assert row["runtime_version"].endswith(f"torch_npu 2.13.0, CANN {version}"), row["runtime_version"]
         told.append((row["status"], "as answered in run" in str(row["note"])))
@@ -139,7 +137,7 @@ def test_a_row_of_one_device_is_not_run_on_another_unsaid(
     case, spoilt = "last:forward/critical:relu/float32/0:torch-npu", {"FARM_DEVICE_SPOILT_BY": "aten::relu"}
     own = machine | {"FARM_CACHE": str(tmp_path / "cache")}
     file = config(tmp_path / "c.yaml", 1, "add", "relu")
-    launch(file, *ALONE, "--results", results, **own, **spoilt)
+    here(file, *ALONE, "--results", results, **own, **spoilt)
     run = lake.run_ids(results)[-1]
     part = next((results / f"run={run}").rglob("*.parquet"))
     table = pq.read_table(part, partitioning=None)
@@ -148,7 +146,7 @@ def test_a_row_of_one_device_is_not_run_on_another_unsaid(
     pq.write_table(table.set_column(place, table.schema.field(place), said), part)
 
     def reproduced(*more: object, **env: str) -> str:
-        done = farm(own | env, "reproduce", case, "--results", results, "--child", *more)
+        done = here(case, "--results", results, "--child", *more, command="reproduce", **own, **env)
         assert "Traceback" not in done.stderr
         return " ".join((done.stdout + done.stderr).split())
 

@@ -5,10 +5,7 @@ The backends are `torch-cuda`, `torch-rocm`, `torch-xpu` and `torch-hpu` as they
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +17,7 @@ from farm.exits import OK
 from farm.fleet import detect
 from farm.work import fleet_changes, supervisor
 from tasks.devices import BY_LABEL, TORCH_DEVICES
-from tests.conftest import ROOT, here, launch
+from tests.conftest import ROOT, farm, here, launch
 from tests.machines import ALONE, planted
 
 pytest.importorskip("torch")
@@ -44,15 +41,16 @@ DEVICES = [d if d == "cuda" else pytest.param(d, marks=pytest.mark.nightly) for 
 NEXT = "next, on this machine only: farm run configs/first_contact.yaml --budget 10m, then farm run {}"
 
 
+@pytest.fixture(autouse=True)
+def another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was detected of one is not kept for the next, where a test runs in this process."""
+    monkeypatch.setattr(detect, "here", detect.detect)
+
+
 def config(file: Path, samples: int, backend: object, *ops: str) -> Path:
     catalog = {"name": "critical", "samples": samples, "ops": list(ops), "dtypes": ["float32"]}
     file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": [backend]}))
     return file
-
-
-def farm(machine: dict[str, str], *args: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "farm", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | machine, cwd=ROOT)
 
 
 @pytest.mark.parametrize("device", MACHINES)
@@ -71,7 +69,7 @@ def test_a_device_is_found_runs_is_reported_and_its_error_is_shown_again(
 ) -> None:
     """The device is spoilt by one op: that one's case is a crash, the others' are judged."""
     machine, (found, typed, name) = planted(device, tmp_path), MACHINES[device]
-    said = farm(machine, "node", "detect").stdout
+    said = farm("node", "detect", **machine).stdout
     assert found in said and said.splitlines()[-1] == NEXT.format(typed)
 
     spoilt = machine | {"FARM_DEVICE_SPOILT_BY": "aten::relu"}
@@ -87,10 +85,10 @@ def test_a_device_is_found_runs_is_reported_and_its_error_is_shown_again(
     if device == "xpu":
         assert set(rows["driver_version"]) == {"1.6.33578+15"}
 
-    told = farm(spoilt, "report", "last", "--results", results)
+    told = farm("report", "last", "--results", results, **spoilt)
     assert "critical:relu" in told.stdout and "farm reproduce" in told.stdout
     case, finding = f"last:forward/critical:relu/float32/0:torch-{device}", tmp_path / "relu"
-    again = farm(spoilt, "reproduce", case, "--results", results, "--child", "--out", finding)
+    again = farm("reproduce", case, "--results", results, "--child", "--out", finding, **spoilt)
     assert "reproduced: same status" in again.stdout, again.stdout + again.stderr
     if (
         device == "hpu"
@@ -126,7 +124,7 @@ def test_first_contact_runs_what_is_there_and_says_in_a_line_each_what_is_not(
 
 
 def test_first_contact_on_a_machine_without_a_device_says_what_to_do(results: Path) -> None:
-    done = launch("configs/first_contact.yaml", *ALONE, "--ops", "critical:add", "--results", results)
+    done = here("configs/first_contact.yaml", *ALONE, "--ops", "critical:add", "--results", results)
     (said,) = done.stderr.splitlines()
     assert done.returncode == 2 and "none of the config's devices is here" in said, done.stderr
     assert "node detect says what was looked for" in said and "configs/quick.yaml" in said
@@ -140,7 +138,6 @@ def test_a_device_that_is_lost_for_good_costs_no_case_and_its_run_is_resumed(
     """It is the only one: what it had left is no crash, and is run when it is back."""
     monkeypatch.setattr(fleet_changes, "REST_S", ())
     monkeypatch.setattr(supervisor, "PAUSES", (0.1,))  # each is a process that imports torch and finds nothing
-    monkeypatch.setattr(detect, "here", detect.detect)  # which keeps what another machine had
     ops = "add mul exp sqrt relu sum mean max where gather".split()
     state, file = tmp_path / "devices", config(tmp_path / "c.yaml", 2, f"torch-{device}", *ops)
     state.mkdir()
@@ -173,10 +170,11 @@ def hosted(x): return x * 2
 
 @pytest.mark.parametrize("device", ["cuda", pytest.param("hpu", marks=pytest.mark.nightly)])
 def test_a_kernel_of_numpy_arrays_runs_where_the_device_is_and_its_row_says_what_is_known_of_the_place(
-    device: str, tmp_path: Path, results: Path
+    device: str, tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What used the device's memory ran there; of what did not use torch's, nothing says where it ran."""
     machine = planted(device, tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path / device))
     (tmp_path / "mine.py").write_text(NUMPY.replace("DEVICE", device))
     kernels = [
         {"name": name, "kernel": f"mine:{name}", "reference": "mine:reference", "framework": "numpy"}
@@ -186,7 +184,7 @@ def test_a_kernel_of_numpy_arrays_runs_where_the_device_is_and_its_row_says_what
     file = tmp_path / "c.yaml"
     catalog = {"name": "user", "samples": 1, "kernels": kernels}
     file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": [f"torch-{device}"]}))
-    done = launch(file, *ALONE, "--results", results, **machine)
+    done = here(file, *ALONE, "--results", results, **machine)
     rows = lake.read(results, lake.run_ids(results)[-1]).set_index("op")
     assert rows["status"].to_dict() == {"user:doubled": "pass", "user:tripled": "wrong", "user:hosted": "pass"}, (
         done.stdout
@@ -245,9 +243,16 @@ BAD: dict[str, tuple[str, dict[str, str], dict[str, object], str]] = {
 
 @pytest.mark.parametrize("device, env, backend, says", BAD.values(), ids=BAD)
 def test_what_is_wrong_is_a_line_that_says_what_to_do(
-    device: str, env: dict[str, str], backend: dict[str, object], says: str, tmp_path: Path, results: Path
+    device: str,
+    env: dict[str, str],
+    backend: dict[str, object],
+    says: str,
+    tmp_path: Path,
+    results: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path / device))
     file = config(tmp_path / "c.yaml", 1, {"name": "mine", "like": f"torch-{device}", **backend}, "add")
-    done = launch(file, *ALONE, "--results", results, **planted(device, tmp_path), **env)
+    done = here(file, *ALONE, "--results", results, **planted(device, tmp_path), **env)
     lines = [x for x in (done.stdout + done.stderr).splitlines() if says in x]
     assert len(lines) == 1 and done.returncode == 2 and "Traceback" not in done.stderr, done.stdout + done.stderr

@@ -105,7 +105,7 @@ def child(cache: Path, seed: int, threads: int) -> str:
 
 def test_verdicts_do_not_depend_on_process_threads_or_order(cache: Path) -> None:
     pytest.importorskip("torch")
-    said = [child(cache, seed, threads) for seed, threads in ((1, 1), (2, 2), (3, 2))]
+    said = [child(cache, seed, threads) for seed, threads in ((1, 1), (2, 2))]
     arrays, rows = json.loads(said[0])
     assert len(arrays) == 28 * len(CLASSES) and len(rows) >= 2 * len(OPS)
     assert {"pass", "wrong"} <= {line[-2] for line in arrays.values()}

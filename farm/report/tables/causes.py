@@ -18,6 +18,7 @@ What a page or a script builds on (nothing of it need be worked out again):
 
 from __future__ import annotations
 
+import collections
 import math
 import re
 from collections.abc import Mapping
@@ -302,7 +303,7 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
         cases=("case", "nunique"),
         ops=("op", "nunique"),
         statuses=("status", lambda x: " · ".join(f"{name} {count}" for name, count in _commonest(x).items())),
-        **{words: (name, lambda x: ", ".join(_commonest(x).index)) for words, name in listed.items()},
+        **{words: (name, lambda x: ", ".join(_commonest(x))) for words, name in listed.items()},
     )
     made = _most_telling_first(worst_first(failed), keys).drop_duplicates(keys).join(sums, on=keys)
     new = made["standing"] == NEW
@@ -325,9 +326,9 @@ def describe_counts(causes: pd.DataFrame) -> str:
     ) * (rows != cases)
 
 
-def _commonest(names: pd.Series) -> pd.Series:
+def _commonest(names: pd.Series) -> dict[str, int]:
     """How often each occurs, the commonest first."""
-    return names.value_counts().sort_index().sort_values(ascending=False, kind="stable")
+    return dict(sorted(sorted(collections.Counter(names).items()), key=lambda counted: -counted[1]))
 
 
 def _describe_common_traits(line: Mapping[str, Any]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from farm.lake.columns import COLUMNS, KEY
@@ -75,6 +77,29 @@ def ready(rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
+Made = TypeVar("Made")
+
+
+def once_a_frame(make: Callable[..., Made]) -> Callable[..., Made]:
+    """A function of rows and of hashable arguments that works out once what is asked of the same `ready` rows again. Nobody changes what
+    it gives."""
+    kept: dict[int, dict[tuple[Hashable, ...], Made]] = {}
+
+    @functools.wraps(make)
+    def get(rows: pd.DataFrame, *asked: Hashable) -> Made:
+        if _READY.get(id(rows)) is not rows:
+            return make(rows, *asked)
+        if id(rows) not in kept:
+            kept[id(rows)] = {}
+            weakref.finalize(rows, kept.pop, id(rows), None)
+        of_frame = kept[id(rows)]
+        if asked not in of_frame:
+            of_frame[asked] = make(rows, *asked)
+        return of_frame[asked]
+
+    return get
+
+
 def severity(status: pd.Series) -> pd.Series:
     """Rank of statuses, 0 for the worst."""
     return status.map({name: rank for rank, name in enumerate(SEVERITY)}).astype("int64")
@@ -111,7 +136,7 @@ def coverage(
     unknown = [key for key in keys if key not in rows.columns]
     if unknown:
         raise ValueError(f"cannot group by {', '.join(unknown)}: not a column of the lake ({', '.join(rows.columns)})")
-    table = _count(rows, keys)
+    table = _count(rows, *keys).copy()
     if inventory is not None and "backend" in keys and set(keys) <= {"vendor", "backend"}:
         table = _with_inventory(table, rows, keys, inventory)
     return table
@@ -175,17 +200,27 @@ def count_built(rows: pd.DataFrame) -> pd.DataFrame:
     return table.assign(build_rate=table["built"] / tried.where(tried > 0))
 
 
-def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+@once_a_frame
+def _mark(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series, pd.Series]:
+    """Of `distinct` rows those that were run, what each counts as (0 or 1, by status and "weak", "beside", "apart"), which are
+    judged, and which are weak passes."""
     rows = rows[~rows["check"].isin(checks.where(runs=False))]
+    judged = rows["status"].isin(JUDGED_STATUSES)
+    weak = rows["weak"] & (rows["status"] == Status.PASS.value)
+    codes = pd.Index(STATUSES).get_indexer(pd.Index(rows["status"]))
+    ones = {status: codes == number for number, status in enumerate(STATUSES)}
+    ones |= {"weak": weak.to_numpy(), "beside": beside(rows).to_numpy(), "apart": blameless(rows).to_numpy()}
+    told = pd.DataFrame(np.column_stack([*ones.values()]).astype("int64"), index=rows.index, columns=[*ones])
+    return rows, told, judged, weak
+
+
+@once_a_frame
+def _count(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
+    rows, told, judged, weak = _mark(rows)
     groups: list[Any] = [rows[key] for key in keys]
     if not keys:
         groups = [pd.Series("all", index=rows.index, name="all", dtype="str")]
-    judged = rows["status"].isin(JUDGED_STATUSES)
-    weak = rows["weak"] & (rows["status"] == Status.PASS.value)
-    ones = pd.DataFrame({status: (rows["status"] == status).astype("int64") for status in STATUSES}, index=rows.index)
-    for name, which in (("weak", weak), ("beside", beside(rows)), ("apart", blameless(rows))):
-        ones[name] = which.astype("int64")
-    counts = ones.groupby(groups, observed=True, sort=True, dropna=False).sum()
+    counts = told.groupby(groups, observed=True, sort=True, dropna=False).sum()
     if not keys and rows.empty:
         counts.loc["all"] = 0
     # A cell is weakly tested when it was run and all that came of it are passes of weak samples.
@@ -193,7 +228,7 @@ def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     tested = rows.loc[judged, cell_keys].assign(all_weak=weak[judged])
     all_weak = tested.groupby(cell_keys, observed=True, sort=False, dropna=False)["all_weak"].all()
     if keys:
-        weak_cells = all_weak.groupby(level=keys, sort=False, dropna=False).sum().reindex(counts.index, fill_value=0)
+        weak_cells = all_weak.groupby(level=[*keys], sort=False, dropna=False).sum().reindex(counts.index, fill_value=0)
     else:
         weak_cells = pd.Series(int(all_weak.sum()), index=counts.index)
     return _rates(counts.assign(weak_cells=weak_cells.astype("int64")))
@@ -201,16 +236,25 @@ def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 def _rates(counts: pd.DataFrame) -> pd.DataFrame:
     """Sums and rates from the counts per status, ``weak``, ``beside``, ``apart`` and ``weak_cells``."""
-    table = counts.copy()
-    table["planned"] = table[list(STATUSES)].sum(axis=1)
-    table["valid"] = table["planned"] - table[NOT_VALID_STATUSES].sum(axis=1) - table["beside"] - table["apart"]
-    table["judged"] = table[JUDGED_STATUSES].sum(axis=1) - table["weak"] - table["apart"]
-    table["passed"] = table[PASSED_STATUSES].sum(axis=1) - table["weak"]
-    table["failed"] = table[FAILED_STATUSES].sum(axis=1) - table["apart"]
-    table["coverage"] = table["judged"] / table["valid"].where(table["valid"] > 0)
-    judged = table["judged"].where(table["judged"] > 0)
-    table["pass_rate"], table["imprecise_rate"] = table["passed"] / judged, table[Status.IMPRECISE.value] / judged
-    return table[[*COUNTS, "coverage", "pass_rate", "imprecise_rate", *STATUSES]]
+    # As arrays: a report asks for a dozen of these tables, of a few lines each.
+    n = {name: counts[name].to_numpy() for name in counts.columns}
+
+    def add(statuses: Sequence[str]) -> np.ndarray:
+        return sum((n[status] for status in statuses), np.zeros(len(counts), "int64"))
+
+    planned, judged = add(STATUSES), add(JUDGED_STATUSES) - n["weak"] - n["apart"]
+    valid, passed = planned - add(NOT_VALID_STATUSES) - n["beside"] - n["apart"], add(PASSED_STATUSES) - n["weak"]
+    failed = add(FAILED_STATUSES) - n["apart"]
+    kept = {name: n[name] for name in ("apart", "weak", "weak_cells")}
+    table = {"planned": planned, "valid": valid, "judged": judged, "passed": passed, "failed": failed, **kept}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rates = {
+            "coverage": np.where(valid > 0, judged / valid, np.nan),
+            "pass_rate": np.where(judged > 0, passed / judged, np.nan),
+            "imprecise_rate": np.where(judged > 0, n[Status.IMPRECISE.value] / judged, np.nan),
+        }
+    statuses = {status: n[status] for status in STATUSES}
+    return pd.DataFrame({name: table[name] for name in COUNTS} | rates | statuses, index=counts.index)
 
 
 def backends_of(inventory: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
@@ -258,7 +302,8 @@ def backend_order(vendor: str, name: str) -> tuple[Any, ...]:
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """The lines of a table as dicts by column name."""
-    return [dict(zip(map(str, line), line.values(), strict=True)) for line in table.to_dict("records")]
+    columns = {str(name): column.tolist() for name, column in table.items()}
+    return [dict(zip(columns, line, strict=True)) for line in zip(*columns.values(), strict=True)]
 
 
 def _worst(counts: pd.DataFrame) -> pd.Series:
@@ -274,7 +319,7 @@ def cell_matrix(rows: pd.DataFrame) -> pd.DataFrame:
     ``worst`` is the most severe status of the square, ``weakly_tested`` says that it has only passes of weak samples;
     the counts and rates are those of ``coverage``. ``cell_matrix(rows)["worst"].unstack()`` is op × backend.
     """
-    table = _count(distinct(rows), ["label", "backend"])
+    table = _count(distinct(rows), "label", "backend").copy()
     table.insert(0, "worst", _worst(table))
     table.insert(1, "weakly_tested", (table["judged"] == 0) & (table["weak"] > 0))
     return table

@@ -26,8 +26,7 @@ def find_kept(rows: pd.DataFrame) -> pd.DataFrame:
 @view(86)
 def build_kept_view(report: Report) -> Iterator[View]:
     """The gradients that a rounded result explains."""
-    found = find_kept(report.rows)
-    if found.empty:
+    if not report.rows["kept"].notna().any() or (found := find_kept(report.rows)).empty:
         return
     yield View(
         "kept",

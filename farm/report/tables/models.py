@@ -111,9 +111,9 @@ def _not_run_there(frame: pd.DataFrame) -> list[str]:
 @view(7)
 def whole_models(report: Report) -> Iterator[View]:
     """Model × backend, then what is not right of them, then the error along the layers."""
-    frame = models(report.rows)
-    if frame.empty:
+    if not (report.rows["op_class"] == OpClass.MODEL.value).any():
         return
+    frame = models(report.rows)
     backends = sorted(set(frame["backend"]))
     lines = []
     for key, some in frame.groupby(["check", "op", "variant", "dtype"], sort=True):

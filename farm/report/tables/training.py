@@ -31,8 +31,7 @@ def _narrow_last(column: pd.Series) -> pd.Series:
 @view(65)
 def training(report: Report) -> View | None:
     """The table of training steps, where there are any."""
-    found = steps(report.rows)
-    if found.empty:
+    if not report.rows["gradient_divergence"].notna().any() or (found := steps(report.rows)).empty:
         return None
     return View(
         "training",

@@ -16,6 +16,7 @@ from farm.report.tables.coverage import (
     coverage,
     distinct,
     once,
+    once_a_frame,
     records,
     severity,
 )
@@ -80,7 +81,11 @@ def unique(rows: pd.DataFrame) -> pd.DataFrame:
     suspicious where everybody fails; ``reproduce``: the command.
     """
     results = str(rows.attrs.get("results", "results"))
-    rows = distinct(rows)
+    return _unique(distinct(rows), results).copy()
+
+
+@once_a_frame
+def _unique(rows: pd.DataFrame, results: str) -> pd.DataFrame:
     rows = rows[
         rows["status"].isin(JUDGED_STATUSES)
         & ~(rows["weak"] & (rows["status"] == Status.PASS.value))
