@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -546,7 +547,7 @@ def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
     asked = found.status is Status.PASS or found.has_wrong_numbers or (found.fails and found.kind == KIND_ACCUMULATOR)
     if not asked or found.columns.get("cause"):
         return found
-    sums = _narrow_sums(case)
+    sums = _narrow_sums(case, found.metrics)
     if not sums.words:
         return found
     if found.status is Status.PASS and not case.own_tolerance:
@@ -832,7 +833,7 @@ def _find_cause(case: Case) -> diagnose.Cause:
         return diagnose.Cause()  # what it did not think of must not cost the verdict
 
 
-def _narrow_sums(case: Case) -> diagnose.Cause:
+def _narrow_sums(case: Case, metrics: Metrics) -> diagnose.Cause:
     """How sums of 16-bit numbers lost digits that float32 would have kept; none where they did not, or the runtime says that it may add
     in 16 bits."""
     if case.op_class not in (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.COMPOSITE):
@@ -842,7 +843,7 @@ def _narrow_sums(case: Case) -> diagnose.Cause:
     if case.precision or case.definition:
         return diagnose.Cause()
     with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
-        if diagnose.may_have_narrow_sums(case.outputs, case.expected):
+        if diagnose.may_have_narrow_sums(case.expected, math.inf if metrics.max_ulp is None else metrics.max_ulp):
             return diagnose.narrow_sums(case.sample.tensors(), case.outputs, case.expected)
     return diagnose.Cause()
 

@@ -101,7 +101,7 @@ _in_hand: weakref.WeakValueDictionary[tuple[str, str], PreparedGroup] = weakref.
 def whole(prepared: PreparedGroup) -> ToRun:
     """All samples of a prepared group."""
     _in_hand[prepared.pack.path, prepared.check] = prepared
-    group = replace(prepared.group, check=prepared.check)
+    group = prepared.group if prepared.group.check == prepared.check else replace(prepared.group, check=prepared.check)
     return ToRun(group, prepared.pack.path, tuple(range(len(prepared.samples))))
 
 

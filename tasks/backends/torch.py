@@ -246,6 +246,8 @@ class TorchEager(Backend):
 
     def cotangents(self, form: Form) -> list[Any]:
         """Fresh cotangents where the outputs are, None for outputs that have none."""
+        if not form.cotangents:
+            return []
         leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu" if own_copies(form) else self.target)
         return [None if i < 0 else decode(encode_tensor(TensorSpec(i)), leaf) for i in form.cotangents]
 

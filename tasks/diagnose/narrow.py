@@ -45,9 +45,9 @@ def cause(inputs: Sequence[np.ndarray], actual: np.ndarray, leaf: Leaf) -> str:
     of matrices of 16-bit numbers."""
     y, dtype = leaf.reference, leaf.dtype
     given = [x for x in inputs if is_inexact(dtype_name(x.dtype))]
-    if y is None or not is_off(actual, leaf) or {dtype_name(x.dtype) for x in given} != {dtype}:
+    if y is None or {dtype_name(x.dtype) for x in given} != {dtype}:
         return ""
-    if max(n for x in given for n in (0, *x.shape)) < TERMS:
+    if max(n for x in given for n in (0, *x.shape)) < TERMS or not is_off(actual, leaf):
         return ""
     with np.errstate(all="ignore"):
         result = Result.of(actual, leaf, OpClass.CONTRACTION)

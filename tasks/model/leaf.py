@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +40,18 @@ class Leaf:
     shared: float | None = None
     #: Elements of one number here may have changed places, as which of equal inputs is chosen is nobody's promise (`reorder_ties`).
     ties: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Leaf:
+        """The leaf of some values by field, the others as the class has them. Every case comes here, and to construct a frozen dataclass
+        takes several times as long."""
+        made = object.__new__(cls)
+        object.__setattr__(made, "__dict__", {"reference": None, **values})
+        return made
+
+    def with_reference(self, reference: np.ndarray) -> Leaf:
+        """The same with another exact result of its shape."""
+        return self.of({**vars(self), "reference": reference})
 
 
 #: Fields of a leaf that are shaped as its reference.

@@ -361,11 +361,11 @@ def _make_record(
         oracle=sample.oracle,
         op_class=sample.op_class.value,
         definition=sample.definition,
-        derived=[LeafRecord.of(leaf, add) for leaf in sample.derived],
-        others=[_oracle_record(oracle, sample, add) for oracle in sample.others],
+        derived=tuple(LeafRecord.of(leaf, add) for leaf in sample.derived),
+        others=tuple(_oracle_record(oracle, sample, add) for oracle in sample.others),
         repeats=sample.repeats,
-        wrt=list(sample.wrt),
-        cotangents=list(sample.cotangents),
+        wrt=tuple(sample.wrt),
+        cotangents=tuple(sample.cotangents),
         digest=_digest_sample(sample),
         shapes=" ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
         model=None if sample.model is None else models[sample.model],
@@ -607,7 +607,7 @@ class PreparedSample:
         which nothing of another shape has."""
         found = self._arrays(self.record.others[number].references[part])
         return [
-            replace(leaf, reference=y)
+            leaf.with_reference(y)
             if y.shape == leaf.shape
             else Leaf(leaf.dtype, y.shape, y, None, leaf.rtol, leaf.atol, leaf.meaning)
             for leaf, y in zip(expected, found)
@@ -683,6 +683,8 @@ class PreparedSample:
     def terms(self, order: Sequence[int]) -> tuple[Terms, ...]:
         """Where the terms of results lie among a form's arrays, which are the sample's in an order; none of a form that lacks an array of
         theirs."""
+        if not self.record.terms:
+            return ()
         found = [Terms.read(x).placed(order) for x in self.record.terms]
         return tuple(x for x in found if x is not None)
 

@@ -26,17 +26,16 @@ R = TypeVar("R", bound="LeafRecord | OracleRecord | SampleRecord")
 def _construct_record(kind: type[R], values: Mapping[str, Any]) -> R:
     """A record of some values. What is not among them is read off the class, which has the defaults: a frozen dataclass of forty fields
     takes ten times as long to construct."""
-    keys = _KEYS[kind]
-    if not keys.known >= values.keys():
-        name = min(values.keys() - keys.known)
+    keys, given = _KEYS[kind], values.keys()
+    if not given <= keys.known:
+        name = min(given - keys.known)
         raise PackError(
             f"a prepared case has {name!r}, which this farm does not know: it is of a later one; update, or prepare it again"
         )
-    for name in keys.needed:
-        if name not in values:
-            raise PackError(f"a prepared case has no {name!r}: it is damaged; prepare it again")
+    if not given >= keys.needed:
+        raise PackError(f"a prepared case has no {min(keys.needed - given)!r}: it is damaged; prepare it again")
     made = object.__new__(kind)
-    vars(made).update(keys.empty, **values)
+    object.__setattr__(made, "__dict__", {**keys.empty, **values})
     return made
 
 
@@ -68,29 +67,19 @@ class LeafRecord:
         """That of a leaf, whose arrays are added to the pack."""
         values = {**vars(leaf), "shape": list(leaf.shape)}
         for name in ARRAYS:
-            if values[name] is not None:
+            if values.get(name) is not None:
                 values[name] = add(values[name])
-        made = object.__new__(cls)
-        vars(made).update(values)
-        return made
+        return _construct_record(cls, values)
 
     def leaf(self, array: Callable[[int], np.ndarray], of_products: bool = False) -> Leaf:
         """The leaf, its arrays as ``array`` gives them; with its floor of products where that is asked for."""
-
-        return Leaf(
-            self.dtype,
-            tuple(self.shape),
-            None if self.reference is None else array(self.reference),
-            None if self.noise is None else array(self.noise),
-            self.rtol,
-            self.atol,
-            self.meaning,
-            None if self.of_products is None or not of_products else array(self.of_products),
-            None if self.jumps is None else array(self.jumps),
-            None if self.kept is None else array(self.kept),
-            self.shared,
-            None if self.ties is None else array(self.ties),
-        )
+        values = {**vars(self), "shape": tuple(self.shape)}
+        if not of_products:
+            values.pop("of_products", None)
+        for name in ARRAYS:
+            if values.get(name) is not None:
+                values[name] = array(values[name])
+        return Leaf.of(values)
 
 
 @dataclass(frozen=True)
@@ -124,20 +113,20 @@ class SampleRecord:
     expected: Sequence[LeafRecord]
     oracle: str
     op_class: str
-    definition: str
-    derived: Sequence[LeafRecord]
-    others: Sequence[OracleRecord]
-    repeats: int
-    wrt: Sequence[int]
-    cotangents: Sequence[int]
     #: SHA-256 of the bytes of the inputs and the model, or of what the module holds: 16 hex digits.
     digest: str
     #: Of all tensors among the arguments, in words: "2x3 scalar".
     shapes: str
+    definition: str = ""
+    derived: Sequence[LeafRecord] = ()
+    others: Sequence[OracleRecord] = ()
+    repeats: int = 1
+    wrt: Sequence[int] = ()
+    cotangents: Sequence[int] = ()
     #: Place of the ONNX model's bytes.
-    model: int | None
-    columns: Mapping[str, Any]
-    failure: Failure | None
+    model: int | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    failure: Failure | None = None
     on_device: Sequence[tuple[str, Sequence[int]]] = ()
     coarse: Mapping[str, Sequence[int]] = field(default_factory=dict)
     uncast: Sequence[int] = ()
@@ -167,26 +156,24 @@ class SampleRecord:
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> SampleRecord:
         """The record of a JSON object. Raises PackError."""
-        failure = values.get("failure")
-        return _construct_record(
-            cls,
-            {
-                **values,
-                "expected": [_construct_record(LeafRecord, x) for x in values.get("expected", ())],
-                "derived": [_construct_record(LeafRecord, x) for x in values.get("derived", ())],
-                "others": [_construct_record(OracleRecord, x) for x in values.get("others", ())],
-                "failure": Failure(**failure) if failure else None,
-            },
-        )
+        made = _construct_record(cls, values)
+        parts = vars(made)
+        parts["expected"] = [_construct_record(LeafRecord, x) for x in values["expected"]]
+        if made.derived:
+            parts["derived"] = [_construct_record(LeafRecord, x) for x in values["derived"]]
+        if made.others:
+            parts["others"] = [_construct_record(OracleRecord, x) for x in values["others"]]
+        if failure := values.get("failure"):
+            parts["failure"] = Failure(**failure)
+        return made
 
     def values(self) -> dict[str, Any]:
         """As `read` takes it."""
-        return _list_values(self) | {
-            "expected": [_list_values(x) for x in self.expected],
-            "derived": [_list_values(x) for x in self.derived],
-            "others": [_list_values(x) for x in self.others],
-            "failure": None if self.failure is None else asdict(self.failure),
-        }
+        made = _list_values(self)
+        for name in ("expected", "derived", "others"):
+            if name in made:
+                made[name] = [_list_values(x) for x in made[name]]
+        return made if self.failure is None else made | {"failure": asdict(self.failure)}
 
 
 class _Keys(NamedTuple):
@@ -194,7 +181,7 @@ class _Keys(NamedTuple):
     which a class cannot have; usual: what each key holds that is left out, of a needed one an object that is nothing else."""
 
     known: frozenset[str]
-    needed: tuple[str, ...]
+    needed: frozenset[str]
     empty: Mapping[str, Any]
     usual: Mapping[str, Any]
 
@@ -208,7 +195,7 @@ def _list_keys(kind: type) -> _Keys:
     defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING} | empty
     known = [f.name for f in fields(kind)]
     usual = {name: defaults.get(name, _NEVER) for name in known}
-    return _Keys(frozenset(known), tuple(x for x in known if x not in defaults), empty, usual)
+    return _Keys(frozenset(known), frozenset(known) - defaults.keys(), empty, usual)
 
 
 _KEYS: dict[type, _Keys] = {kind: _list_keys(kind) for kind in (LeafRecord, OracleRecord, SampleRecord)}
