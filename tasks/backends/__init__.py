@@ -39,6 +39,7 @@ BUILT_IN = {
     "gloo": "tasks.backends.collectives:Gloo",
     "nccl": "tasks.backends.collectives:Nccl",
     "rccl": "tasks.backends.collectives:Rccl",
+    "engine": "tasks.backends.engines:OwnEngine",
     "tfxla": "tasks.backends.tensorflow:TensorFlowXla",
 }
 

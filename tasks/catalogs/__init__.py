@@ -16,6 +16,7 @@ BUILT_IN = {
     "onnx-1.13": "tasks.catalogs.onnx.releases:Onnx113",
     "critical": "tasks.catalogs.critical.catalog:Critical",
     "collective": "tasks.catalogs.collective.catalog:Collective",
+    "engine": "tasks.catalogs.engine.catalog:Engines",
     "gemm": "tasks.catalogs.gemm.catalog:Gemm",
     "casts": "tasks.catalogs.casts.catalog:Casts",
     "models": "tasks.catalogs.models.catalog:Models",

@@ -1,0 +1,84 @@
+"""The check serving: an engine gives the same logits whichever way it takes for the same requests, and float64's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays.tree import decode
+from tasks.checks.base import FindBeyond, Observation, Scenario
+from tasks.checks.engine_relations import RELATIONS
+from tasks.checks.same import APART, difference
+from tasks.model import Form, Leaf, Program, Session, Status, np_dtype
+from tasks.model.engine import Decoder, EngineSession, Requests, ServedModel
+from tasks.model.kind import KIND_RELATION
+
+
+class Serving(Scenario):
+    """The op names the relation. The logits of one way are held to those of the usual one, in units of the float64 floor of the same requests:
+    an engine that computes another function whichever way it takes fails against float64 alone (the op ``float64``).
+
+    What is the same to the byte has 0 in the column apart_units; nobody promises it.
+    """
+
+    name = "serving"
+    about = "an engine gives the same logits in batches, in chunks, with other caches …, and those of float64"
+    lacking = "no engine serves it: the catalog engine has what is served"
+    prepared = True
+    forms = ("engine",)
+
+    def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
+        opened: EngineSession = session  # type: ignore[assignment]
+        name = form.op.partition(":")[2]
+        relation, requests = RELATIONS[name], requests_of(form)
+        usual = None
+        if relation.usual is not None:
+            usual = _as_outputs(relation.usual(opened.engine, requests), form)
+            yield Observation("the usual way", usual, judged=False)
+        engine = opened.load(compiled=True) if relation.compiled else opened.engine
+        found = _as_outputs(relation.way(engine, requests), form)
+        if usual is None:
+            yield Observation("cached decoding" if name == "float64" else name, found)
+            return
+        apart = difference(usual, found)
+        units = 0.0 if apart is None else apart.units
+        program.columns = program.columns | {APART: units}
+        yield Observation(name, found, held_to=usual, apart=units)
+
+    def name_fault(
+        self, seen: Sequence[Observation], statuses: Sequence[Status], expected: Sequence[Leaf], find_beyond: FindBeyond
+    ) -> tuple[str, str]:
+        """The first token that is off, of several prompts in that with the fewest tokens before it."""
+        (one,) = seen
+        shape = np.shape(one.outputs[0])
+        if len(shape) != 3 or shape != expected[0].shape or not (places := find_beyond(one)[0]).size:
+            return "", ""
+        off = {(int(step), int(prompt)) for prompt, step, _ in zip(*np.unravel_index(places, shape))}
+        step, prompt = min(off)
+        kind, against = ("numbers", "float64") if one.held_to is None else (KIND_RELATION, "the usual way")
+        words = f"{one.name} differs from {against} in {len(off)} of {shape[0] * shape[1]} tokens, first in token {step} behind prompt {prompt}"
+        return kind, words
+
+
+def requests_of(form: Form) -> Requests:
+    """The requests of a form of the catalog `engine`: its first arrays are tokens (prompts, longest), −1 behind a prompt's last, and the
+    tokens that follow (prompts, steps)."""
+    prompts, following = form.arrays[:2]
+    return Requests(
+        tuple(tuple(int(x) for x in row if x >= 0) for row in prompts),
+        tuple(tuple(int(x) for x in row) for row in following),
+    )
+
+
+def model_of(form: Form) -> ServedModel:
+    """What an engine is loaded with for a form: the arrays behind the requests are the weights."""
+    said = decode(form.kwargs, lambda kind, node: node)
+    decoder = Decoder(**said["decoder"])
+    return ServedModel(decoder, form.dtype, dict(zip(decoder.weight_shapes(), form.arrays[2:], strict=True)))
+
+
+def _as_outputs(logits: np.ndarray, form: Form) -> list[Any]:
+    """Logits as they are judged: in the dtype under test, which an engine may have widened since."""
+    return [np.ascontiguousarray(logits).astype(np_dtype(form.dtype), copy=True)]

@@ -1,0 +1,58 @@
+"""The check serving: planted faults of engines are found by the relation that is to find them, and the right engine passes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.catalogs.engine import catalog
+from tasks.catalogs.engine.float64 import compute_logits
+from tasks.zoo.engines import FAULTS
+from tests.bench.engine_faults import PLAIN, find_fault, judge_engine
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cases")
+
+
+@pytest.mark.parametrize("name", [*FAULTS])
+def test_fault_is_found_by_its_relation(name: str, cache: Path) -> None:
+    fault = FAULTS[name]
+    found = find_fault(fault, "float32", cache, fault.found_by)
+    assert set(found.by) == set(fault.found_by)
+    assert found.row is not None and (found.row.kind == "relation") == (
+        fault.found_by[0] not in ("float64", "int8_cache")
+    )
+    assert "first in token" in (found.row.error or "")
+
+
+def test_relations_are_blind_to_what_every_way_has(cache: Path) -> None:
+    found = find_fault(FAULTS["queries_out_of_order"], "float32", cache, ["float64", "recomputed", "padded_left"])
+    assert [*found.by] == ["float64"]
+
+
+@pytest.mark.parametrize("dtype", catalog.DTYPES)
+def test_right_engine_passes(dtype: str, cache: Path) -> None:
+    rows = list(judge_engine(PLAIN, ["float64", "recomputed", "int8_cache", "padded_left"], [dtype], cache))
+    assert {(row.status, row.weak) for row in rows} == {("pass", False)}
+
+
+def test_logits_of_a_window_hang_on_no_token_before_it() -> None:
+    decoder = catalog.DECODERS["window"]
+    weights = catalog.draw_weights(decoder, 1)
+    tokens = np.arange(40)
+    other = np.array([7, *tokens[1:]])
+    # Through two layers a token reaches two windows far.
+    reach = 2 * (decoder.window - 1)
+    apart = (compute_logits(decoder, weights, tokens) != compute_logits(decoder, weights, other)).any(-1)
+    assert apart[: reach + 1].all() and not apart[reach + 1 :].any()
+
+
+def test_an_engine_without_a_method_is_said_in_a_line() -> None:
+    from tasks.backends import BackendSpec
+    from tasks.model import Unavailable
+
+    for name, said in (("tasks.nowhere:Engine", "module:Class"), ("tasks.model.engine:Decoder", "lacks load, prefill")):
+        with pytest.raises(Unavailable, match=said):
+            BackendSpec.parse("own", like="engine-cpu", options={"class": name}).create().start()
