@@ -40,6 +40,8 @@ BUILT_IN = {
     "nccl": "tasks.backends.collectives:Nccl",
     "rccl": "tasks.backends.collectives:Rccl",
     "engine": "tasks.backends.engines:OwnEngine",
+    "genai": "tasks.backends.engines:OnnxRuntimeGenAi",
+    "transformers": "tasks.backends.engines:Transformers",
     "tfxla": "tasks.backends.tensorflow:TensorFlowXla",
 }
 

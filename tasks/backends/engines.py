@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from tasks.backends.base import Backend, importing
 from tasks.checks import engine_relations, serving
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.engine import Engine
+from tasks.packages import ONNX
 from tasks.variables import threads
 
 
@@ -93,3 +95,68 @@ class OwnEngine(EngineBackend):
     def make_engine(self) -> Engine:
         made: Engine = self._class()
         return made
+
+
+class Transformers(EngineBackend):
+    """``attention``: transformers' name of the implementation of attention, sdpa unless said otherwise."""
+
+    vendor = "Hugging Face"
+    takes = ("attention",)
+    devices = ("cpu", "cuda")
+    packages = ("transformers==5.23.0", "torch==2.13.0")
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        self.device_vendor = {"cuda": "nvidia"}.get(device, "")
+        if _is_installed("transformers", "torch"):
+            self.packages = ()
+
+    def probe(self) -> RuntimeInfo:
+        with importing("transformers"):
+            import torch
+            import transformers
+        torch.set_num_threads(threads())
+        transformers.logging.set_verbosity_error()
+        if self.device != "cpu" and not torch.cuda.is_available():
+            raise Unavailable(f"torch {torch.__version__} sees no device {self.device}")
+        return RuntimeInfo(f"transformers {transformers.__version__}, torch {torch.__version__}", self.device)
+
+    def make_engine(self) -> Engine:
+        from tasks.engines.transformers import TransformersEngine
+
+        return TransformersEngine(str(self.options.get("attention", "sdpa")), self.device)
+
+
+class OnnxRuntimeGenAi(EngineBackend):
+    """Models are built by the library's own builder, which needs torch and transformers, once for their weights."""
+
+    vendor = "Microsoft"
+    closed = True
+    packages = (
+        "onnxruntime-genai==0.18.0",
+        "onnxruntime==1.31.1",
+        "transformers==5.23.0",
+        "torch==2.13.0",
+        "onnx-ir==1.1.0",
+        ONNX,
+    )
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        if _is_installed("onnxruntime_genai", "transformers", "torch"):
+            self.packages = ()
+
+    def probe(self) -> RuntimeInfo:
+        with importing("onnxruntime_genai"):
+            import onnxruntime_genai
+        return RuntimeInfo(f"onnxruntime-genai {onnxruntime_genai.__version__}", "CPU")
+
+    def make_engine(self) -> Engine:
+        from tasks.engines.onnxruntime_genai import GenAiEngine
+
+        return GenAiEngine()
+
+
+def _is_installed(*packages: str) -> bool:
+    """Whether the farm's own environment has packages, so that a backend needs none of its own."""
+    return all(importlib.util.find_spec(x) is not None for x in packages)
