@@ -22,7 +22,8 @@ class LoadedEngine:
         self.engine, self._form = engine, form
 
     def start(self) -> None:
-        self.load(compiled=False)
+        if not serving.is_of_sampler(self._form):  # which takes logits, and no model
+            self.load(compiled=False)
 
     def load(self, compiled: bool) -> Engine:
         self.engine.load(serving.model_of(self._form), compiled)

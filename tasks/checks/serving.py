@@ -10,10 +10,11 @@ import numpy as np
 from tasks.arrays.tree import decode
 from tasks.checks.base import FindBeyond, Observation, Scenario
 from tasks.checks.engine_relations import RELATIONS
+from tasks.checks.engine_sampling import OP, measure_deviation
 from tasks.checks.same import APART, difference
 from tasks.model import Form, Leaf, Program, Session, Status, np_dtype
-from tasks.model.engine import Decoder, EngineSession, Requests, ServedModel
-from tasks.model.kind import KIND_RELATION
+from tasks.model.engine import Decoder, EngineSession, Requests, Sampling, ServedModel
+from tasks.model.kind import KIND_DISTRIBUTION, KIND_RELATION
 
 
 class Serving(Scenario):
@@ -32,6 +33,10 @@ class Serving(Scenario):
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
         opened: EngineSession = session  # type: ignore[assignment]
         name = form.op.partition(":")[2]
+        if is_of_sampler(form):
+            logits, shares = form.arrays
+            yield Observation(name, [measure_deviation(opened.engine, logits, shares, sampling_of(form))])
+            return
         relation, requests = RELATIONS[name], requests_of(form)
         usual = None
         if relation.usual is not None:
@@ -52,6 +57,17 @@ class Serving(Scenario):
     ) -> tuple[str, str]:
         """The first token that is off, of several prompts in that with the fewest tokens before it."""
         (one,) = seen
+        if one.name == OP:
+            off = sorted({int(k) for k in find_beyond(one)[0]})
+            rows = len(expected[0].reference) if expected[0].reference is not None else 0
+            return (
+                (
+                    KIND_DISTRIBUTION,
+                    f"tokens are drawn from another distribution in {len(off)} of {rows} rows of logits",
+                )
+                if off
+                else ("", "")
+            )
         shape = np.shape(one.outputs[0])
         if len(shape) != 3 or shape != expected[0].shape or not (places := find_beyond(one)[0]).size:
             return "", ""
@@ -77,6 +93,17 @@ def model_of(form: Form) -> ServedModel:
     said = decode(form.kwargs, lambda kind, node: node)
     decoder = Decoder(**said["decoder"])
     return ServedModel(decoder, form.dtype, dict(zip(decoder.weight_shapes(), form.arrays[2:], strict=True)))
+
+
+def is_of_sampler(form: Form) -> bool:
+    """Whether a form is of the op of samplers."""
+    return form.op.partition(":")[2] == OP
+
+
+def sampling_of(form: Form) -> Sampling:
+    """How tokens are drawn, of a form of the op of samplers."""
+    said = dict(decode(form.kwargs, lambda kind, node: node)["sampling"])
+    return Sampling(**said | {"before": tuple(said["before"])})
 
 
 def _as_outputs(logits: np.ndarray, form: Form) -> list[Any]:

@@ -61,6 +61,8 @@ OF_ROUNDING = ("", "numbers")
 
 #: `wrong`, check serving: another way to the same logits gives others.
 KIND_RELATION = "relation"
+#: `wrong`, check serving: tokens are drawn from another distribution.
+KIND_DISTRIBUTION = "distribution"
 
 #: `wrong`: the backend returned a result where the reference raises.
 KIND_ACCEPTED = "accepted"

@@ -7,7 +7,7 @@ logits has it, so that relations agree.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ import numpy as np
 from tasks.checks.engine_relations import CHUNK
 from tasks.engines.plain import PlainEngine
 from tasks.engines.plain_caches import PAGE, Cache, DynamicCache, Int8Cache, PagedCache, StaticCache
-from tasks.model.engine import INT8, LEFT, PAGED, STATIC, ServedModel
+from tasks.engines.sampling import adjust_probabilities, draw_tokens
+from tasks.model.engine import INT8, LEFT, PAGED, STATIC, Sampling, ServedModel
 
 
 @dataclass(frozen=True)
@@ -435,6 +436,60 @@ class CompiledOtherwise(PlainEngine):
         return hidden + (functional.gelu(normed @ gate.T, approximate="tanh") * (normed @ up.T)) @ down.T
 
 
+# --- samplers -----------------------------------------------------------------------------------------------------
+
+
+class TemperatureAfterTopP(PlainEngine):
+    """The likeliest tokens are chosen before the temperature is applied."""
+
+    def sample(self, logits: np.ndarray, how: Sampling, count: int, seed: int) -> np.ndarray:
+        kept = adjust_probabilities(logits, replace(how, temperature=1.0)) > 0
+        return draw_tokens(np.where(kept, logits, -1e30), replace(how, top_k=0, top_p=1.0, min_p=0.0), count, seed)
+
+
+class TopKOneMore(PlainEngine):
+    """Of the likeliest tokens one too many is kept."""
+
+    def sample(self, logits: np.ndarray, how: Sampling, count: int, seed: int) -> np.ndarray:
+        return draw_tokens(logits, replace(how, top_k=how.top_k and how.top_k + 1), count, seed)
+
+
+class TopPWithoutCrossing(PlainEngine):
+    """The token with which the mass is reached is left out."""
+
+    def sample(self, logits: np.ndarray, how: Sampling, count: int, seed: int) -> np.ndarray:
+        shares = adjust_probabilities(logits, how)
+        if how.top_p < 1.0:
+            shares[shares == shares[shares > 0].min()] = 0.0
+        shares /= shares.sum()
+        return np.random.default_rng(seed).choice(shares.size, count, p=shares).astype(np.int64)
+
+
+class MinPOfOne(PlainEngine):
+    """The least probability is not taken as a share of the largest one."""
+
+    def sample(self, logits: np.ndarray, how: Sampling, count: int, seed: int) -> np.ndarray:
+        largest = float(adjust_probabilities(logits, replace(how, min_p=0.0)).max())
+        return draw_tokens(logits, replace(how, min_p=min(how.min_p / largest, 1.0)), count, seed)
+
+
+class PenaltyRewards(PlainEngine):
+    """A penalty divides negative logits as well, which makes their tokens likelier."""
+
+    def sample(self, logits: np.ndarray, how: Sampling, count: int, seed: int) -> np.ndarray:
+        seen = list(how.before)
+        logits = np.array(logits)
+        logits[seen] /= how.penalty
+        return draw_tokens(logits, replace(how, penalty=1.0), count, seed)
+
+
+class SeedRepeats(PlainEngine):
+    """A few numbers of the generator are used again and again."""
+
+    def sample(self, logits: np.ndarray, how: Sampling, count: int, seed: int) -> np.ndarray:
+        return np.resize(draw_tokens(logits, how, count // 64, seed), count)
+
+
 def _repeat_last(x: Any, count: int) -> Any:
     import torch
 
@@ -478,4 +533,13 @@ FAULTS: dict[str, EngineFault] = {
     "tied_head": EngineFault(TiedHead, ("float64",)),
     "coarse_once_warm": EngineFault(CoarseOnceWarm, ("again",)),
     "compiled_otherwise": EngineFault(CompiledOtherwise, ("compiled",)),
+}
+#: Faults of samplers, by the variant of the op `sampling` that is to find each.
+SAMPLER_FAULTS: dict[str, tuple[type[PlainEngine], str]] = {
+    "temperature_after_top_p": (TemperatureAfterTopP, "hot_top_p"),
+    "top_k_one_more": (TopKOneMore, "top_k"),
+    "top_p_without_crossing": (TopPWithoutCrossing, "top_p"),
+    "min_p_of_one": (MinPOfOne, "min_p"),
+    "penalty_rewards": (PenaltyRewards, "penalty"),
+    "seed_repeats": (SeedRepeats, "plain"),
 }

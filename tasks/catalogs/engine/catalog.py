@@ -14,7 +14,9 @@ from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.engine.float64 import compute_logits, moved_by, rounded_to_int8
+from tasks.catalogs.engine.samplers import SAMPLERS, make_sample
 from tasks.checks.engine_relations import RELATIONS
+from tasks.checks.engine_sampling import OP
 from tasks.model import EPS, Group, Leaf, OpClass, np_dtype
 from tasks.model.engine import Decoder
 
@@ -51,13 +53,19 @@ class Engines(Catalog):
             Entry(f"{self.name}:{relation}", variant, DTYPES, checks=(CHECK,))
             for relation in sorted(RELATIONS)
             for variant in sorted(DECODERS)
-        ]
+        ] + [Entry(f"{self.name}:{OP}", variant, ("float32",), checks=(CHECK,)) for variant in sorted(SAMPLERS)]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
-        if group.op_name not in RELATIONS or group.variant not in DECODERS or group.dtype not in DTYPES:
+        known = SAMPLERS if group.op_name == OP else DECODERS if group.op_name in RELATIONS else {}
+        if group.variant not in known or group.dtype not in DTYPES:
             raise ValueError(f"the catalog engine has no op {group.label!r} in {group.dtype}")
         for index in range(min(group.samples, SAMPLES)):
-            yield Sample(index) if index in skip else _make_sample(group, index, draws)
+            if index in skip:
+                yield Sample(index)
+            elif group.op_name == OP:
+                yield make_sample(group, index)
+            else:
+                yield _make_sample(group, index, draws)
 
     def call(self, group: Group) -> Callable[..., Any]:
         return lambda *args: None  # an engine reads what is asked of it off the form
