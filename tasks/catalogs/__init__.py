@@ -22,6 +22,7 @@ BUILT_IN = {
     "models": "tasks.catalogs.models.catalog:Models",
     "nodes": "tasks.catalogs.nodes.catalog:Nodes",
     "fuzz": "tasks.catalogs.fuzz.catalog:Fuzz",
+    "serving": "tasks.catalogs.serving.catalog:Serving",
     "user": "tasks.catalogs.user.catalog:User",
 }
 
