@@ -55,6 +55,7 @@ class Observation:
     ms: float | None = None
     noted: str = ""
     held_to: Sequence[Any] | None = None
+    inside: Observation | None = None
 
     def expected(self, leaves: list[Leaf]) -> list[Leaf]:
         """Those of a case's expected outputs that these outputs are held to."""

@@ -13,7 +13,7 @@ from tasks.checks.engine_relations import RELATIONS
 from tasks.checks.engine_sampling import OP, measure_deviation
 from tasks.checks.same import APART, difference
 from tasks.model import Form, Leaf, Program, Session, Status, np_dtype
-from tasks.model.engine import Decoder, EngineSession, Requests, Sampling, ServedModel
+from tasks.model.engine import Decoder, Engine, EngineSession, Requests, Sampling, ServedModel
 from tasks.model.kind import KIND_DISTRIBUTION, KIND_RELATION
 
 
@@ -40,17 +40,20 @@ class Serving(Scenario):
         relation, requests = RELATIONS[name], requests_of(form)
         usual = None
         if relation.usual is not None:
-            usual = _as_outputs(relation.usual(opened.engine, requests), form)
-            yield Observation("the usual way", usual, judged=False)
+            usual = _split(relation.usual(_watch(opened.engine), requests), form)
+            yield Observation("the usual way", usual[:1], judged=False)
         engine = opened.load(compiled=True) if relation.compiled else opened.engine
-        found = _as_outputs(relation.way(engine, requests), form)
+        found = _split(relation.way(_watch(engine), requests), form)
+        logits, heads = found[:1], found[1:]
         if usual is None:
-            yield Observation("cached decoding" if name == "float64" else name, found)
+            inside = Observation(name, heads, part=(1, 2)) if heads else None
+            yield Observation("cached decoding" if name == "float64" else name, logits, part=(0, 1), inside=inside)
             return
-        apart = difference(usual, found)
+        apart = difference(usual[:1], logits)
         units = 0.0 if apart is None else apart.units
         program.columns = program.columns | {APART: units}
-        yield Observation(name, found, held_to=usual, apart=units)
+        inside = Observation(name, heads, part=(1, 2), held_to=usual[1:]) if heads else None
+        yield Observation(name, logits, part=(0, 1), held_to=usual[:1], apart=units, inside=inside)
 
     def name_fault(
         self, seen: Sequence[Observation], statuses: Sequence[Status], expected: Sequence[Leaf], find_beyond: FindBeyond
@@ -75,7 +78,7 @@ class Serving(Scenario):
         step, prompt = min(off)
         kind, against = ("numbers", "float64") if one.held_to is None else (KIND_RELATION, "the usual way")
         words = f"{one.name} differs from {against} in {len(off)} of {shape[0] * shape[1]} tokens, first in token {step} behind prompt {prompt}"
-        return kind, words
+        return kind, words + _locate_head(one, prompt, step, find_beyond)
 
 
 def requests_of(form: Form) -> Requests:
@@ -106,6 +109,31 @@ def sampling_of(form: Form) -> Sampling:
     return Sampling(**said | {"before": tuple(said["before"])})
 
 
-def _as_outputs(logits: np.ndarray, form: Form) -> list[Any]:
-    """Logits as they are judged: in the dtype under test, which an engine may have widened since."""
-    return [np.ascontiguousarray(logits).astype(np_dtype(form.dtype), copy=True)]
+def _watch(engine: Engine) -> Engine:
+    """The engine, watched inside where it shows that."""
+    if watch := getattr(engine, "watch", None):
+        watch()
+    return engine
+
+
+def _split(found: np.ndarray, form: Form) -> list[Any]:
+    """Logits in the dtype under test, which an engine may have widened since, and what the heads gave where it is there, as expected."""
+    decoder, dtype = model_of(form).decoder, np_dtype(form.dtype)
+    parts = [found[..., : decoder.vocabulary]]
+    if found.shape[-1] > decoder.vocabulary:
+        heads = found[..., decoder.vocabulary :]
+        parts.append(heads.reshape(*found.shape[:-1], decoder.layers, decoder.heads, decoder.head_width))
+    return [np.ascontiguousarray(x).astype(dtype, copy=True) for x in parts]
+
+
+def _locate_head(seen: Observation, prompt: int, step: int, find_beyond: FindBeyond) -> str:
+    """In words, the first layer in which what a head gives for a token is off, and the heads there; "" where nobody looked inside."""
+    if seen.inside is None:
+        return ""
+    shape = np.shape(seen.inside.outputs[0])
+    off = [at[2:4] for at in zip(*np.unravel_index(find_beyond(seen.inside)[0], shape)) if at[:2] == (prompt, step)]
+    if not off:
+        return ", behind the heads of all layers"
+    layer = min(int(at[0]) for at in off)
+    heads = sorted({int(head) for at, head in off if at == layer})
+    return f", there in layer {layer}, head{'s' * (len(heads) > 1)} {', '.join(map(str, heads))}"

@@ -32,11 +32,16 @@ class PlainEngine:
         self._kinds: dict[int, str] = {}
         self._next = 0
         self._side = RIGHT
+        #: What the heads gave in the layers of one pass, where somebody watches.
+        self._heads_seen: list[Any] | None = None
         decoder = self._decoder
         self._pool = PagePool(decoder.layers, decoder.kv_heads, decoder.head_width, self._dtype)
         self._block: Callable[..., Any] = torch.compile(self._inside, dynamic=True) if compiled else self._inside
 
     # --- what an engine is asked ----------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        self._heads_seen = []
 
     def prefill(self, tokens: Sequence[int], after: int | None = None, cache: str = "") -> tuple[int, np.ndarray]:
         sequence = self._open(cache) if after is None else after
@@ -119,7 +124,11 @@ class PlainEngine:
             places = self._pad([torch.tensor(x) for x in positions])
             for layer in range(self._decoder.layers):
                 hidden = self._layer(layer, hidden, places, caches, [len(x) for x in tokens])
-            logits = self._linear(self._norm(hidden, "model.norm"), "lm_head").float().numpy()
+            logits = self._linear(self._norm(hidden, "model.norm"), "lm_head").float()
+            if self._heads_seen:
+                logits = torch.cat([logits, *self._heads_seen], -1)
+                self._heads_seen = []
+            logits = logits.numpy()
         for sequence, cache, new in zip(sequences, caches, tokens):
             cache.grow(len(new))
             self._tokens[sequence] += new
@@ -152,7 +161,10 @@ class PlainEngine:
         query, key, value = (self._heads(self._linear(normed, f"{name}.self_attn.{x}_proj")) for x in "qkv")
         query, key = self._rotate(query, places), self._rotate(key, places)
         mixed = self._attend(layer, query, key, value, places, caches, counts)
-        hidden = hidden + self._linear(mixed.transpose(1, 2).flatten(2), f"{name}.self_attn.o_proj")
+        mixed = mixed.transpose(1, 2).flatten(2)
+        if self._heads_seen is not None:
+            self._heads_seen.append(mixed.float())
+        hidden = hidden + self._linear(mixed, f"{name}.self_attn.o_proj")
         return self._block(hidden, *self._inside_weights(name))
 
     def _inside_weights(self, name: str) -> tuple[Any, ...]:

@@ -124,6 +124,14 @@ class Engine(Protocol):
         """``count`` tokens (int64) drawn from float32 logits (vocabulary,)."""
 
 
+class WatchedEngine(Engine, Protocol):
+    """An engine that also shows what it computes inside."""
+
+    def watch(self) -> None:
+        """From now on put behind the logits of each token what the heads of each layer gave for it, before they are joined: (tokens,
+        vocabulary + layers × heads × head width)."""
+
+
 class EngineSession(Session, Protocol):
     """The session of a program that is an engine with its model loaded."""
 

@@ -61,7 +61,7 @@ def find_fault(fault: EngineFault, dtype: str, cache: Path, relations: Iterable[
     """What blames an engine with a planted fault."""
     name = f"{fault.engine.__module__}:{fault.engine.__qualname__}"
     rows = list(judge_engine(name, relations, [dtype], cache, ["window" if fault.window else "llama"]))
-    wrong = {row.op.partition(":")[2]: row for row in rows if row.status != "pass"}
+    wrong = {row.op.partition(":")[2]: row for row in rows if row.status == "wrong"}
     return Found(dtype, {k: x.error_units or 0.0 for k, x in wrong.items()}, next(iter(wrong.values()), None))
 
 

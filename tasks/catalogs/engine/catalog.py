@@ -96,7 +96,7 @@ def draw_weights(decoder: Decoder, seed: int) -> dict[str, np.ndarray]:
 def _make_sample(group: Group, index: int, draws: int) -> Sample:
     cache = RELATIONS[group.op_name].cache
     try:
-        arrays, reference, floor = _evaluate(group.variant, group.dtype, index, group.seed, draws, cache)
+        arrays, leaves = _evaluate(group.variant, group.dtype, index, group.seed, draws, cache)
     except Exception as error:
         return Sample(index, failure=Failure.of(error, "reference"))
     return Sample(
@@ -104,7 +104,7 @@ def _make_sample(group: Group, index: int, draws: int) -> Sample:
         tuple(TensorSpec(id=k) for k in range(len(arrays))),
         {"decoder": DECODERS[group.variant].values()},
         arrays=list(arrays),
-        expected=[Leaf(group.dtype, reference.shape, reference, floor)],
+        expected=list(leaves),
         op_class=OpClass.MODEL,
         oracle="numpy-float64",
     )
@@ -113,8 +113,9 @@ def _make_sample(group: Group, index: int, draws: int) -> Sample:
 @functools.lru_cache(maxsize=16)
 def _evaluate(
     variant: str, dtype: str, index: int, seed: int, draws: int, cache: str
-) -> tuple[Sequence[np.ndarray], np.ndarray, np.ndarray | None]:
-    """The arrays of a sample, its logits (prompts, steps, vocabulary) and their noise floor: those of all relations but the ones of a cache."""
+) -> tuple[Sequence[np.ndarray], Sequence[Leaf]]:
+    """The arrays of a sample, and what is expected: logits (prompts, steps, vocabulary), and what the heads of all layers give on the way there,
+    (prompts, steps, layers, heads, head width). The same of all relations but those of a cache."""
     decoder = DECODERS[variant]
     drawn = draw_weights(
         decoder, zlib.crc32(variant.encode()) + seed % 2**32
@@ -127,21 +128,26 @@ def _evaluate(
     following = [_draw_following(decoder, weights, prompt, generator) for prompt in prompts]
 
     def compute(**how: Any) -> list[np.ndarray]:
-        rows = [compute_logits(decoder, weights, [*a, *b[:-1]], **how)[-STEPS:] for a, b in zip(prompts, following)]
-        return [np.stack(rows)]
+        logits, heads = [], []
+        for prompt, after in zip(prompts, following):
+            inside: list[np.ndarray] = []
+            logits.append(compute_logits(decoder, weights, [*prompt, *after[:-1]], inside=inside, **how)[-STEPS:])
+            heads.append(np.stack(inside, 1)[-STEPS:])
+        return [np.stack(logits), np.stack(heads)]
 
     def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in drawn:
             more = {"move_cache": rounded_to_int8(draw)} if cache else {}
             yield compute(move=moved_by(EPS[dtype], draw), **more)
 
-    (reference,) = compute()
+    references = compute()
     elements = sum(x.size for x in weights.values())
-    (floor,) = noise.floor([reference], evaluate, OpClass.MODEL, draws, elements)
+    floors = noise.floor(references, evaluate, OpClass.MODEL, draws, elements)
+    leaves = tuple(Leaf(dtype, y.shape, y, floor) for y, floor in zip(references, floors))
     padded = np.full((PROMPTS, max(lengths)), -1, np.int64)
     for row, prompt in zip(padded, prompts):
         row[: len(prompt)] = prompt
-    return (padded, np.asarray(following, np.int64), *given.values()), reference, floor
+    return (padded, np.asarray(following, np.int64), *given.values()), leaves
 
 
 def _draw_following(

@@ -20,8 +20,10 @@ def compute_logits(
     tokens: Sequence[int],
     move: Move = lambda x: x,
     move_cache: Move = lambda x: x,
+    inside: list[np.ndarray] | None = None,
 ) -> np.ndarray:
-    """The logits behind each of some tokens: float64 (tokens, vocabulary). move_cache: is done to keys and values as they are kept.
+    """The logits behind each of some tokens: float64 (tokens, vocabulary). move_cache: is done to keys and values as they are kept;
+    inside: is given what each layer's heads give, (tokens, heads, head width).
 
     RMS norms (Zhang and Sennrich, 2019), rotary positions in halves (Su and others, 2021, as Llama lays them out), grouped queries (Ainslie and
     others, 2023), a gated SiLU (Shazeer, 2020).
@@ -57,13 +59,15 @@ def compute_logits(
         scores = np.where(attended, scores, -np.inf)
         shares = np.exp(scores - scores.max(-1, keepdims=True))
         shares = move(shares / shares.sum(-1, keepdims=True))
-        mixed = move(np.einsum("hqk,khd->qhd", shares, value)).reshape(count, -1)
-        hidden = move(hidden + linear(mixed, f"{layer}.self_attn.o_proj"))
+        mixed = move(np.einsum("hqk,khd->qhd", shares, value))
+        if inside is not None:
+            inside.append(mixed)
+        hidden = move(hidden + linear(mixed.reshape(count, -1), f"{layer}.self_attn.o_proj"))
         normed = norm(hidden, f"{layer}.post_attention_layernorm")
         gate = linear(normed, f"{layer}.mlp.gate_proj")
         opened = move(gate / (1 + np.exp(-gate)))
-        inside = move(opened * linear(normed, f"{layer}.mlp.up_proj"))
-        hidden = move(hidden + linear(inside, f"{layer}.mlp.down_proj"))
+        gated = move(opened * linear(normed, f"{layer}.mlp.up_proj"))
+        hidden = move(hidden + linear(gated, f"{layer}.mlp.down_proj"))
     return linear(norm(hidden, "model.norm"), "lm_head")
 
 
