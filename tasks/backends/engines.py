@@ -104,7 +104,7 @@ class Transformers(EngineBackend):
     vendor = "Hugging Face"
     takes = ("attention",)
     devices = ("cpu", "cuda")
-    packages = ("transformers==5.23.0", "torch==2.13.0")
+    packages: tuple[str, ...] = ("transformers==5.23.0", "torch==2.13.0")
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
@@ -133,7 +133,7 @@ class OnnxRuntimeGenAi(EngineBackend):
 
     vendor = "Microsoft"
     closed = True
-    packages = (
+    packages: tuple[str, ...] = (
         "onnxruntime-genai==0.18.0",
         "onnxruntime==1.31.1",
         "transformers==5.23.0",

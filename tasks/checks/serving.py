@@ -12,7 +12,7 @@ from tasks.checks.base import FindBeyond, Observation, Scenario
 from tasks.checks.engine_relations import RELATIONS
 from tasks.checks.engine_sampling import OP, measure_deviation
 from tasks.checks.same import APART, difference
-from tasks.model import Form, Leaf, Program, Session, Status, np_dtype
+from tasks.model import Form, Leaf, Program, Session, Status, Unsupported, np_dtype
 from tasks.model.engine import Decoder, Engine, EngineSession, Requests, Sampling, ServedModel
 from tasks.model.kind import KIND_DISTRIBUTION, KIND_RELATION
 
@@ -38,12 +38,13 @@ class Serving(Scenario):
             yield Observation(name, [measure_deviation(opened.engine, logits, shares, sampling_of(form))])
             return
         relation, requests = RELATIONS[name], requests_of(form)
-        usual = None
+        engine, usual = _watch(opened.engine, form), None
         if relation.usual is not None:
-            usual = _split(relation.usual(_watch(opened.engine), requests), form)
+            usual = _split(relation.usual(engine, requests), form)
             yield Observation("the usual way", usual[:1], judged=False)
-        engine = opened.load(compiled=True) if relation.compiled else opened.engine
-        found = _split(relation.way(_watch(engine), requests), form)
+        if relation.compiled:
+            engine = _watch(opened.load(compiled=True), form)
+        found = _split(relation.way(engine, requests), form)
         logits, heads = found[:1], found[1:]
         if usual is None:
             inside = Observation(name, heads, part=(1, 2)) if heads else None
@@ -61,16 +62,9 @@ class Serving(Scenario):
         """The first token that is off, of several prompts in that with the fewest tokens before it."""
         (one,) = seen
         if one.name == OP:
-            off = sorted({int(k) for k in find_beyond(one)[0]})
-            rows = len(expected[0].reference) if expected[0].reference is not None else 0
-            return (
-                (
-                    KIND_DISTRIBUTION,
-                    f"tokens are drawn from another distribution in {len(off)} of {rows} rows of logits",
-                )
-                if off
-                else ("", "")
-            )
+            rows = find_beyond(one)[0].size
+            said = f"tokens are drawn from another distribution in {rows} of {np.size(one.outputs[0])} rows of logits"
+            return (KIND_DISTRIBUTION, said) if rows else ("", "")
         shape = np.shape(one.outputs[0])
         if len(shape) != 3 or shape != expected[0].shape or not (places := find_beyond(one)[0]).size:
             return "", ""
@@ -109,8 +103,16 @@ def sampling_of(form: Form) -> Sampling:
     return Sampling(**said | {"before": tuple(said["before"])})
 
 
-def _watch(engine: Engine) -> Engine:
-    """The engine, watched inside where it shows that."""
+def _watch(engine: Engine, form: Form) -> Engine:
+    """The engine, watched inside where it shows that. Raises Unsupported where it gives no logits."""
+    vocabulary = model_of(form).decoder.vocabulary
+    sequence, logits = engine.prefill([vocabulary - 1])
+    engine.free(sequence)
+    if np.ndim(logits) != 2 or np.shape(logits)[-1] < vocabulary:
+        shape = np.shape(logits) if isinstance(logits, np.ndarray) else type(logits).__name__
+        raise Unsupported(
+            f"the engine gives no logits: prefill of 1 token returned {shape}, not an array (1, {vocabulary})"
+        )
     if watch := getattr(engine, "watch", None):
         watch()
     return engine

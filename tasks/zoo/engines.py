@@ -302,7 +302,8 @@ class PageTailAttended(PlainEngine):
 
 
 class _FirstScale(Int8Cache):
-    def _round(self, x: Any) -> Any:
+    @staticmethod
+    def _round(x: Any) -> Any:
         first = x[:, :1].float().abs().amax(-1, keepdim=True) / 127
         return ((x.float() / first).round().clamp(-127, 127) * first).to(x.dtype)
 
@@ -315,7 +316,8 @@ class ScaleOfFirstToken(PlainEngine):
 
 
 class _FourBits(Int8Cache):
-    def _round(self, x: Any) -> Any:
+    @staticmethod
+    def _round(x: Any) -> Any:
         scale = x.float().abs().amax(-1, keepdim=True).clamp_min(1e-30) / 7
         return ((x.float() / scale).round() * scale).to(x.dtype)
 

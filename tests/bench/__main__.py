@@ -156,7 +156,9 @@ BENCHES = {
         auditing.auditing, {"rounds": 5, "kernels": list(auditing.GIVEN)}, {"rounds": 1, "kernels": ["softmax"]}
     ),
     "engines": Bench(
-        engine_faults.engine_faults, {"relations": "right"}, {"faults": ["padding_attended", "queries_out_of_order"]}
+        engine_faults.engine_faults,
+        {"relations": "right"},
+        {"relations": "right", "faults": ["padding_attended", "queries_out_of_order"]},
     ),
     "isolation": Bench(isolation.isolation, {"rounds": 15}, {"rounds": 2}),
     "screen": Bench(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tasks.backends import BackendSpec
 from tasks.catalogs.engine.catalog import CHECK, DECODERS
@@ -65,27 +65,25 @@ def find_fault(fault: EngineFault, dtype: str, cache: Path, relations: Iterable[
     return Found(dtype, {k: x.error_units or 0.0 for k, x in wrong.items()}, next(iter(wrong.values()), None))
 
 
-def engine_faults(relations: str = "right", faults: Iterable[str] = FAULTS) -> Result:
-    """Faults found by the relations that are to find them, in each dtype, and right engines blamed. relations: "right", those that are to
-    find a fault; "all": every one is asked, and those that do are printed."""
+def engine_faults(cache: Path, size: Mapping[str, Any]) -> Result:
+    """Faults found by the relations that are to find them, in each dtype, and right engines blamed.
+
+    faults: names of some, all where it is missing; relations: "right", those that are to find a fault; "all": every one is asked."""
+    faults, ask_all = list(size.get("faults", FAULTS)), size["relations"] == "all"
     begin = time.process_time()
     found, blamed, worst = dict.fromkeys(DTYPES, 0), 0, dict.fromkeys(DTYPES, 0.0)
-    with tempfile.TemporaryDirectory() as folder:
-        cache = Path(folder)
-        for name in faults:
-            fault = FAULTS[name]
-            for dtype in DTYPES:
-                one = find_fault(
-                    fault, dtype, cache, {*SWIFT, *fault.found_by} if relations == "all" else fault.found_by
-                )
-                found[dtype] += set(fault.found_by) <= set(one.by)
-                said = one.row.error if one.row else ""
-                print(f"{name:26} {dtype:9} {', '.join(one.by) or 'not found':34} {said}", flush=True)
-        rows = list(judge_engine(PLAIN, SWIFT, DTYPES, cache))
+    for name in faults:
+        fault = FAULTS[name]
+        for dtype in DTYPES:
+            one = find_fault(fault, dtype, cache, {*SWIFT, *fault.found_by} if ask_all else fault.found_by)
+            found[dtype] += set(fault.found_by) <= set(one.by)
+            said = one.row.error if one.row else ""
+            print(f"{name:26} {dtype:9} {', '.join(one.by) or 'not found':34} {said}", flush=True)
+    rows = list(judge_engine(PLAIN, SWIFT, DTYPES, cache))
     for row in rows:
         blamed += row.status != "pass"
         worst[row.dtype] = max(worst[row.dtype], row.error_units or 0.0)
-    count = len(list(faults))
+    count = len(faults)
     figures: dict[str, float] = {
         "faults": count,
         "blamed": blamed,

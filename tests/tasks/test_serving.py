@@ -1,15 +1,24 @@
 """The check serving: planted faults of engines are found by the relation that is to find them, and the right engine passes."""
 
+import json
+import os
+import signal
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tasks.catalogs.engine import catalog
 from tasks.catalogs.engine.float64 import compute_logits
 from tasks.catalogs.engine.samplers import SAMPLERS
+from tasks.engines.plain import PlainEngine
 from tasks.zoo.engines import FAULTS, SAMPLER_FAULTS
 from tests.bench.engine_faults import PLAIN, find_fault, judge_engine
+from tests.conftest import here
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +73,54 @@ def test_logits_of_a_window_hang_on_no_token_before_it() -> None:
     reach = 2 * (decoder.window - 1)
     apart = (compute_logits(decoder, weights, tokens) != compute_logits(decoder, weights, other)).any(-1)
     assert apart[: reach + 1].all() and not apart[reach + 1 :].any()
+
+
+class Mute(PlainEngine):
+    """Gives tokens instead of logits."""
+
+    def prefill(self, tokens: Sequence[int], after: int | None = None, cache: str = "") -> tuple[int, Any]:
+        return super().prefill(tokens, after, cache)[0], None
+
+
+class Dying(PlainEngine):
+    def batch(self, prompts: Sequence[Sequence[int]], side: str) -> Any:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Hanging(PlainEngine):
+    def batch(self, prompts: Sequence[Sequence[int]], side: str) -> Any:
+        time.sleep(600)
+
+
+def test_an_engine_without_logits_is_said_in_a_line(cache: Path) -> None:
+    (row,) = judge_engine(f"{__name__}:Mute", ["float64"], ["float32"], cache, ["llama"])
+    assert row.status == "unsupported"
+    assert row.error == "the engine gives no logits: prefill of 1 token returned NoneType, not an array (1, 128)"
+
+
+def test_an_engine_that_dies_or_hangs_costs_its_case_alone(tmp_path: Path) -> None:
+    own = [{"name": x, "like": "engine-cpu", "options": {"class": f"{__name__}:{x}"}} for x in ("Dying", "Hanging")]
+    catalogs = [{"name": "engine", "ops": ["padded_left.llama", "float64.llama"], "samples": 1}]
+    config = {"checks": ["serving"], "dtypes": ["float32"], "catalogs": catalogs, "backends": own, "deadline_s": 20}
+    path = tmp_path / "engines.yaml"
+    path.write_text(json.dumps(config))
+    done = here(path, "--on", "children", "--results", tmp_path / "lake")
+    rows = pd.read_parquet(tmp_path / "lake")
+    found = {(row.backend, row.op): row.status for row in rows.itertuples()}
+    assert done.returncode == 1
+    assert found == {
+        ("Dying", "engine:float64"): "pass",
+        ("Dying", "engine:padded_left"): "crash",
+        ("Hanging", "engine:float64"): "pass",
+        ("Hanging", "engine:padded_left"): "timeout",
+    }
+
+
+def test_layer_and_heads_are_named(cache: Path) -> None:
+    found = find_fault(FAULTS["queries_out_of_order"], "float32", cache, ["float64"])
+    assert found.row is not None and (found.row.error or "").endswith("there in layer 0, heads 1, 2")
+    found = find_fault(FAULTS["tied_head"], "float32", cache, ["float64"])
+    assert found.row is not None and (found.row.error or "").endswith("behind the heads of all layers")
 
 
 def test_an_engine_without_a_method_is_said_in_a_line() -> None:

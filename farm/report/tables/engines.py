@@ -28,7 +28,7 @@ def relations(rows: pd.DataFrame) -> pd.DataFrame:
     made = worst.pivot(
         index=["order", "relation", "variant", "dtype"], columns="backend", values=["status", "error_units"]
     )
-    made.columns = [f"{backend}|{name}" for name, backend in made.columns]
+    made.columns = [f"{at[1]}|{at[0]}" for at in made.columns.to_flat_index()]
     return made.reset_index().drop(columns="order")
 
 

@@ -57,7 +57,8 @@ def make_sample(group: Group, index: int) -> Sample:
     """A sample of a sampler: its arrays are logits (rows, vocabulary) and their probabilities, of which the check makes one number a row."""
     how = SAMPLERS[group.variant]
     generator = np.random.default_rng((77, index, group.seed % 2**64))
-    rows, shares = [], []
+    rows: list[np.ndarray] = []
+    shares: list[np.ndarray] = []
     while len(rows) < ROWS:
         row = (1.2 * generator.standard_normal(VOCABULARY)).astype(np.float32)
         row[5], row[9] = abs(row[5]) + 1, -abs(row[9]) - 0.5

@@ -47,7 +47,8 @@ def varlen(torch: Any) -> Callable[..., Any]:
         places = torch.arange(query.shape[0], device=query.device)
         of = torch.searchsorted(starts, places, right=True)
         seen = (of[:, None] == of) & (places[:, None] >= places)
-        return attend(torch, *(x.transpose(0, 1) for x in (query, key, value)), seen).transpose(0, 1).contiguous()
+        query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        return attend(torch, query, key, value, seen).transpose(0, 1).contiguous()
 
     return varlen_attention
 
