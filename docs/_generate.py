@@ -71,6 +71,19 @@ def checks() -> str:
     return table(["check", "what it asks"], ([f"`{check.name}`", check.about] for check in BUILT_IN.values()))
 
 
+def relations() -> str:
+    from tasks.checks.engine_relations import RELATIONS
+    from tasks.zoo.engines import FAULTS
+
+    def of(name: str) -> str:
+        return ", ".join(fault.replace("_", " ") for fault, one in FAULTS.items() if name in one.found_by)
+
+    return table(
+        ["op", "what is compared", "planted faults that it finds"],
+        ([f"`engine:{k}`", x.about, of(k)] for k, x in RELATIONS.items()),
+    )
+
+
 def asked() -> str:
     """Which checks are asked of the ops of which catalog."""
     from farm.work import catalog_lists
@@ -439,6 +452,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "measured": measured,
     "needs": needs,
     "sources of matrix units": sources_of_units,
+    "relations": relations,
     "screen": screen,
     "statuses": statuses,
     "vendor row": vendor_row,

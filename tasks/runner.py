@@ -24,6 +24,7 @@ from tasks.backends.base import Backend
 from tasks.backends.shared.network import complete_form
 from tasks.catalogs import user_definitions
 from tasks.catalogs.user_definitions import USER
+from tasks.judge import worst
 from tasks.judge.plain import Metrics
 from tasks.judge.policy import Policy
 from tasks.judging import Judgement, first_of_worst, judge_outputs, judge_steps
@@ -374,7 +375,8 @@ class Runner:
         stages: list[checks.Observation] = []
         of_steps: Sequence[Judgement] = ()
         broken: Misbehaviour | None = None
-        only_built = not checks.get_or_default(case.sample.owner.check).runs
+        check = checks.get_or_default(case.sample.owner.check)
+        only_built = not check.runs
         if case.program is not None and not only_built:
             case.stage = RUN
             self.progress(case.number, RUN, together)
@@ -405,7 +407,7 @@ class Runner:
             self.progress(case.number, JUDGE, 1)
             try:
                 asked = (self.policy, self.info, case.form)
-                if broken is None and (len(stages) > 1 or stages[0].row is not None):
+                if broken is None and (len(stages) > 1 or stages[0].row is not None or check.names_faults):
                     of_steps = judge_steps(case.sample, stages, *asked)
                     found = self._judge_case(case, stages, of_steps)
                 else:
@@ -455,8 +457,14 @@ class Runner:
         case: CaseRun, stages: Sequence[checks.Observation], of_steps: Sequence[Judgement], found: Judgement
     ) -> Judgement:
         """The judgement with what the check makes of all steps together."""
-        check = checks.get_or_default(case.sample.owner.check)
-        kind, words = check.name_fault(stages, [x.status for x in of_steps], case.sample.expected())
+        check, sample = checks.get_or_default(case.sample.owner.check), case.sample
+        expected, limit = sample.expected(), found.columns.get("limit") or 0.0
+
+        def find_beyond(step: checks.Observation) -> list[np.ndarray]:
+            leaves = step.expected(expected)
+            return [worst.beyond(np.asarray(a), x, sample.op_class, limit) for a, x in zip(step.outputs, leaves)]
+
+        kind, words = check.name_fault(stages, [x.status for x in of_steps], expected, find_beyond)
         said = {
             "error": words,
             "cause": None,

@@ -39,6 +39,9 @@ BUILT_IN = {
     "gloo": "tasks.backends.collectives:Gloo",
     "nccl": "tasks.backends.collectives:Nccl",
     "rccl": "tasks.backends.collectives:Rccl",
+    "engine": "tasks.backends.engines:OwnEngine",
+    "genai": "tasks.backends.engines:OnnxRuntimeGenAi",
+    "transformers": "tasks.backends.engines:Transformers",
     "tfxla": "tasks.backends.tensorflow:TensorFlowXla",
 }
 

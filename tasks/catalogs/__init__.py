@@ -16,11 +16,13 @@ BUILT_IN = {
     "onnx-1.13": "tasks.catalogs.onnx.releases:Onnx113",
     "critical": "tasks.catalogs.critical.catalog:Critical",
     "collective": "tasks.catalogs.collective.catalog:Collective",
+    "engine": "tasks.catalogs.engine.catalog:Engines",
     "gemm": "tasks.catalogs.gemm.catalog:Gemm",
     "casts": "tasks.catalogs.casts.catalog:Casts",
     "models": "tasks.catalogs.models.catalog:Models",
     "nodes": "tasks.catalogs.nodes.catalog:Nodes",
     "fuzz": "tasks.catalogs.fuzz.catalog:Fuzz",
+    "serving": "tasks.catalogs.serving.catalog:Serving",
     "user": "tasks.catalogs.user.catalog:User",
 }
 

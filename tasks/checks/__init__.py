@@ -22,6 +22,7 @@ from tasks.checks.quantized import Quantized
 from tasks.checks.replay import Replay
 from tasks.checks.roundtrip import RoundTrip
 from tasks.checks.sanitize import Sanitize
+from tasks.checks.serving import Serving
 from tasks.checks.shapes import Shapes
 from tasks.checks.speedup import Speedup
 from tasks.checks.steps import Steps
@@ -51,6 +52,7 @@ BUILT_IN: dict[str, Check] = {
         BatchInvariance(),
         Arithmetic(),
         Steps(),
+        Serving(),
         Switch(),
         Graph(),
         RoundTrip(),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.checks.base import Observation, Scenario
+from tasks.checks.base import FindBeyond, Observation, Scenario
 from tasks.checks.derived import Derived
 from tasks.checks.same import copy_outputs
 from tasks.model import (
@@ -138,7 +138,7 @@ class Audit(Derived, Scenario):
         program.columns = program.columns | {"cheat": KIND_CONTENT if calls.repeats_less else ""}
 
     def name_fault(
-        self, seen: Sequence[Observation], statuses: Sequence[Status], expected: Sequence[Leaf]
+        self, seen: Sequence[Observation], statuses: Sequence[Status], expected: Sequence[Leaf], find_beyond: FindBeyond
     ) -> tuple[str, str]:
         calls = [x for x in seen if isinstance(x, Call)]
         return _Evidence(calls, [x is Status.WRONG for x in statuses], expected).name()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tasks.model import (
     DISTRIBUTIONS,
@@ -52,13 +54,19 @@ class Observation:
     state: Mapping[str, Any] | None = None
     ms: float | None = None
     noted: str = ""
+    held_to: Sequence[Any] | None = None
+    inside: Observation | None = None
 
     def expected(self, leaves: list[Leaf]) -> list[Leaf]:
         """Those of a case's expected outputs that these outputs are held to."""
         some = leaves[slice(*self.part)]
+        if self.held_to is not None:
+            some = [replace(x, reference=np.asarray(y).astype(np.float64)) for x, y in zip(some, self.held_to)]
         return some if self.row is None else [row_of(x, self.row) for x in some]
 
 
+#: See `Check.name_fault`.
+FindBeyond = Callable[[Observation], list[np.ndarray]]
 #: What an observation was called in 1.0.0.
 Stage = Observation
 
@@ -169,11 +177,17 @@ class Check:
         for name, outputs in program.ways.items():
             yield Observation(name, outputs)
 
+    @property
+    def names_faults(self) -> bool:
+        """Whether it has a `name_fault` of its own, which is asked of a single step as well."""
+        return type(self).name_fault is not Check.name_fault
+
     def name_fault(
-        self, seen: Sequence[Observation], statuses: Sequence[Status], expected: Sequence[Leaf]
+        self, seen: Sequence[Observation], statuses: Sequence[Status], expected: Sequence[Leaf], find_beyond: FindBeyond
     ) -> tuple[str, str]:
         """(kind, evidence in words) of a case of which judged steps are wrong, where all of them together say more than the first of the
-        worst; ("", "") where they do not. expected: all outputs that are expected of the case."""
+        worst; ("", "") where they do not. expected: all outputs that are expected of the case; find_beyond: of a step, for each output the
+        flat places of its elements beyond the policy's limit, the furthest first."""
         return "", ""
 
 

@@ -64,6 +64,11 @@ OF_NUMBERS = ("numbers", "flip", KIND_CAST)
 #: Of results that pass, or are off by their numbers and by nothing else that is known: they show how far rounding goes.
 OF_ROUNDING = ("", "numbers")
 
+#: `wrong`, check serving: another way to the same logits gives others.
+KIND_RELATION = "relation"
+#: `wrong`, check serving: tokens are drawn from another distribution.
+KIND_DISTRIBUTION = "distribution"
+
 #: `wrong`: the backend returned a result where the reference raises.
 KIND_ACCEPTED = "accepted"
 

@@ -15,6 +15,7 @@ from tests.bench import (
     device,
     devices,
     engine,
+    engine_faults,
     evidence,
     faults,
     fingerprinting,
@@ -154,6 +155,11 @@ BENCHES = {
     ),
     "auditing": Bench(
         auditing.auditing, {"rounds": 5, "kernels": list(auditing.GIVEN)}, {"rounds": 1, "kernels": ["softmax"]}
+    ),
+    "engines": Bench(
+        engine_faults.engine_faults,
+        {"relations": "right"},
+        {"relations": "right", "faults": ["padding_attended", "queries_out_of_order"]},
     ),
     "isolation": Bench(isolation.isolation, {"rounds": 15}, {"rounds": 2}),
     "screen": Bench(

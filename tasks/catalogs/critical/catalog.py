@@ -6,7 +6,7 @@ import importlib.metadata
 import itertools
 import types
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,8 @@ class Critical(Catalog):
     about = "what current models need"
     forms = ("torch",)
     exports = ("onnx",)
+    #: By name; another table's in a catalog that makes its samples in the same way.
+    ops: Mapping[str, Op] = OPS
 
     def version(self) -> str:
         """The catalog's own version, NumPy's, whose generator and kernels decide the bytes, and the second oracle's."""
@@ -57,7 +59,7 @@ class Critical(Catalog):
                 (*offered, *(ARITHMETIC,) * (op.sums is not None)),
                 DISTRIBUTIONS + (STRUCTURED,) * op.selects,
             )
-            for name, op in sorted(OPS.items())
+            for name, op in sorted(self.ops.items())
         ]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
@@ -69,7 +71,7 @@ class Critical(Catalog):
         """
         op = self._op(group)
         if group.dtype not in DTYPES:
-            raise ValueError(f"critical: {group.op} has no dtype {group.dtype!r}; it has {', '.join(DTYPES)}")
+            raise ValueError(f"{self.name}: {group.op} has no dtype {group.dtype!r}; it has {', '.join(DTYPES)}")
         make = _summed_sample if group.check == ARITHMETIC else _sample
         return (Sample(i) if i in skip else make(op, group, i, draws) for i in range(group.samples))
 
@@ -91,9 +93,9 @@ class Critical(Catalog):
         return op.torch_form(torch)
 
     def _op(self, group: Group) -> Op:
-        if group.catalog != self.name or group.op_name not in OPS or group.variant:
-            raise ValueError(f"the catalog critical has no op {group.label!r}")
-        return OPS[group.op_name]
+        if group.catalog != self.name or group.op_name not in self.ops or group.variant:
+            raise ValueError(f"the catalog {self.name} has no op {group.label!r}")
+        return self.ops[group.op_name]
 
 
 def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
@@ -170,7 +172,7 @@ def _build_sample(op: Op, stored: Call, group: Group, index: int, draws: int) ->
     if checks.get_or_default(group.check).gradient:
         return _build_gradient_sample(op, stored, group, index, draws)
     try:
-        expected = _compute_expected(op, stored, group.dtype, draws)
+        expected = _compute_expected(op, stored, group, draws)
     except Exception as error:
         return Sample(index, failure=Failure.of(error, "reference"))
     arrays: list[np.ndarray] = []
@@ -259,8 +261,9 @@ def _widen_arguments(arguments: Call, dtype: np.dtype) -> Call:
     )
 
 
-def _compute_expected(op: Op, stored: Call, dtype: str, draws: int) -> Leaf:
+def _compute_expected(op: Op, stored: Call, group: Group, draws: int) -> Leaf:
     """The exact result of the stored inputs with its noise floor."""
+    dtype = group.dtype
     args, kwargs = op.narrow(*stored[0], **stored[1]) if op.narrow else stored
     exact = _widen_arguments((args, kwargs), np_dtype(dtype))
     reference = _evaluate(op, exact)
@@ -270,7 +273,7 @@ def _compute_expected(op: Op, stored: Call, dtype: str, draws: int) -> Leaf:
             yield [_evaluate(op, _perturb_arguments(exact, EPS[dtype], draw))]
 
     elements = sum(x.size for x in (*exact[0], *exact[1].values()) if isinstance(x, np.ndarray))
-    (delta,) = noise.floor([reference], evaluate, classes.of(f"critical:{op.name}").op_class, draws, elements)
+    (delta,) = noise.floor([reference], evaluate, classes.of(group.op).op_class, draws, elements)
     name = dtype if reference.dtype == np.float64 else reference.dtype.name
     (shared,) = noise.measure_shared([reference], evaluate)
     return Leaf(name, reference.shape, reference, delta, shared=shared)

@@ -1,0 +1,71 @@
+"""Engines that serve: which relation each keeps, and by how much it is off."""
+
+from __future__ import annotations
+
+import functools
+
+import pandas as pd
+
+from farm.report.tables.coverage import distinct, severity
+from farm.report.tables.view import Cell, Column, Line, Report, View, text, view
+from farm.report.words import DASH, number
+from tasks.checks.engine_relations import RELATIONS
+from tasks.checks.serving import Serving
+
+
+def relations(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line per relation, decoder (or sampler) and dtype, in the order of `RELATIONS`; two columns per backend: the worst status of its samples, and the
+    largest error units of those of that status."""
+    rows = distinct(rows)
+    rows = rows[rows["check"] == Serving.name]
+    order = {name: k for k, name in enumerate(RELATIONS)}
+    named = rows["op"].str.partition(":")[2]
+    rows = rows.assign(relation=named, rank=severity(rows["status"]), order=named.map(order).fillna(len(order)))
+    rows = rows.sort_values(
+        ["order", "variant", "dtype", "rank", "error_units"], ascending=[True, True, True, True, False]
+    )
+    worst = rows.drop_duplicates(["relation", "variant", "dtype", "backend"])
+    made = worst.pivot(
+        index=["order", "relation", "variant", "dtype"], columns="backend", values=["status", "error_units"]
+    )
+    made.columns = [f"{at[1]}|{at[0]}" for at in made.columns.to_flat_index()]
+    return made.reset_index().drop(columns="order")
+
+
+def _cell(backend: str, line: Line) -> Cell:
+    status, units = line[f"{backend}|status"], line[f"{backend}|error_units"]
+    if not isinstance(status, str):
+        return Cell(DASH)
+    return Cell(DASH if pd.isna(units) else number(float(units)), status=status)
+
+
+@view(41)
+def engines(report: Report) -> View | None:
+    """Relations × engines, where engines were asked."""
+    rows = report.rows[report.rows["check"] == Serving.name]
+    if rows.empty:
+        return None
+    backends = sorted(set(rows["backend"]))
+    about = {name: one.about for name, one in RELATIONS.items()}
+    columns = [Column(one, functools.partial(_cell, one), right=True) for one in backends]
+    return View(
+        "engines",
+        "May this engine serve? Relations that it keeps",
+        relations(report.rows),
+        (
+            text("relation"),
+            Column(
+                "what is compared",
+                lambda line: about.get(line["relation"], "tokens that are drawn, by their distribution"),
+            ),
+            text("variant", "of"),
+            text("dtype"),
+            *columns,
+        ),
+        unit="cells",
+        open=True,
+        notes=(
+            "In units of what rounding does to the float64 logits of the same requests; of samplers, standard deviations. A fault that every "
+            "way to the logits has is seen by float64 alone.",
+        ),
+    )

@@ -1,0 +1,162 @@
+"""The catalog `engine`: small decoders that engines serve, one op for each relation that an engine keeps."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import noise
+from tasks.arrays.tree import TensorSpec
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample
+from tasks.catalogs.engine.float64 import compute_logits, moved_by, rounded_to_int8
+from tasks.catalogs.engine.samplers import SAMPLERS, make_sample
+from tasks.checks.engine_relations import RELATIONS
+from tasks.checks.engine_sampling import OP
+from tasks.model import EPS, Group, Leaf, OpClass, np_dtype
+from tasks.model.engine import Decoder
+
+#: Counts up whenever the bytes of a sample, a reference or a noise floor change.
+CATALOG_VERSION = "1"
+#: The check whose samples these are.
+CHECK = "serving"
+DTYPES = ("float32", "bfloat16", "float16")
+#: Variant → decoder. No size is another one's: the builder of ONNX Runtime GenAI 0.18 takes the first product with as many outputs as the
+#: vocabulary for the head.
+DECODERS: dict[str, Decoder] = {
+    "llama": Decoder(layers=3, width=64, heads=4, kv_heads=2, inner=96, vocabulary=128, positions=128),
+    "window": Decoder(layers=2, width=64, heads=4, kv_heads=2, inner=96, vocabulary=128, positions=128, window=16),
+}
+#: The first tokens are special ones (padding, begin, end), which engines may take out or stop at: none of them is asked.
+SPECIAL = 3
+#: Samples, the prompts of each, the shortest and longest of these, and the tokens that follow each.
+SAMPLES, PROMPTS, SHORTEST, LONGEST, STEPS = 14, 4, 3, 40, 24
+
+
+class Engines(Catalog):
+    """A sample's arrays are prompts, the tokens that follow and the weights, in the order of `Decoder.weight_shapes`."""
+
+    name = "engine"
+    about = "what an engine that serves decoders is asked"
+    forms = ("engine",)
+    lacking: Mapping[str, str] = {"forward": "an engine is asked by the check serving"}
+
+    def version(self) -> str:
+        return f"{CATALOG_VERSION}+numpy{importlib.metadata.version('numpy')}"
+
+    def entries(self) -> list[Entry]:
+        return [
+            Entry(f"{self.name}:{relation}", variant, DTYPES, checks=(CHECK,))
+            for relation in sorted(RELATIONS)
+            for variant in sorted(DECODERS)
+        ] + [Entry(f"{self.name}:{OP}", variant, ("float32",), checks=(CHECK,)) for variant in sorted(SAMPLERS)]
+
+    def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
+        known = SAMPLERS if group.op_name == OP else DECODERS if group.op_name in RELATIONS else {}
+        if group.variant not in known or group.dtype not in DTYPES:
+            raise ValueError(f"the catalog engine has no op {group.label!r} in {group.dtype}")
+        for index in range(min(group.samples, SAMPLES)):
+            if index in skip:
+                yield Sample(index)
+            elif group.op_name == OP:
+                yield make_sample(group, index)
+            else:
+                yield _make_sample(group, index, draws)
+
+    def call(self, group: Group) -> Callable[..., Any]:
+        return lambda *args: None  # an engine reads what is asked of it off the form
+
+    def traced(self, group: Group) -> None:
+        return None
+
+
+#: Standard deviation of weights, in units of that which keeps the size of what they multiply: so drawn, a token changes later logits by ten
+#: times their noise floor in bfloat16, and the floor leaves the likeliest token its lead.
+SCALES = {"lm_head": 2.0, "down_proj": 0.3}
+
+
+def draw_weights(decoder: Decoder, seed: int) -> dict[str, np.ndarray]:
+    """Weights of a decoder, float64, by `Decoder.weight_shapes`' names."""
+    generator = np.random.default_rng(seed)
+    made = {}
+    for name, shape in decoder.weight_shapes().items():
+        drawn = generator.standard_normal(shape)
+        part = name.split(".")[-2]
+        if len(shape) == 1:
+            made[name] = 1 + 0.1 * drawn
+        else:
+            made[name] = drawn if part == "embed_tokens" else drawn * SCALES.get(part, 1.0) / np.sqrt(shape[1])
+    return made
+
+
+def _make_sample(group: Group, index: int, draws: int) -> Sample:
+    cache = RELATIONS[group.op_name].cache
+    try:
+        arrays, leaves = _evaluate(group.variant, group.dtype, index, group.seed, draws, cache)
+    except Exception as error:
+        return Sample(index, failure=Failure.of(error, "reference"))
+    return Sample(
+        index,
+        tuple(TensorSpec(id=k) for k in range(len(arrays))),
+        {"decoder": DECODERS[group.variant].values()},
+        arrays=list(arrays),
+        expected=list(leaves),
+        op_class=OpClass.MODEL,
+        oracle="numpy-float64",
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _evaluate(
+    variant: str, dtype: str, index: int, seed: int, draws: int, cache: str
+) -> tuple[Sequence[np.ndarray], Sequence[Leaf]]:
+    """The arrays of a sample, and what is expected: logits (prompts, steps, vocabulary), and what the heads of all layers give on the way there,
+    (prompts, steps, layers, heads, head width). The same of all relations but those of a cache."""
+    decoder = DECODERS[variant]
+    drawn = draw_weights(
+        decoder, zlib.crc32(variant.encode()) + seed % 2**32
+    )  # the same in all samples, which engines load once
+    given = {name: x.astype(np_dtype(dtype)) for name, x in drawn.items()}
+    weights = {name: x.astype(np.float64) for name, x in given.items()}
+    generator = np.random.default_rng((index, seed % 2**64))
+    lengths = [SHORTEST, *generator.integers(SHORTEST + 1, LONGEST, PROMPTS - 2), LONGEST]
+    prompts = [generator.integers(SPECIAL, decoder.vocabulary, n).tolist() for n in lengths]
+    following = [_draw_following(decoder, weights, prompt, generator) for prompt in prompts]
+
+    def compute(**how: Any) -> list[np.ndarray]:
+        logits, heads = [], []
+        for prompt, after in zip(prompts, following):
+            inside: list[np.ndarray] = []
+            logits.append(compute_logits(decoder, weights, [*prompt, *after[:-1]], inside=inside, **how)[-STEPS:])
+            heads.append(np.stack(inside, 1)[-STEPS:])
+        return [np.stack(logits), np.stack(heads)]
+
+    def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
+        for draw in drawn:
+            more = {"move_cache": rounded_to_int8(draw)} if cache else {}
+            yield compute(move=moved_by(EPS[dtype], draw), **more)
+
+    references = compute()
+    elements = sum(x.size for x in weights.values())
+    floors = noise.floor(references, evaluate, OpClass.MODEL, draws, elements)
+    leaves = tuple(Leaf(dtype, y.shape, y, floor) for y, floor in zip(references, floors))
+    padded = np.full((PROMPTS, max(lengths)), -1, np.int64)
+    for row, prompt in zip(padded, prompts):
+        row[: len(prompt)] = prompt
+    return (padded, np.asarray(following, np.int64), *given.values()), leaves
+
+
+def _draw_following(
+    decoder: Decoder, weights: Mapping[str, np.ndarray], prompt: Sequence[int], generator: np.random.Generator
+) -> list[int]:
+    """Tokens as the decoder draws them itself: chosen the likeliest, a small one repeats a few."""
+    tokens = list(prompt)
+    for _ in range(STEPS):
+        logits = compute_logits(decoder, weights, tokens)[-1]
+        drawn = logits + generator.gumbel(size=logits.shape)
+        tokens.append(SPECIAL + int(np.argmax(drawn[SPECIAL:])))
+    return tokens[len(prompt) :]

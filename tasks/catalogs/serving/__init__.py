@@ -1,0 +1,1 @@
+"""What engines compute beside plain attention: operations of serving, each by itself."""

@@ -1,0 +1,100 @@
+"""The table of the catalog `serving`: every op with its inputs, its NumPy reference and its torch form."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tasks.catalogs.critical.ops import Call, Op, call, normal, positive, turns, weights
+from tasks.catalogs.serving import reference as ref
+from tasks.catalogs.serving import torch_forms as forms
+
+#: Heads, tokens and width of most inputs.
+_HEADS, _TOKENS, _WIDTH = 4, 96, 64
+
+
+def _heads(g: np.random.Generator, tokens: int = _TOKENS) -> np.ndarray:
+    return normal(g, _HEADS, tokens, _WIDTH)
+
+
+def _three(g: np.random.Generator) -> tuple[np.ndarray, ...]:
+    return _heads(g), _heads(g), _heads(g)
+
+
+def _paged(g: np.random.Generator) -> Call:
+    pages, page, sequences, most = 32, 16, 4, 6
+    table = g.permutation(pages)[: sequences * most].reshape(sequences, most)
+    lengths = np.array([1, page, 3 * page + 5, most * page])
+    room = (pages, _HEADS, page, _WIDTH)
+    return call(normal(g, sequences, _HEADS, _WIDTH), normal(g, *room), normal(g, *room), table, lengths)
+
+
+def _varlen(g: np.random.Generator) -> Call:
+    starts = np.array([0, 1, 17, 64, 96])
+    rows = (96, _HEADS, _WIDTH)
+    return call(normal(g, *rows), normal(g, *rows), normal(g, *rows), starts)
+
+
+def _latent(g: np.random.Generator) -> Call:
+    kept, rope = 128, 16
+    up = [weights(g, _HEADS, _WIDTH, kept, fan_in=kept) for _ in range(2)]
+    return call(_heads(g), normal(g, _HEADS, _TOKENS, rope), normal(g, _TOKENS, kept), normal(g, _TOKENS, rope), *up)
+
+
+def _codes(g: np.random.Generator) -> Call:
+    def kept() -> tuple[np.ndarray, np.ndarray]:
+        codes = g.integers(-127, 128, (_HEADS, _TOKENS, _WIDTH)).astype(np.int8)
+        return codes, positive(g, _HEADS, _TOKENS, spread=0.3) / 64
+
+    return call(normal(g, _HEADS, _WIDTH), *kept(), *kept())
+
+
+def _repeats(g: np.random.Generator) -> Call:
+    # A token that is there twice is penalised once.
+    tokens = np.stack([g.permutation(512)[:24] for _ in range(8)])
+    return call(normal(g, 8, 512, scale=3), np.concatenate([tokens, tokens[:, :4]], 1), penalty=1.25)
+
+
+_OPS = (
+    Op("paged_attention", _paged, ref.paged_attention, forms.paged),
+    Op("varlen_attention", _varlen, ref.varlen_attention, forms.varlen),
+    Op("chunked_attention", lambda g: call(_heads(g, 24), _heads(g), _heads(g)), ref.chunked_attention, forms.masked),
+    Op("sliding_window_attention", lambda g: call(*_three(g), window=16), ref.sliding_window_attention, forms.masked),
+    Op("sink_attention", lambda g: call(*_three(g), normal(g, _HEADS)), ref.sink_attention, forms.with_sinks),
+    Op(
+        "alibi_attention",
+        lambda g: call(*_three(g), 0.5 ** np.arange(1.0, 2 * _HEADS + 1, 2)),
+        ref.alibi_attention,
+        forms.with_slopes,
+    ),
+    Op("softcap_attention", lambda g: call(*_three(g), cap=2.0), ref.softcap_attention, forms.capped),
+    Op("latent_attention", _latent, ref.latent_attention, forms.latent),
+    Op("int8_cache_attention", _codes, ref.int8_cache_attention, forms.of_codes),
+    Op(
+        "rotary_interleaved",
+        lambda g: call(_heads(g), *turns(_TOKENS, _WIDTH)),
+        ref.rotary_interleaved,
+        forms.interleaved,
+    ),
+    Op("rotary_partial", lambda g: call(_heads(g), *turns(_TOKENS, _WIDTH // 4)), ref.rotary_partial, forms.partial),
+    Op(
+        "add_rms_norm",
+        lambda g: call(normal(g, 32, 512), normal(g, 32, 512), normal(g, 512, scale=0.1, loc=1), eps=1e-6),
+        ref.add_rms_norm,
+        forms.add_norm,
+    ),
+    Op(
+        "route_tokens",
+        lambda g: call(g.permuted(np.tile(np.linspace(-3, 3, 16), (64, 1)), axis=1), k=2),
+        ref.route_tokens,
+        forms.route,
+    ),
+    Op(
+        "grouped_product",
+        lambda g: call(normal(g, 48, 96), g.integers(0, 8, 48), weights(g, 8, 96, 64, fan_in=96)),
+        ref.grouped_product,
+        forms.grouped,
+        selects=True,
+    ),
+    Op("penalise_repeats", _repeats, ref.penalise_repeats, forms.penalise),
+)
+OPS: dict[str, Op] = {op.name: op for op in sorted(_OPS, key=lambda op: op.name)}

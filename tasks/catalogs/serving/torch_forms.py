@@ -1,0 +1,158 @@
+"""The ops of serving in torch: whole tensors and masks, as an engine's own fallback has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def attend(
+    torch: Any, query: Any, key: Any, value: Any, mask: Any = None, bias: Any = None, cap: float = 0.0, sink: Any = None
+) -> Any:
+    """query (…, Q, D), key (…, K, D), value (…, K, D′), mask (…, Q, K) of what is seen; scores and softmax in float32 where the dtype is
+    narrower."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    scores = query.to(wide) @ key.to(wide).transpose(-1, -2) * query.shape[-1] ** -0.5
+    if cap:
+        scores = cap * torch.tanh(scores / cap)
+    if bias is not None:
+        scores = scores + bias.to(wide)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    if sink is None:
+        shares = torch.softmax(scores, -1)
+    else:
+        more = sink.to(wide).reshape(-1, 1, 1).expand(*scores.shape[:-1], 1)
+        shares = torch.softmax(torch.cat([scores, more], -1), -1)[..., :-1]
+    return (shares @ value.to(wide)).to(query.dtype)
+
+
+def causal(torch: Any, queries: int, keys: int, device: Any, window: int = 0) -> Any:
+    """(queries, keys): the queries are the last tokens, each sees those before and itself."""
+    behind = torch.arange(keys - queries, keys, device=device)[:, None] - torch.arange(keys, device=device)
+    return (behind >= 0) & (behind < window) if window else behind >= 0
+
+
+def paged(torch: Any) -> Callable[..., Any]:
+    def paged_attention(query: Any, key_pages: Any, value_pages: Any, table: Any, lengths: Any) -> Any:
+        keys, values = (x[table].transpose(1, 2).flatten(2, 3) for x in (key_pages, value_pages))
+        seen = torch.arange(keys.shape[2], device=query.device) < lengths[:, None]
+        return attend(torch, query[:, :, None], keys, values, seen[:, None, None])[:, :, 0]
+
+    return paged_attention
+
+
+def varlen(torch: Any) -> Callable[..., Any]:
+    def varlen_attention(query: Any, key: Any, value: Any, starts: Any) -> Any:
+        places = torch.arange(query.shape[0], device=query.device)
+        of = torch.searchsorted(starts, places, right=True)
+        seen = (of[:, None] == of) & (places[:, None] >= places)
+        query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        return attend(torch, query, key, value, seen).transpose(0, 1).contiguous()
+
+    return varlen_attention
+
+
+def masked(torch: Any) -> Callable[..., Any]:
+    def masked_attention(query: Any, key: Any, value: Any, window: int = 0) -> Any:
+        return attend(torch, query, key, value, causal(torch, query.shape[1], key.shape[1], query.device, window))
+
+    return masked_attention
+
+
+def with_sinks(torch: Any) -> Callable[..., Any]:
+    def sink_attention(query: Any, key: Any, value: Any, sinks: Any) -> Any:
+        return attend(torch, query, key, value, causal(torch, query.shape[1], key.shape[1], query.device), sink=sinks)
+
+    return sink_attention
+
+
+def with_slopes(torch: Any) -> Callable[..., Any]:
+    def alibi_attention(query: Any, key: Any, value: Any, slopes: Any) -> Any:
+        places = torch.arange(key.shape[1], device=query.device)
+        bias = slopes[:, None, None] * (places - places[:, None]).to(slopes.dtype)
+        return attend(torch, query, key, value, causal(torch, query.shape[1], key.shape[1], query.device), bias)
+
+    return alibi_attention
+
+
+def capped(torch: Any) -> Callable[..., Any]:
+    def softcap_attention(query: Any, key: Any, value: Any, cap: float) -> Any:
+        return attend(torch, query, key, value, causal(torch, query.shape[1], key.shape[1], query.device), cap=cap)
+
+    return softcap_attention
+
+
+def latent(torch: Any) -> Callable[..., Any]:
+    def latent_attention(query: Any, query_rope: Any, latent: Any, key_rope: Any, up_key: Any, up_value: Any) -> Any:
+        wide = torch.promote_types(query.dtype, torch.float32)
+        absorbed = query.to(wide) @ up_key.to(wide)  # what is kept is never expanded
+        scores = absorbed @ latent.to(wide).T + query_rope.to(wide) @ key_rope.to(wide).T
+        scores = scores * (query.shape[-1] + query_rope.shape[-1]) ** -0.5
+        seen = causal(torch, query.shape[1], latent.shape[0], query.device)
+        shares = torch.softmax(scores.masked_fill(~seen, float("-inf")), -1)
+        return (shares @ latent.to(wide) @ up_value.to(wide).transpose(1, 2)).to(query.dtype)
+
+    return latent_attention
+
+
+def of_codes(torch: Any) -> Callable[..., Any]:
+    def int8_cache_attention(query: Any, key_codes: Any, key_scales: Any, value_codes: Any, value_scales: Any) -> Any:
+        wide = torch.promote_types(query.dtype, torch.float32)
+        keys, values = (
+            key_codes.to(wide) * key_scales.to(wide)[..., None],
+            value_codes.to(wide) * value_scales.to(wide)[..., None],
+        )
+        return attend(torch, query[:, None], keys, values)[:, 0]
+
+    return int8_cache_attention
+
+
+def interleaved(torch: Any) -> Callable[..., Any]:
+    def rotary_interleaved(x: Any, cos: Any, sin: Any) -> Any:
+        pairs = x.unflatten(-1, (-1, 2))
+        a, b = pairs[..., 0], pairs[..., 1]
+        return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
+
+    return rotary_interleaved
+
+
+def partial(torch: Any) -> Callable[..., Any]:
+    def rotary_partial(x: Any, cos: Any, sin: Any) -> Any:
+        turned, rest = x[..., : 2 * cos.shape[-1]], x[..., 2 * cos.shape[-1] :]
+        a, b = turned.chunk(2, -1)
+        return torch.cat([a * cos - b * sin, a * sin + b * cos, rest], -1)
+
+    return rotary_partial
+
+
+def add_norm(torch: Any) -> Callable[..., Any]:
+    def add_rms_norm(x: Any, residual: Any, weight: Any, eps: float) -> Any:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        y = x.to(wide) + residual.to(wide)
+        return (y * (y.pow(2).mean(-1, keepdim=True) + eps).rsqrt() * weight.to(wide)).to(x.dtype)
+
+    return add_rms_norm
+
+
+def route(torch: Any) -> Callable[..., Any]:
+    def route_tokens(logits: Any, k: int) -> Any:
+        largest, chosen = torch.topk(logits, k)
+        return torch.zeros_like(logits).scatter(-1, chosen, torch.softmax(largest, -1))
+
+    return route_tokens
+
+
+def grouped(torch: Any) -> Callable[..., Any]:
+    def grouped_product(x: Any, experts: Any, weight: Any) -> Any:
+        return torch.bmm(x[:, None], weight[experts])[:, 0]
+
+    return grouped_product
+
+
+def penalise(torch: Any) -> Callable[..., Any]:
+    def penalise_repeats(logits: Any, tokens: Any, penalty: float) -> Any:
+        own = logits.gather(1, tokens)
+        return logits.scatter(1, tokens, torch.where(own > 0, own / penalty, own * penalty))
+
+    return penalise_repeats

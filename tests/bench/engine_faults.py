@@ -1,0 +1,99 @@
+"""Planted faults of engines: which relations find each, judged as a run judges; and how far right engines are off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.backends import BackendSpec
+from tasks.catalogs.engine.catalog import CHECK, DECODERS
+from tasks.checks.engine_relations import RELATIONS
+from tasks.judge import verdict
+from tasks.model import Group
+from tasks.model.row import Row
+from tasks.prepare.cases import prepare
+from tasks.runner import Runner, whole
+from tasks.zoo.engines import FAULTS, EngineFault
+from tests.bench.record import Result
+
+PLAIN = "tasks.engines.plain:PlainEngine"
+DTYPES = ("float32", "bfloat16")
+#: Relations whose usual way is cached decoding in the engine's own precision, and whose way costs no compiler.
+SWIFT = tuple(name for name, one in RELATIONS.items() if not one.compiled)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Relations that blame an engine, and the units of the first of them. row: of one of them."""
+
+    dtype: str
+    by: dict[str, float]
+    row: Row | None
+
+
+def judge_engine(
+    name: str,
+    relations: Iterable[str],
+    dtypes: Iterable[str],
+    cache: Path,
+    variants: Iterable[str] = DECODERS,
+    samples: int = 1,
+    like: str = "engine-cpu",
+) -> Iterator[Row]:
+    """Rows of an engine ("module:Class") under some relations. cache: where prepared samples are kept."""
+    backend = BackendSpec.parse("own", like=like, options={"class": name} if name else {}).create()
+    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *at: None)
+    try:
+        for relation in relations:
+            for variant in variants:
+                for dtype in dtypes:
+                    group = Group(f"engine:{relation}", variant, dtype, samples, check=CHECK)
+                    for done in runner.run([whole(prepare(group, cache)[1])]):
+                        yield done.row
+    finally:
+        runner.close()
+
+
+def find_fault(fault: EngineFault, dtype: str, cache: Path, relations: Iterable[str]) -> Found:
+    """What blames an engine with a planted fault."""
+    name = f"{fault.engine.__module__}:{fault.engine.__qualname__}"
+    rows = list(judge_engine(name, relations, [dtype], cache, ["window" if fault.window else "llama"]))
+    wrong = {row.op.partition(":")[2]: row for row in rows if row.status == "wrong"}
+    return Found(dtype, {k: x.error_units or 0.0 for k, x in wrong.items()}, next(iter(wrong.values()), None))
+
+
+def engine_faults(cache: Path, size: Mapping[str, Any]) -> Result:
+    """Faults found by the relations that are to find them, in each dtype, and right engines blamed.
+
+    faults: names of some, all where it is missing; relations: "right", those that are to find a fault; "all": every one is asked."""
+    faults, ask_all = list(size.get("faults", FAULTS)), size["relations"] == "all"
+    begin = time.process_time()
+    found, blamed, worst = dict.fromkeys(DTYPES, 0), 0, dict.fromkeys(DTYPES, 0.0)
+    for name in faults:
+        fault = FAULTS[name]
+        for dtype in DTYPES:
+            one = find_fault(fault, dtype, cache, {*SWIFT, *fault.found_by} if ask_all else fault.found_by)
+            found[dtype] += set(fault.found_by) <= set(one.by)
+            said = one.row.error if one.row else ""
+            print(f"{name:26} {dtype:9} {', '.join(one.by) or 'not found':34} {said}", flush=True)
+    rows = list(judge_engine(PLAIN, SWIFT, DTYPES, cache))
+    for row in rows:
+        blamed += row.status != "pass"
+        worst[row.dtype] = max(worst[row.dtype], row.error_units or 0.0)
+    count = len(faults)
+    figures: dict[str, float] = {
+        "faults": count,
+        "blamed": blamed,
+        "right": len(rows),
+        "cpu_s": time.process_time() - begin,
+    }
+    figures |= {f"found_{d}": n for d, n in found.items()} | {f"units_{d}": x for d, x in worst.items()}
+    text = (
+        ", ".join(f"{n} of {count} faults found in {d}" for d, n in found.items())
+        + f", each by the relation that is to find it; the right engine blamed in {blamed} of {len(rows)} cells, at most "
+        + ", ".join(f"{x:.2g} units in {d}" for d, x in worst.items())
+    )
+    return Result(figures, text)

@@ -1,0 +1,132 @@
+"""The check serving: planted faults of engines are found by the relation that is to find them, and the right engine passes."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tasks.catalogs.engine import catalog
+from tasks.catalogs.engine.float64 import compute_logits
+from tasks.catalogs.engine.samplers import SAMPLERS
+from tasks.engines.plain import PlainEngine
+from tasks.zoo.engines import FAULTS, SAMPLER_FAULTS
+from tests.bench.engine_faults import PLAIN, find_fault, judge_engine
+from tests.conftest import here
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cases")
+
+
+@pytest.mark.parametrize("name", [*FAULTS])
+def test_fault_is_found_by_its_relation(name: str, cache: Path) -> None:
+    fault = FAULTS[name]
+    found = find_fault(fault, "float32", cache, fault.found_by)
+    assert set(found.by) == set(fault.found_by)
+    assert found.row is not None and (found.row.kind == "relation") == (
+        fault.found_by[0] not in ("float64", "int8_cache")
+    )
+    assert "first in token" in (found.row.error or "")
+
+
+def test_relations_are_blind_to_what_every_way_has(cache: Path) -> None:
+    found = find_fault(FAULTS["queries_out_of_order"], "float32", cache, ["float64", "recomputed", "padded_left"])
+    assert [*found.by] == ["float64"]
+
+
+@pytest.mark.parametrize("dtype", catalog.DTYPES)
+def test_right_engine_passes(dtype: str, cache: Path) -> None:
+    rows = list(judge_engine(PLAIN, ["float64", "recomputed", "int8_cache", "padded_left"], [dtype], cache))
+    assert {row.status for row in rows} == {"pass"}
+    # What 8 bits of a cache do leaves bfloat16 unseen.
+    assert {row.op for row in rows if row.weak} <= {"engine:int8_cache"}
+
+
+@pytest.mark.parametrize("name", [*SAMPLER_FAULTS])
+def test_sampler_is_judged_by_its_distribution(name: str, cache: Path) -> None:
+    engine, variant = SAMPLER_FAULTS[name]
+    (row,) = judge_engine(f"{engine.__module__}:{engine.__qualname__}", ["sampling"], ["float32"], cache, [variant])
+    assert (row.status, row.kind) == ("wrong", "distribution")
+
+
+@pytest.mark.parametrize("engine", ["engine-cpu", "transformers-cpu"])
+def test_right_samplers_pass(engine: str, cache: Path) -> None:
+    rows = list(judge_engine("", ["sampling"], ["float32"], cache, SAMPLERS, samples=4, like=engine))
+    assert {row.status for row in rows} == {"pass"}
+    assert len(rows) == 4 * len(SAMPLERS)
+
+
+def test_logits_of_a_window_hang_on_no_token_before_it() -> None:
+    decoder = catalog.DECODERS["window"]
+    weights = catalog.draw_weights(decoder, 1)
+    tokens = np.arange(40)
+    other = np.array([7, *tokens[1:]])
+    # Through two layers a token reaches two windows far.
+    reach = 2 * (decoder.window - 1)
+    apart = (compute_logits(decoder, weights, tokens) != compute_logits(decoder, weights, other)).any(-1)
+    assert apart[: reach + 1].all() and not apart[reach + 1 :].any()
+
+
+class Mute(PlainEngine):
+    """Gives tokens instead of logits."""
+
+    def prefill(self, tokens: Sequence[int], after: int | None = None, cache: str = "") -> tuple[int, Any]:
+        return super().prefill(tokens, after, cache)[0], None
+
+
+class Dying(PlainEngine):
+    def batch(self, prompts: Sequence[Sequence[int]], side: str) -> Any:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Hanging(PlainEngine):
+    def batch(self, prompts: Sequence[Sequence[int]], side: str) -> Any:
+        time.sleep(600)
+
+
+def test_an_engine_without_logits_is_said_in_a_line(cache: Path) -> None:
+    (row,) = judge_engine(f"{__name__}:Mute", ["float64"], ["float32"], cache, ["llama"])
+    assert row.status == "unsupported"
+    assert row.error == "the engine gives no logits: prefill of 1 token returned NoneType, not an array (1, 128)"
+
+
+def test_an_engine_that_dies_or_hangs_costs_its_case_alone(tmp_path: Path) -> None:
+    own = [{"name": x, "like": "engine-cpu", "options": {"class": f"{__name__}:{x}"}} for x in ("Dying", "Hanging")]
+    catalogs = [{"name": "engine", "ops": ["padded_left.llama", "float64.llama"], "samples": 1}]
+    config = {"checks": ["serving"], "dtypes": ["float32"], "catalogs": catalogs, "backends": own, "deadline_s": 20}
+    path = tmp_path / "engines.yaml"
+    path.write_text(json.dumps(config))
+    done = here(path, "--on", "children", "--results", tmp_path / "lake")
+    rows = pd.read_parquet(tmp_path / "lake")
+    found = {(row.backend, row.op): row.status for row in rows.itertuples()}
+    assert done.returncode == 1
+    assert found == {
+        ("Dying", "engine:float64"): "pass",
+        ("Dying", "engine:padded_left"): "crash",
+        ("Hanging", "engine:float64"): "pass",
+        ("Hanging", "engine:padded_left"): "timeout",
+    }
+
+
+def test_layer_and_heads_are_named(cache: Path) -> None:
+    found = find_fault(FAULTS["queries_out_of_order"], "float32", cache, ["float64"])
+    assert found.row is not None and (found.row.error or "").endswith("there in layer 0, heads 1, 2")
+    found = find_fault(FAULTS["tied_head"], "float32", cache, ["float64"])
+    assert found.row is not None and (found.row.error or "").endswith("behind the heads of all layers")
+
+
+def test_an_engine_without_a_method_is_said_in_a_line() -> None:
+    from tasks.backends import BackendSpec
+    from tasks.model import Unavailable
+
+    for name, said in (("tasks.nowhere:Engine", "module:Class"), ("tasks.model.engine:Decoder", "lacks load, prefill")):
+        with pytest.raises(Unavailable, match=said):
+            BackendSpec.parse("own", like="engine-cpu", options={"class": name}).create().start()
