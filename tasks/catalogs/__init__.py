@@ -21,6 +21,7 @@ BUILT_IN = {
     "models": "tasks.catalogs.models.catalog:Models",
     "nodes": "tasks.catalogs.nodes.catalog:Nodes",
     "fuzz": "tasks.catalogs.fuzz.catalog:Fuzz",
+    "training": "tasks.catalogs.training.catalog:Training",
     "user": "tasks.catalogs.user.catalog:User",
 }
 

@@ -26,6 +26,7 @@ from tasks.checks.shapes import Shapes
 from tasks.checks.speedup import Speedup
 from tasks.checks.steps import Steps
 from tasks.checks.switch import Switch
+from tasks.checks.train import Train
 from tasks.checks.variants import InPlace, Method, Out, Promotion, Refuses
 from tasks.model import FORWARD, Unsupported
 from tasks.plugins import Part, PluginError, parts
@@ -51,6 +52,7 @@ BUILT_IN: dict[str, Check] = {
         BatchInvariance(),
         Arithmetic(),
         Steps(),
+        Train(),
         Switch(),
         Graph(),
         RoundTrip(),
