@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample

@@ -7,7 +7,14 @@ import importlib
 from tasks.training.networks.base import Network
 
 #: Network → the module that has it as NETWORK; imported only when asked for, as it imports torch.
-BUILT_IN = {"gpt": "tasks.training.networks.gpt"}
+BUILT_IN = {
+    "convolution": "tasks.training.networks.convolution",
+    "diffusion": "tasks.training.networks.diffusion",
+    "experts": "tasks.training.networks.experts",
+    "gpt": "tasks.training.networks.gpt",
+    "llama": "tasks.training.networks.llama",
+    "vision": "tasks.training.networks.vision",
+}
 
 
 def get(name: str) -> Network:

@@ -1,4 +1,4 @@
-"""A GPT: learned positions, pre-norm blocks, tanh-free GELU, tied embeddings; dropout by masks that come with the batch."""
+"""A GPT: learned positions, pre-norm blocks, tied embeddings; dropout by masks that come with the batch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from tasks.training.networks.base import Network
+from tasks.training.networks.parts import Attention, draw_weights
 from tasks.training.recipe import Recipe
 
 WIDTH, HEADS, LAYERS, WORDS, TOKENS, BATCH = 32, 4, 2, 61, 12, 3
@@ -18,29 +19,10 @@ WIDTH, HEADS, LAYERS, WORDS, TOKENS, BATCH = 32, 4, 2, 61, 12, 3
 KEPT = 0.75
 
 
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
-        self.out = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (part(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.query, self.key, self.value))
-        mixed = self.attend(q, k, v)
-        made: torch.Tensor = self.out(mixed.transpose(1, 2).flatten(2))
-        return made
-
-    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """(batch, heads, tokens, width of a head) of each, causal."""
-        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
-        hidden = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).triu(1)
-        return torch.softmax(scores.masked_fill(hidden, float("-inf")), -1) @ v
-
-
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.norm1, self.attention, self.norm2 = nn.LayerNorm(WIDTH), Attention(), nn.LayerNorm(WIDTH)
+        self.norm1, self.attention, self.norm2 = nn.LayerNorm(WIDTH), Attention(WIDTH, HEADS), nn.LayerNorm(WIDTH)
         self.up, self.act, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -67,19 +49,6 @@ class Gpt(nn.Module):
         return functional.linear(self.norm(x), self.words.weight)
 
 
-def build() -> Gpt:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        made = Gpt()
-        with torch.no_grad():
-            for name, p in made.named_parameters():
-                if p.ndim > 1:
-                    p.normal_(0, 0.08 if name.startswith(("words", "places")) else WIDTH**-0.5)
-                else:
-                    p.add_(torch.randn_like(p) * 0.05)  # no bias or scale is one that a fault could leave out unseen
-    return made
-
-
 def draw(rng: np.random.Generator) -> list[np.ndarray]:
     """Tokens, masks, targets; a sixth of the targets is padding (−100)."""
     tokens = rng.integers(0, WORDS, (BATCH, TOKENS + 1))
@@ -94,4 +63,4 @@ def loss(module: Any, tokens: torch.Tensor, masks: torch.Tensor, targets: torch.
     return functional.cross_entropy(logits.flatten(0, 1).to(masks.dtype), targets.flatten())
 
 
-NETWORK = Network(build, draw, loss, Recipe(clip=1.0, accumulate=2, warm_up=4, steps=24))
+NETWORK = Network(lambda: draw_weights(Gpt), draw, loss, Recipe(clip=1.0, accumulate=2, warm_up=4, steps=24))
