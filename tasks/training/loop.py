@@ -55,7 +55,9 @@ class TrainingLoop:
         self.apply_optimiser(number)
         found[FIRST], found[SECOND], found[WEIGHTS] = self.read_state()
         found[PROBE] = [self.evaluate(tensors["probe"])]
-        order = split([phase for phase, _ in list_outputs(self.recipe, self.places, list(taps))])
+        order = split(
+            [phase for phase, _ in list_outputs(self.recipe, self.places, list(taps))]
+        )  # without taps where there are none
         return [x.float() for phase, _, _ in order for x in found[phase]]
 
     def state(self) -> Mapping[str, Any]:
@@ -108,7 +110,7 @@ class TrainingLoop:
         """The mean loss of the micro-batches, whose gradients are added up. taps: is given what modules return at the first."""
         total: Any = 0
         for number, micro in enumerate(batches):
-            with watch_modules(self.module, taps) if not number else contextlib.nullcontext():
+            with watch_modules(self.module, taps) if self.compile is None and not number else contextlib.nullcontext():
                 loss = self.compute_loss(micro)
             self.backward(loss / len(batches))
             total = total + loss.detach() / len(batches)

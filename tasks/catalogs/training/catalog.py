@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
-from tasks.model import Group, Leaf, OpClass, OwnKernel
+from tasks.catalogs.training import own
+from tasks.graphs.given import GivenError
+from tasks.model import Group, Leaf, OpClass, OwnKernel, Unsupported
 from tasks.training import networks
 from tasks.training.exact import STORED, Exact
 from tasks.training.loop import TrainingLoop
+from tasks.training.networks.base import Network
 from tasks.training.recipe import Recipe
 from tasks.training.trajectory import Trajectory, follow
 
@@ -20,6 +24,13 @@ CATALOG_VERSION = "1"
 DTYPES = (STORED, "bfloat16")
 #: The check that its samples are for.
 CHECK = "train"
+#: Variant → what of a network's recipe is another; the recipe as it is has no name.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "foreach": {"way": "foreach"},
+    "fused": {"way": "fused"},
+    "sgd": {"optimiser": "sgd", "rate": 0.05, "decay": 1e-3},
+    "checkpoint": {"checkpoint": True},
+}
 
 
 class Training(Catalog):
@@ -36,7 +47,18 @@ class Training(Catalog):
         )
 
     def entries(self) -> list[Entry]:
-        return [Entry(f"{self.name}:{name}", "", DTYPES, (CHECK,)) for name in sorted(networks.BUILT_IN)]
+        found = [Entry(f"{self.name}:{name}", "", DTYPES, (CHECK,)) for name in own.list_trainings()]
+        for name in networks.BUILT_IN:
+            some = [x for x in VARIANTS if x != "checkpoint" or name in networks.IN_BLOCKS]
+            found += [Entry(f"{self.name}:{name}", variant, DTYPES, (CHECK,)) for variant in ("", *some)]
+        return sorted(found, key=lambda x: (x.op, x.variant))
+
+    def list_version(self) -> str:
+        return f"{self.version()} {sorted(own.list_trainings().items())}"
+
+    def group_version(self, group: Group) -> str:
+        mine = own.list_trainings().get(group.op_name)
+        return mine.digest() if mine else ""
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         if group.dtype not in DTYPES:
@@ -54,13 +76,26 @@ class Training(Catalog):
 
 
 def loop_of(group: Group) -> TrainingLoop:
-    """The loop of a group, as a device runs it."""
-    network = networks.get(group.op_name)
-    return TrainingLoop(network, recipe_of(group), precision_of(group))
+    """The loop of a group, as a device runs it. Raises Unsupported where it cannot be made here."""
+    try:
+        network = network_of(group)
+    except GivenError as error:
+        raise Unsupported(str(error)) from None
+    return TrainingLoop(network, recipe_of(group, network), precision_of(group))
 
 
-def recipe_of(group: Group) -> Recipe:
-    return networks.get(group.op_name).recipe
+def network_of(group: Group) -> Network:
+    """Raises ValueError for a network that the catalog does not have, GivenError for one of the user's that cannot be had."""
+    mine = own.list_trainings()
+    if group.op_name in mine:
+        return mine[group.op_name].network()
+    if group.op_name not in networks.BUILT_IN or group.variant not in ("", *VARIANTS):
+        raise ValueError(f"the catalog training has no {group.label!r}")
+    return networks.get(group.op_name)
+
+
+def recipe_of(group: Group, network: Network) -> Recipe:
+    return replace(network.recipe, **VARIANTS.get(group.variant, {}))
 
 
 def precision_of(group: Group) -> str:
@@ -70,7 +105,8 @@ def precision_of(group: Group) -> str:
 
 def _sample(group: Group, index: int) -> Sample:
     try:
-        exact = Exact(networks.get(group.op_name), recipe_of(group), precision_of(group))
+        network = network_of(group)
+        exact = Exact(network, recipe_of(group, network), precision_of(group))
         return build_sample(index, exact.recipe, follow(exact, group.seed + 1000 * index))
     except Exception as error:
         return Sample(index, failure=Failure.of(error, "reference"))

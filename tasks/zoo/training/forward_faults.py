@@ -92,7 +92,9 @@ def _biased_variance(part: Any, x: Any) -> Any:
     before = part.running_var.clone()
     made = type(part).forward(part, x)
     with torch.no_grad():
-        part.running_var.copy_(before * (1 - part.momentum) + part.momentum * x.float().var((0, 2, 3), unbiased=False))
+        part.running_var.data.copy_(
+            before * (1 - part.momentum) + part.momentum * x.float().var((0, 2, 3), unbiased=False)
+        )
     return made
 
 
