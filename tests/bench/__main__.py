@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.catalogs.models.architectures import ARCHITECTURES
+from tasks.training import networks
 from tests.bench import (
     auditing,
     device,
@@ -35,6 +36,7 @@ from tests.bench import (
     starts,
     submitting,
     training,
+    training_faults,
     vendors,
 )
 from tests.bench.record import MEASURED, Result, machine, write
@@ -159,6 +161,12 @@ BENCHES = {
         screening.screening,
         {"faults": 3000, "hot": 600, "tries": 400, "sound": 10_000},
         {"faults": 40, "hot": 12, "tries": 8, "sound": 100},
+    ),
+    "training_faults": Bench(
+        training_faults.training_faults,
+        {"networks": list(networks.BUILT_IN), "dtypes": ["float32", "bfloat16"], "seeds": [0]},
+        {"networks": ["llama"], "dtypes": ["float32"], "seeds": [0]},
+        long=True,
     ),
     "starts": Bench(
         starts.starts,

@@ -24,7 +24,7 @@ CATALOG_VERSION = "1"
 DTYPES = (STORED, "bfloat16")
 #: The check that its samples are for.
 CHECK = "train"
-#: Variant → what of a network's recipe is another; the recipe as it is has no name.
+#: Variants of the GPT: what of its recipe is another; the recipe as it is has no name.
 VARIANTS: dict[str, dict[str, Any]] = {
     "foreach": {"way": "foreach"},
     "fused": {"way": "fused"},
@@ -49,8 +49,8 @@ class Training(Catalog):
     def entries(self) -> list[Entry]:
         found = [Entry(f"{self.name}:{name}", "", DTYPES, (CHECK,)) for name in own.list_trainings()]
         for name in networks.BUILT_IN:
-            some = [x for x in VARIANTS if x != "checkpoint" or name in networks.IN_BLOCKS]
-            found += [Entry(f"{self.name}:{name}", variant, DTYPES, (CHECK,)) for variant in ("", *some)]
+            variants = ("", *(VARIANTS if name == "gpt" else ()))
+            found += [Entry(f"{self.name}:{name}", variant, DTYPES, (CHECK,)) for variant in variants]
         return sorted(found, key=lambda x: (x.op, x.variant))
 
     def list_version(self) -> str:

@@ -16,9 +16,6 @@ BUILT_IN = {
     "vision": "tasks.training.networks.vision",
 }
 
-#: Those whose blocks can compute their activations again in the backward pass (`Recipe.checkpoint`).
-IN_BLOCKS = ("gpt",)
-
 
 def get(name: str) -> Network:
     """The network of a name. Raises KeyError."""
