@@ -38,6 +38,9 @@ BUILT_IN = {
     "triton": "tasks.backends.triton:Triton",
     "gloo": "tasks.backends.collectives:Gloo",
     "nccl": "tasks.backends.collectives:Nccl",
+    "ddp": "tasks.backends.training_ranks:Ddp",
+    "fsdp": "tasks.backends.training_ranks:Fsdp",
+    "tensor": "tasks.backends.training_ranks:Tensor",
     "rccl": "tasks.backends.collectives:Rccl",
     "tfxla": "tasks.backends.tensorflow:TensorFlowXla",
 }

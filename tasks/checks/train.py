@@ -11,8 +11,8 @@ import numpy as np
 from tasks.arrays import contiguous
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.same import copy_outputs
-from tasks.model import Form, Program, Session, Status, Unsupported
-from tasks.training.phases import ALONE, CLIPPED, LOSS, RAW, TAPS, split
+from tasks.model import Form, Misbehaviour, Program, Session, Status, Unsupported
+from tasks.training.phases import ALONE, BUFFERS, CLIPPED, LOSS, RAW, TAPS, split
 from tasks.training.trajectory import SLOPE_LIMIT, slope
 
 if TYPE_CHECKING:
@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 KIND_SLOPE = "slope"
 #: The kind of a row where the output of a module is off as well: the fault is in the forward pass.
 KIND_FORWARD = "forward"
+
+
+def _part_by_rank(outputs: list[Any], form: Form) -> list[list[Any]]:
+    """The outputs of each rank. Taps may be lacking: nobody can look into a loop that is compiled."""
+    whole = len(form.phases)
+    each = whole if len(outputs) % whole == 0 else whole - form.phases.count(TAPS)
+    if len(outputs) % each:
+        raise Misbehaviour("structure", f"a step returned {len(outputs)} outputs; a rank has {whole}")
+    return [outputs[at : at + each] for at in range(0, len(outputs), each)]
 
 
 class Train(Scenario):
@@ -40,19 +49,25 @@ class Train(Scenario):
         for k, inputs in enumerate(contiguous.dense(form).steps()):
             number = int(inputs[form.stepped[0]][0])  # the first of its inputs says which step of the run it is
             outputs = copy_outputs(session.step(inputs))
-            lacking = len(form.phases) - len(
-                outputs
-            )  # the taps of a loop that is compiled, where nobody can look inside
-            gradients: list[Any] = []
-            for phase, a, b in split(form.phases):
-                if phase == TAPS and lacking:
-                    continue
-                seen = outputs[a - lacking : b - lacking]
-                given = gradients if phase in ALONE else ()
-                noted = TAPS if phase == TAPS else ""
-                yield Observation(f"step {number}: {phase}", seen, part=(a, b), row=k, given=given, noted=noted)
-                if phase in (RAW, CLIPPED):
-                    gradients = seen
+            for rank, some in enumerate(ranks := _part_by_rank(outputs, form)):
+                lacking = len(form.phases) - len(some)
+                gradients: list[Any] = []
+                whose = (f"step {number}, rank {rank}", rank) if len(ranks) > 1 else (f"step {number}", None)
+                for phase, a, b in split(form.phases):
+                    if phase == TAPS and lacking:
+                        continue
+                    seen = some[a - lacking : b - lacking]
+                    yield Observation(
+                        f"{whose[0]}: {phase}",
+                        seen,
+                        part=(a, b),
+                        row=k,
+                        given=gradients if phase in ALONE else (),
+                        noted=TAPS if phase == TAPS else "",
+                        rank=whose[1],
+                    )
+                    if phase in (RAW, CLIPPED):
+                        gradients = seen
 
     def conclude(
         self, seen: Sequence[Observation], found: Sequence[Judgement], sample: PreparedSample
@@ -62,11 +77,14 @@ class Train(Scenario):
         if not off:
             return self._find_slope(seen, found, sample)
         first = off[0]
-        step = [k for k, x in enumerate(seen) if x.row == seen[first].row]
+        step = [k for k, x in enumerate(seen) if (x.row, x.rank) == (seen[first].row, seen[first].rank)]
+        beside = [k for k, x in enumerate(seen) if (x.row, x.part) == (seen[first].row, seen[first].part)]
+        sound = [k for k in beside if k not in off]  # the same phase of other ranks
         phase, one = phases[seen[first].part[0]], found[first]
         taps = [found[k] for k in step if seen[k].noted and found[k].status is not Status.PASS]
-        kind = KIND_FORWARD if taps and phase in (LOSS, RAW) else phase
+        kind = KIND_FORWARD if taps and phase in (LOSS, BUFFERS, RAW) else phase
         culprit = taps[0].metrics.detail if kind == KIND_FORWARD else one.metrics.detail
+        culprit = f"rank {seen[first].rank}: {culprit}" if sound else culprit
         count = one.metrics.mismatched
         units = f"{one.metrics.error_units:.3g}" if one.metrics.error_units is not None else "no"
         others = f" and {count - 1} more" if count > 1 else ""
@@ -93,7 +111,7 @@ def score_slopes(seen: Sequence[Observation], sample: PreparedSample) -> dict[st
     """Of each gradient, the mean over the steps of ⟨g, reference⟩ / ⟨reference, reference⟩ − 1 in standard errors of what rounding makes of
     it, or of its own scatter where that is larger."""
     record, expected = sample.record, sample.expected()
-    steps = [x for x in seen if record.phases[x.part[0]] == RAW]
+    steps = [x for x in seen if record.phases[x.part[0]] == RAW and not x.rank]
     if len(steps) < 2:
         return {}
     found = {}

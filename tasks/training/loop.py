@@ -29,9 +29,10 @@ class TrainingLoop:
 
     def start(self, device: str, given: Mapping[str, Any] | None = None) -> None:
         self.device = device
+        self.places = Places.of(self.network.build())
         self.module = self.build_module().to(device).train()
-        self.places = Places.of(self.module)
-        self.named = {name: p for name, p in self.module.named_parameters() if name in self.places.parameters}
+        named = {self.name_of(name): p for name, p in self.module.named_parameters()}
+        self.named = {name: named[name] for name in self.places.parameters}
         self.optimiser = self.build_optimiser(list(self.named.values()))
         self._loss = self.network.loss if self.compile is None else self.compile(self.network.loss)
 
@@ -97,7 +98,7 @@ class TrainingLoop:
             for b, value in zip(self._buffers(), cut(own["buffers"], list(self.places.buffers.values()))):
                 b.copy_(value)
             for p, weight, first, second in zip(self.named.values(), *parts):
-                p.copy_(weight)
+                self.copy_weight(p, weight)
                 kept: dict[str, Any] = {"momentum_buffer": first.clone()}
                 if self.recipe.optimiser != "sgd":
                     kept = {"exp_avg": first.clone(), "exp_avg_sq": second.clone()}
@@ -105,6 +106,13 @@ class TrainingLoop:
                         float(number), device=self.device if self.recipe.way == "fused" else "cpu"
                     )
                 self.optimiser.state[p] = kept
+
+    def copy_weight(self, p: Any, value: Any) -> None:
+        p.copy_(value)
+
+    def name_of(self, name: str) -> str:
+        """The name in the network of what the built module calls so."""
+        return name
 
     def accumulate(self, batches: Sequence[Sequence[Any]], taps: dict[str, Any]) -> Any:
         """The mean loss of the micro-batches, whose gradients are added up. taps: is given what modules return at the first."""

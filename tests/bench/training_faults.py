@@ -9,11 +9,12 @@ from pathlib import Path
 import torch
 
 from tasks import checks
+from tasks.backends.base import Backend
 from tasks.backends.torch import TorchEager
 from tasks.checks.train import score_slopes
 from tasks.judge import verdict
 from tasks.judging import Judgement, judge_steps
-from tasks.model import Group, OwnKernel, Status
+from tasks.model import Form, Group, OwnKernel, RuntimeInfo, Status
 from tasks.prepare.cases import PreparedSample, prepare
 from tasks.training.loop import TrainingLoop
 from tasks.zoo import training as zoo
@@ -44,11 +45,15 @@ class Found:
 
 def judge_loop(sample: PreparedSample, loop: TrainingLoop) -> tuple[Judgement, float]:
     """What a run would say of a loop, eager on the CPU; (judgement, largest score of a slope)."""
-    backend, check = TorchEager("torch-cpu", "cpu", {}), checks.get("train")
     form = replace(sample.form("torch"), own=OwnKernel(session=lambda: loop))
-    program = backend.build(form)
+    return judge_form(sample, TorchEager("torch-cpu", "cpu", {}), form)
+
+
+def judge_form(sample: PreparedSample, backend: Backend, form: Form) -> tuple[Judgement, float]:
+    """The same of a form on a backend."""
+    program, check = backend.build(form), checks.get("train")
     stages = list(check.stages(program, form))
-    found = judge_steps(sample, stages, verdict.load("error_units"), backend.probe(), form)
+    found = judge_steps(sample, stages, verdict.load("error_units"), RuntimeInfo("planted", "cpu"), form)
     concluded = check.conclude(stages, found, sample)
     assert concluded is not None
     return concluded, max(map(abs, score_slopes(stages, sample).values()), default=0.0)

@@ -18,25 +18,32 @@ KEY = ["op", "variant", "backend", "dtype"]
 def phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFrame:
     """One line per training run, backend and phase. trace: of the rows, as `read_trace` has it.
 
-    Columns: op, variant, backend, dtype, phase; worst: the largest floors of its steps; limit; steps: (number, floors, status) of each, in
+    Columns: op, variant, backend, dtype, rank ("" of a single process), phase; worst: the largest floors of its steps; limit; steps: (number, floors, status) of each, in
     order; place: the module or the parameter that the row blames, where this phase is the first that is off.
     """
     found = trace.merge(
         rows[["run_id", "case_id", *KEY, "limit", "culprit", "kind"]], on=["run_id", "case_id", "backend"]
     )
-    named = found["name"].str.extract(r"^step (?P<number>\d+): (?P<phase>.+)$")
-    found = found.assign(number=named["number"].astype("Int64"), phase=named["phase"]).dropna(subset=["number"])
+    named = found["name"].str.extract(r"^step (?P<number>\d+)(?:, rank (?P<rank>\d+))?: (?P<phase>.+)$")
+    found = found.assign(
+        number=named["number"].astype("Int64"), phase=named["phase"], rank=named["rank"].fillna("")
+    ).dropna(subset=["number"])
     lines = []
-    for key, group in found.groupby([*KEY, "phase"], sort=False):
+    for key, group in found.groupby([*KEY, "rank", "phase"], sort=False):
         group = group.sort_values("number")
         steps = tuple(zip(group["number"], group["error_units"], group["status"]))
         off = bool((group["status"] != Status.PASS.value).any())
         place = group["culprit"].iloc[0] if off and (key[-1] == group["kind"].iloc[0] or key[-1] == TAPS) else ""
-        line = dict(zip([*KEY, "phase"], key)) | {"worst": group["error_units"].max(), "limit": group["limit"].iloc[0]}
+        line = dict(zip([*KEY, "rank", "phase"], key)) | {
+            "worst": group["error_units"].max(),
+            "limit": group["limit"].iloc[0],
+        }
         lines.append(line | {"steps": steps, "place": place or ""})
-    table = pd.DataFrame(lines, columns=[*KEY, "phase", "worst", "limit", "steps", "place"])
+    table = pd.DataFrame(lines, columns=[*KEY, "rank", "phase", "worst", "limit", "steps", "place"])
     order = {phase: number for number, phase in enumerate(PHASES)}
-    return table.sort_values([*KEY, "phase"], key=lambda x: x.map(order) if x.name == "phase" else x, kind="stable")
+    return table.sort_values(
+        [*KEY, "rank", "phase"], key=lambda x: x.map(order) if x.name == "phase" else x, kind="stable"
+    )
 
 
 def _show_steps(line: Line) -> Cell:
@@ -62,7 +69,7 @@ def training_runs(report: Report) -> View | None:
         "training_runs",
         "Training runs: floors of each phase, step by step",
         found,
-        ("op", "backend", "dtype", "phase", Column(f"steps {numbers}", _show_steps), "worst", "limit", "place"),
+        ("op", "backend", "dtype", "rank", "phase", Column(f"steps {numbers}", _show_steps), "worst", "limit", "place"),
         unit="phases",
         counted=True,
         notes=(

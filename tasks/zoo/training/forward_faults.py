@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tasks.checks.train import KIND_FORWARD
+from tasks.checks.train import KIND_FORWARD, KIND_SLOPE
 from tasks.training.loop import TrainingLoop
 from tasks.training.phases import BUFFERS, LOSS
 from tasks.zoo.training.planted import Plant, Planted, around, call_instead, in_part
 
-FORWARD = (KIND_FORWARD,)
+FORWARD = (KIND_FORWARD, KIND_SLOPE)
 
 
 def _attend(part: Any, q: Any, k: Any, v: Any, scale: float = 1.0, above: int = 1, narrow: bool = False) -> Any:
