@@ -660,12 +660,12 @@ def measure_phase(case: Case, found: Judgement) -> Judgement:
     The optimiser and the clipping are judged alone: the reference is given the run's own gradients and the state it began with."""
     record = case.sample.record
     phase, expected, step = record.phases[case.step.part[0]], case.expected, case.step.row
-    if phase in ALONE and len(case.step.given) == len(expected):
+    if phase in ALONE and len(case.step.made_of) == len(expected):
         arrays, given = case.sample.inputs(), decode(record.kwargs, lambda kind, node: spec_of(node))
         vectors = {name: arrays[x.id][step] for name, x in given.items() if isinstance(x, TensorSpec)}
         recipe = Recipe.read(given["recipe"])
         number = int(vectors["number"][0])
-        expected = training_phases.expect_alone(phase, recipe, number, vectors, case.step.given, expected)
+        expected = training_phases.expect_alone(phase, recipe, number, vectors, case.step.made_of, expected)
     asked = (phase, record.names[case.part], USUAL_UNITS if case.limit is None else case.limit)
     return found.with_metrics(training_phases.measure_phase(case.outputs, expected, *asked))
 

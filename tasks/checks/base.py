@@ -37,7 +37,7 @@ class Observation:
     they are held to what is expected; else only their bytes were compared with others', ``apart`` (`tasks.checks.same.APART`) says how
     far off they are, and ``kind`` what that makes the row. state: what the session keeps after the step. ms: how long the step took,
     where that is not the time until it was seen. noted: of what nobody has promised, where that is, in a word: it is no fault if it is wrong,
-    and the flag `wrong_at` names it; "" of all else. given: outputs of the step that these are computed from, for a judge who asks what
+    and the flag `wrong_at` names it; "" of all else. made_of: outputs of the step that these are computed from, for a judge who asks what
     was made of them. rank: whose they are, where several ranks take a step.
 
     Outputs of several observations are each in memory of their own. Of several, and of one with a state, each is a row of the table
@@ -55,7 +55,7 @@ class Observation:
     state: Mapping[str, Any] | None = None
     ms: float | None = None
     noted: str = ""
-    given: Sequence[Any] = ()
+    made_of: Sequence[Any] = ()
     rank: int | None = None
 
     def expected(self, leaves: list[Leaf]) -> list[Leaf]:

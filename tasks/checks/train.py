@@ -62,7 +62,7 @@ class Train(Scenario):
                         seen,
                         part=(a, b),
                         row=k,
-                        given=gradients if phase in ALONE else (),
+                        made_of=gradients if phase in ALONE else (),
                         noted=TAPS if phase == TAPS else "",
                         rank=whose[1],
                     )

@@ -76,6 +76,10 @@ class TrainingLoop:
             made.checkpoint = True
         return made
 
+    def watched(self) -> Any:
+        """The network within what was built, of whose modules the taps are."""
+        return self.module
+
     def build_optimiser(self, parameters: list[Any]) -> Any:
         """torch's own."""
         import torch
@@ -118,7 +122,9 @@ class TrainingLoop:
         """The mean loss of the micro-batches, whose gradients are added up. taps: is given what modules return at the first."""
         total: Any = 0
         for number, micro in enumerate(batches):
-            with watch_modules(self.module, taps) if self.compile is None and not number else contextlib.nullcontext():
+            with (
+                watch_modules(self.watched(), taps) if self.compile is None and not number else contextlib.nullcontext()
+            ):
                 loss = self.compute_loss(micro)
             self.backward(loss / len(batches))
             total = total + loss.detach() / len(batches)

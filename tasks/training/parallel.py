@@ -85,6 +85,9 @@ class DataParallel(ParallelLoop):
 
         return DistributedDataParallel(module)
 
+    def watched(self) -> Any:
+        return self.module.module
+
     def name_of(self, name: str) -> str:
         return name.removeprefix("module.")
 
@@ -102,6 +105,12 @@ class FullySharded(ParallelLoop):
         for block in module.blocks:
             fully_shard(block, mesh=mesh)
         return fully_shard(module, mesh=mesh)
+
+    def load_state(self, number: int, own: Mapping[str, Any]) -> None:
+        """The whole weights that the last forward pass has left in memory are given up: the next would compute with them."""
+        for part in (*self.module.blocks, self.module):
+            part.reshard()
+        super().load_state(number, own)
 
 
 class TensorParallel(ParallelLoop):

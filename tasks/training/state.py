@@ -43,8 +43,8 @@ class Places:
     def read(self, vectors: dict[str, np.ndarray]) -> State:
         """The state of `State.vectors`."""
         shapes = list(self.parameters.values())
-        parts = [cut(vectors[name], shapes) for name in ("weights", "first", "second")]
-        return State(*parts, cut(vectors["buffers"], list(self.buffers.values())))
+        weights, first, second = (cut(vectors[name], shapes) for name in ("weights", "first", "second"))
+        return State(weights, first, second, cut(vectors["buffers"], list(self.buffers.values())))
 
 
 def join(parts: Sequence[np.ndarray]) -> np.ndarray:

@@ -89,7 +89,7 @@ class RankSession:
                 if header["plant"]:
                     _find(header["plant"])(self._session)
             else:
-                tensors = {name: torch_tree.from_numpy(x).to(self.place) for name, x in given}
+                tensors = {name: torch_tree.from_numpy(x).to(self.place) for name, x in given if x is not None}
                 made = [torch_tree.to_numpy(x.cpu()) for x in self._session.step((), tensors)]  # type: ignore[attr-defined]
         except Exception as error:
             write(sink, {"error": f"{type(error).__name__}: {error}"})

@@ -157,10 +157,10 @@ def read_recipe(optimiser: Any, module: Any, source: str) -> Recipe:
             f"{source}: the optimiser has {len(given)} of {len(held)} parameters: freeze the others (requires_grad)"
         )
     way = "fused" if group.get("fused") else "foreach" if group.get("foreach") else ""
-    common = {"rate": float(group["lr"]), "decay": float(group["weight_decay"]), "way": way}
+    common: dict[str, Any] = {"rate": float(group["lr"]), "decay": float(group["weight_decay"]), "way": way}
     if kind == "sgd":
         return Recipe(kind, momentum=float(group["momentum"]), **common)
-    return Recipe(kind, betas=tuple(map(float, group["betas"])), eps=float(group["eps"]), **common)  # type: ignore[arg-type]
+    return Recipe(kind, betas=tuple(map(float, group["betas"])), eps=float(group["eps"]), **common)
 
 
 def list_trainings() -> dict[str, OwnTraining]:

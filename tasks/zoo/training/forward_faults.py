@@ -28,7 +28,11 @@ def _attention(block: int, **how: Any) -> Plant:
 
 
 def _set(path: str, **values: Any) -> Plant:
-    return in_part(path, lambda part: [setattr(part, name, x) for name, x in values.items()])  # type: ignore[arg-type, return-value]
+    def change(part: Any) -> None:
+        for name, x in values.items():
+            setattr(part, name, x)
+
+    return in_part(path, change)
 
 
 def _on_targets(change: Any) -> Plant:

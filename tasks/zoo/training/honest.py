@@ -81,12 +81,13 @@ def _convolutions_unfolded(module: Any) -> None:
 
 def _one_backward(loop: TrainingLoop, own: Any, batches: Any, taps: Any) -> Any:
     """The micro-batches' losses added up before one backward pass."""
-    losses = []
-    backward, loop.backward = loop.backward, losses.append  # type: ignore[method-assign]
+    losses: list[Any] = []
+    backward = loop.backward
+    setattr(loop, "backward", losses.append)  # noqa: B010
     try:
         total = own(batches, taps)
     finally:
-        loop.backward = backward  # type: ignore[method-assign]
+        setattr(loop, "backward", backward)  # noqa: B010
     loop.backward(sum(losses))
     return total
 
