@@ -160,7 +160,7 @@ def read_recipe(optimiser: Any, module: Any, source: str) -> Recipe:
     common: dict[str, Any] = {"rate": float(group["lr"]), "decay": float(group["weight_decay"]), "way": way}
     if kind == "sgd":
         return Recipe(kind, momentum=float(group["momentum"]), **common)
-    return Recipe(kind, betas=tuple(map(float, group["betas"])), eps=float(group["eps"]), **common)
+    return Recipe(kind, betas=(float(group["betas"][0]), float(group["betas"][1])), eps=float(group["eps"]), **common)
 
 
 def list_trainings() -> dict[str, OwnTraining]:
