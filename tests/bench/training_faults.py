@@ -74,7 +74,8 @@ def training_faults(folder: Path, size: Size) -> Result:
     """Faults found and named per dtype, honest twins blamed, over some seeds; the names of what is missed, misnamed and blamed."""
     torch.set_num_threads(1)
     faults, honest = ([x for x in cases if x.network in size["networks"]] for cases in (zoo.FAULTS, zoo.HONEST))
-    figures, words = {}, []
+    figures: dict[str, float] = {}
+    words: list[str] = []
     for dtype in size["dtypes"]:
         found = list(judge_all(faults, [dtype], folder))
         caught, named = ([x for x in found if getattr(x, what)] for what in ("caught", "named"))
