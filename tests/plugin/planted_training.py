@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tasks.training.loop import TrainingLoop
 from tasks.zoo.training.planted import around
 
-#: Variable with the name of the fault.
+#: Variable with the path of a file that names the fault.
 FAULT = "PLANTED_TRAINING"
 VALUE = "blocks.1.attention.value.weight"
 
 
 def plant(loop: TrainingLoop) -> None:
-    """The fault that the variable names; none where it is empty."""
+    """The fault that the file names; none where it is empty."""
     import torch.distributed as dist
 
-    if name := os.environ.get(FAULT, ""):
+    if name := Path(os.environ[FAULT]).read_text():
         FAULTS[name](loop, dist.get_rank())
 
 
