@@ -337,7 +337,7 @@ EXERCISES = (
     ("Op coverage audit: the fifty commonest operations, CPU against GPU", "farm run configs/top50.yaml", "top50"),
     ("ONNX round trip of ResNet-50: what is the maximum difference?", "farm run configs/roundtrip.yaml", "roundtrip"),
     ("torch.compile: is a transformer's block right, and how much faster?", "farm run configs/speedup.yaml", "faster"),
-    ("Mixed precision: how far do the gradients of a step diverge?", "farm run configs/training.yaml", "training"),
+    ("Mixed precision: how far do the gradients of a step diverge?", "farm run configs/training_step.yaml", "training"),
     ("Framework parity: one model, the same weights; identical?", "farm run configs/parity.yaml", "parity"),
 )
 

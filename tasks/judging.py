@@ -19,9 +19,28 @@ import numpy as np
 from tasks import checks, diagnose
 from tasks.arrays.tree import TensorSpec, contiguous, decode, spec_of
 from tasks.checks import Observation
-from tasks.judge import coarser, fingerprint, flushing, invariants, profile, properties, training_step, zeros
+from tasks.judge import (
+    coarser,
+    fingerprint,
+    flushing,
+    invariants,
+    profile,
+    properties,
+    training_phases,
+    training_step,
+    zeros,
+)
 from tasks.judge.meaning import interpret
-from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, leans, times_coarser, tolerance_of
+from tasks.judge.plain import (
+    USUAL_UNITS,
+    Metrics,
+    check_metadata,
+    compare,
+    is_coarser,
+    leans,
+    times_coarser,
+    tolerance_of,
+)
 from tasks.judge.policy import Policy, judge, only_stored
 from tasks.judge.worst import element, furthest
 from tasks.model import (
@@ -60,6 +79,8 @@ from tasks.passport.explain import UNSOUND, Explanation
 from tasks.passport.own import PROVED, Held, OwnArithmetic, hold_to_bounds, prove
 from tasks.prepare.cases import PreparedSample
 from tasks.prepare.record import OracleRecord
+from tasks.training.phases import ALONE
+from tasks.training.recipe import Recipe
 
 #: Of a derivative that is off by no more than that.
 KEPT = (
@@ -302,7 +323,7 @@ def predict_derived_leaves(sample: PreparedSample, precision: str) -> list[Leaf]
 def _judge(case: Case) -> Judgement:
     for reading in READING:
         case = reading(case)
-    return _run_judging_steps(STEPS, case, _UNMEASURED)
+    return _run_judging_steps(OF_TRAINING if case.sample.record.phases else STEPS, case, _UNMEASURED)
 
 
 def _run_judging_steps(steps: Iterable[Step], case: Case, found: Judgement) -> Judgement:
@@ -394,6 +415,11 @@ def compare_runs(case: Case, found: Judgement) -> Judgement:
 def apply_policy(case: Case, found: Judgement) -> Judgement:
     """Set status and kind from these metrics, by the policy's limit for the op, class, dtype and precision."""
     return found.rule(*case.verdict(found.metrics))
+
+
+def note_limit(case: Case, found: Judgement) -> Judgement:
+    """Decide nothing. Record limit and digest."""
+    return found.note({"limit": case.limit, "output_digest": fingerprint.digest(case.returned[0])})
 
 
 def describe_outputs(case: Case, found: Judgement) -> Judgement:
@@ -659,6 +685,28 @@ STEPS: tuple[Step, ...] = (
     find_bias,
     check_properties,
 )
+
+
+# --- the steps of a training run ----------------------------------------------------------------------------------
+
+
+def measure_phase(case: Case, found: Judgement) -> Judgement:
+    """Measure one phase of a training step in floors: the norm of each output's difference by the norm of what rounding makes of it.
+    The optimiser and the clipping are judged alone: the reference is given the run's own gradients and the state it began with."""
+    record = case.sample.record
+    phase, expected, step = record.phases[case.step.part[0]], case.expected, case.step.row
+    if phase in ALONE and len(case.step.made_of) == len(expected):
+        arrays, given = case.sample.inputs(), decode(record.kwargs, lambda kind, node: spec_of(node))
+        vectors = {name: arrays[x.id][step] for name, x in given.items() if isinstance(x, TensorSpec)}
+        recipe = Recipe.read(given["recipe"])
+        number = int(vectors["number"][0])
+        expected = training_phases.expect_alone(phase, recipe, number, vectors, case.step.made_of, expected)
+    asked = (phase, record.names[case.part], USUAL_UNITS if case.limit is None else case.limit)
+    return found.with_metrics(training_phases.measure_phase(case.outputs, expected, *asked))
+
+
+#: Of a sample with phases, in the place of `STEPS`.
+OF_TRAINING: tuple[Step, ...] = (measure_phase, apply_policy, note_limit)
 
 
 # --- what is promised beside the numbers ---------------------------------------------------------------------------

@@ -442,6 +442,9 @@ class Runner:
         self, case: CaseRun, stages: Sequence[checks.Observation], of_steps: Sequence[Judgement]
     ) -> Judgement:
         """The judgement of a case by those of its steps; what nobody has promised is said in the flags."""
+        check = checks.get_or_default(case.sample.owner.check)
+        if (concluded := check.conclude(stages, of_steps, case.sample)) is not None:
+            return concluded
         held = [k for k, x in enumerate(stages) if not x.noted]
         noted = dict.fromkeys(x.noted for x, y in zip(stages, of_steps) if x.noted and y.status is Status.WRONG)
         promised = [stages[k] for k in held], [of_steps[k] for k in held]

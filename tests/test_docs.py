@@ -51,6 +51,9 @@ RUN_AS = {
     "farm run configs/emulated.yaml": (
         "farm run configs/emulated.yaml --ops linear --dtypes float16 --backends emulated-volta,emulated-cdna3 --inline --results emulated"
     ),
+    "farm run configs/training.yaml": (
+        "farm run configs/training.yaml --ops convolution --dtypes float32 --inline --results training"
+    ),
     "farm run --resume last": "farm run --resume last --inline",
     "farm run mine/farm.yaml": "farm run mine/farm.yaml --samples 1 --inline --results own",
     "farm run examples/leaderboard": "farm run examples/leaderboard --samples 1 --checks forward --no-ray --results board",

@@ -58,7 +58,7 @@ def _load(file: Path, within: tuple[Path, ...]) -> Config:
         found = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         raise ConfigError("\n".join(_explain(file, node, e) for e in found[:5])) from None
     own = [
-        kernels.resolve_paths(c, file.parent) if c.name in ("user", kernels.NODES, kernels.MODELS) else c
+        kernels.resolve_paths(c, file.parent) if c.name in ("user", kernels.NODES, *kernels.OF_OWN_MODELS) else c
         for c in config.catalogs
     ]
     config = config.model_copy(update={"catalogs": own})

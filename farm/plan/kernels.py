@@ -15,14 +15,16 @@ from tasks.catalogs.user import keys, sources
 from tasks.catalogs.user.ops import BASELINES, FUNCTIONS
 from tasks.catalogs.user.schema import mistakes
 from tasks.nearest import nearest
+from tasks.training import networks
 
 #: Share of a case's deadline that a reference script may take: it is to end before the process that waits for it is ended.
 SCRIPT_SHARE = 0.8
 
 #: The catalog whose ops are in a folder that the config names.
 NODES = "nodes"
-#: The catalog that takes models of the user's.
-MODELS = "models"
+#: The catalogs that take models of the user's, and a training of them.
+MODELS, TRAINING = "models", "training"
+OF_OWN_MODELS = (MODELS, TRAINING)
 
 #: Called with a path into the config and a text: raises the error.
 Refuse = Callable[[tuple[Any, ...], str], None]
@@ -33,7 +35,7 @@ def resolve_paths(catalog: CatalogConfig, folder: Path) -> CatalogConfig:
     if catalog.name == NODES:
         return catalog.model_copy(update={"path": str((folder / catalog.path).resolve())} if catalog.path else {})
     root = (folder / catalog.root).resolve()
-    if catalog.name == MODELS:
+    if catalog.name in OF_OWN_MODELS:
         return _models(catalog, root)
 
     def absolute(name: str) -> str:
@@ -107,6 +109,22 @@ def _check_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -
                 refuse((*key, "inputs", text.partition("=")[0]), wrong)
 
 
+def _check_trainings(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
+    names: set[str] = set()
+    for i, own in enumerate(catalog.own):
+        key: tuple[Any, ...] = (*at, "own", i)
+        if own.name in names or own.name in networks.BUILT_IN:
+            refuse((*key, "name"), f"the name {own.name!r} is given twice, or the catalog has it: take another")
+        names.add(own.name)
+        if not is_function(own.model):
+            refuse(
+                (*key, "model"), f"{own.model!r} names no function that returns what is trained: write module:function"
+            )
+        if own.inputs:
+            refuse((*key, "inputs"), "the function of a training returns its own data")
+        _exists(own.model.rpartition(":")[0], catalog.root, (*key, "model"), refuse)
+
+
 def _mistaken(text: str, whole: bool) -> str:
     """What is wrong with an input that is to be drawn; whole: its dtype and sizes are asked for, which an ONNX model knows."""
     try:
@@ -132,9 +150,12 @@ def check(
         for field in ("modules", "kernels"):
             if getattr(catalog, field):
                 refuse((*at, field), "only the catalog user takes kernels of your own")
-        if catalog.own and catalog.name != MODELS:
-            refuse((*at, "own"), f"only the catalog {MODELS} takes models of your own")
-        _check_models(catalog, at, refuse)
+        if catalog.own and catalog.name not in OF_OWN_MODELS:
+            refuse((*at, "own"), f"only the catalogs {' and '.join(OF_OWN_MODELS)} take models of your own")
+        if catalog.name == TRAINING:
+            _check_trainings(catalog, at, refuse)
+        else:
+            _check_models(catalog, at, refuse)
         if catalog.name == NODES and not catalog.path:
             refuse(at, f"the catalog {NODES} needs a path: the folder that farm harvest wrote")
         return
@@ -236,6 +257,13 @@ def announce(config: Config, home: str = "", hidden: Sequence[str] = ()) -> None
     models = [
         {"at": i, "root": c.root, "name": own.name, "model": own.model, "inputs": own.files, "drawn": own.drawn_inputs}
         for i, c in enumerate(config.catalogs)
+        if c.name == MODELS
+        for own in c.own
+    ]
+    trainings = [
+        {"at": i, "root": c.root, "name": own.name, "source": own.model}
+        for i, c in enumerate(config.catalogs)
+        if c.name == TRAINING
         for own in c.own
     ]
     made: dict[str, Any] = {
@@ -243,6 +271,7 @@ def announce(config: Config, home: str = "", hidden: Sequence[str] = ()) -> None
         "sources": found,
         "nodes": nodes,
         "models": models,
+        "trainings": trainings,
         "isolation": config.isolation,
         # A submission is not shown those beside it.
         "hidden": [*hidden, *(b.kernel for b in config.backends if b.kernel)],
@@ -250,7 +279,7 @@ def announce(config: Config, home: str = "", hidden: Sequence[str] = ()) -> None
     for backend in config.backends:
         if backend.name == home:
             made["home"] = backend.spec().to_json()
-    user_definitions.announce(json.dumps(made) if found or nodes or models else "")
+    user_definitions.announce(json.dumps(made) if found or nodes or models or trainings else "")
 
 
 def culprit(dies: Callable[[], bool]) -> tuple[tuple[Any, ...], str] | None:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -84,6 +84,16 @@ class Group:
         for sink, row in zip(self._sinks, data):
             ranks.write(sink, {"op": op, "reduction": reduction}, row)
         return np.stack([made for _, made in self._answers() if made is not None])
+
+    def ask(self, header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
+        """What each rank's session answers (`tasks.backends.shared.ranks`): arrays, in order. arrays: every rank's."""
+        for sink in self._sinks:
+            ranks.write(sink, dict(header))
+            for x in arrays.values():
+                ranks.write(sink, {}, x)
+        counts = [int(said["count"]) for said, _ in self._answers()]
+        parts = zip(self._sources, counts)
+        return [[x for x in (ranks.read(source)[1] for _ in range(n)) if x is not None] for source, n in parts]
 
     def close(self) -> None:
         for process in self.processes:

@@ -21,7 +21,7 @@ from tasks.backends.shared.recipe import Recipe
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.user import load as load_kernels
 from tasks.checks.speedup import vary_inputs
-from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, errors
+from tasks.model import Fallback, Form, Program, RuntimeInfo, TensorSession, Unavailable, errors
 from tasks.nearest import nearest
 
 #: Devices whose plugin brings a compiler of its own for torch.compile.
@@ -121,7 +121,7 @@ class Inductor(TorchEager):
     #: Those of PASSES that are turned off.
     off: tuple[str, ...] = ()
     dynamic = False
-    checks: tuple[str, ...] = ("forward", "backward", "amp")  # AOT autograd has no double backward
+    checks: tuple[str, ...] = ("forward", "backward", "amp", "train")  # AOT autograd has no double backward
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
@@ -213,7 +213,18 @@ class Inductor(TorchEager):
         given = inductor_settings.draw_settings(form) if isinstance(self.given, str) else self.given
         return given | dict.fromkeys(self.off, False)
 
+    def open_session(self, form: Form) -> TensorSession:
+        """A training loop computes its loss, and the gradients of that, as torch.compile makes them of its function."""
+        import torch
+
+        session, settings = super().open_session(form), self._settings(form)
+        torch._dynamo.reset()
+        session.compile = lambda function: torch.compile(function, backend=self.compiler, options=settings or None)  # type: ignore[attr-defined]
+        return session
+
     def build(self, form: Form) -> Program:
+        if form.phases:
+            return TorchEager.build(self, form)
         built = self._compile([form])
         return built[0]
 

@@ -44,7 +44,7 @@ from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
 from tasks.backends.shared.torch_session import TorchSession
 from tasks.catalogs.user import accesses
 from tasks.devices import BY_LABEL, CALLED, TORCH_DEVICES, driver_version
-from tasks.model import Form, Program, RuntimeInfo, Timed, Unavailable
+from tasks.model import Form, Program, RuntimeInfo, TensorSession, Timed, Unavailable
 from tasks.model.row import INTERPRETED, UNVERIFIED
 from tasks.variables import threads
 
@@ -290,13 +290,18 @@ class TorchEager(Backend):
         if type(self) is TorchEager and form.check == checks.FORWARD and self.target in torch_placing.TARGETS:
             program.placed = torch_placing.Placer(self, form, program)
         program.threads = self.target == "cpu" and form.renew is None  # what it keeps, two threads would write at once
-        if form.own is not None and (open_session := form.own.session) is not None:
-            program.session = lambda: TorchSession(self, form, program, open_session())
+        if form.own is not None and form.own.session is not None:
+            program.session = lambda: TorchSession(self, form, program, self.open_session(form))
         if self.captures and form.check == "forward" and not own_copies(form):
             program.capture = lambda: torch_graphs.capture_call(
                 call, lambda arrays: self.arguments(form.with_arrays(arrays)), form.arrays, self.target
             )
         return program
+
+    def open_session(self, form: Form) -> TensorSession:
+        """The session of a form that has one. A compiler gives it what compiles its function."""
+        assert form.own is not None and form.own.session is not None
+        return form.own.session()
 
     def _time_call(self, form: Form, cold: bool, probe: bool) -> Callable[[], Timed]:
         """A timed call of a kernel of the user's, or of its baseline, on inputs that lie on the device; cold: in no cache."""

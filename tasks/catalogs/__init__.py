@@ -23,6 +23,7 @@ BUILT_IN = {
     "nodes": "tasks.catalogs.nodes.catalog:Nodes",
     "fuzz": "tasks.catalogs.fuzz.catalog:Fuzz",
     "serving": "tasks.catalogs.serving.catalog:Serving",
+    "training": "tasks.catalogs.training.catalog:Training",
     "user": "tasks.catalogs.user.catalog:User",
 }
 

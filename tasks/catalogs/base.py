@@ -110,6 +110,9 @@ class Sample:
     uncast: list[np.ndarray] = field(default_factory=list)
     #: Of a training step: what its outputs are called (`tasks.judge.training_step`).
     names: tuple[str, ...] = ()
+    #: Of the steps of a training run: of which phase each output is (`tasks.training.phases`), and the slope that rounding gives a gradient.
+    phases: tuple[str, ...] = ()
+    slopes: tuple[float | None, ...] = ()
     #: Places of the arrays whose first axis is a batch, in a sample of the check batch_invariance.
     batched: tuple[int, ...] = ()
     #: Where the terms of elements of its first output lie, in a sample of the check arithmetic; arrays are numbered as in `arrays`.

@@ -10,7 +10,7 @@ from typing import Any
 USER = "user"
 #: As JSON: {"deadline_s": seconds a reference may take, "sources": [{"at": place among the config's catalogs, "root": folder,
 #: "modules": [names], "kernels": [fields of UserOp]}], "nodes": [{"at": place, "path": folder}],
-#: "models": [{"at": place, "root": folder, "name": …, "model": …, "inputs": [paths]}], "home": see `home`, "kernel": see `with_kernel`,
+#: "models": [{"at": place, "root": folder, "name": …, "model": …, "inputs": [paths]}], "trainings": [{"at": place, "root": folder, "name": …, "source": …}], "home": see `home`, "kernel": see `with_kernel`,
 #: "isolation": see `isolates`, "hidden": [folders that no kernel's process may read]}.
 _told: list[str] = [""]
 

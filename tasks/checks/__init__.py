@@ -27,6 +27,7 @@ from tasks.checks.shapes import Shapes
 from tasks.checks.speedup import Speedup
 from tasks.checks.steps import Steps
 from tasks.checks.switch import Switch
+from tasks.checks.train import Train
 from tasks.checks.variants import InPlace, Method, Out, Promotion, Refuses
 from tasks.model import FORWARD, Unsupported
 from tasks.plugins import Part, PluginError, parts
@@ -53,6 +54,7 @@ BUILT_IN: dict[str, Check] = {
         Arithmetic(),
         Steps(),
         Serving(),
+        Train(),
         Switch(),
         Graph(),
         RoundTrip(),

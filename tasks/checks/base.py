@@ -26,6 +26,8 @@ from tasks.model.leaf import row as row_of
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
     from tasks.catalogs.base import Catalog, Entry
+    from tasks.judging import Judgement
+    from tasks.prepare.cases import PreparedSample
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class Observation:
     they are held to what is expected; else only their bytes were compared with others', ``apart`` (`tasks.checks.same.APART`) says how
     far off they are, and ``kind`` what that makes the row. state: what the session keeps after the step. ms: how long the step took,
     where that is not the time until it was seen. noted: of what nobody has promised, where that is, in a word: it is no fault if it is wrong,
-    and the flag `wrong_at` names it; "" of all else.
+    and the flag `wrong_at` names it; "" of all else. made_of: outputs of the step that these are computed from, for a judge who asks what
+    was made of them. rank: whose they are, where several ranks take a step.
 
     Outputs of several observations are each in memory of their own. Of several, and of one with a state, each is a row of the table
     ``trace`` (`tasks.model.trace`).
@@ -56,6 +59,8 @@ class Observation:
     noted: str = ""
     held_to: Sequence[Any] | None = None
     inside: Observation | None = None
+    made_of: Sequence[Any] = ()
+    rank: int | None = None
 
     def expected(self, leaves: list[Leaf]) -> list[Leaf]:
         """Those of a case's expected outputs that these outputs are held to."""
@@ -189,6 +194,12 @@ class Check:
         worst; ("", "") where they do not. expected: all outputs that are expected of the case; find_beyond: of a step, for each output the
         flat places of its elements beyond the policy's limit, the furthest first."""
         return "", ""
+
+    def conclude(
+        self, seen: Sequence[Observation], found: Sequence[Judgement], sample: PreparedSample
+    ) -> Judgement | None:
+        """The judgement of a case by those of all its steps; None where it is that of the first of the worst."""
+        return None
 
 
 class Scenario(Check):

@@ -191,6 +191,8 @@ class Form:
     stepped: tuple[int, ...] = ()
     #: Names of the sets of inputs that `arrays` holds one after another, each of as many arrays; empty: it holds one.
     sets: tuple[str, ...] = ()
+    #: Of which phase of a training step each output is (`tasks.training.phases`).
+    phases: tuple[str, ...] = ()
     #: How often its program is run as it is, one run after another.
     repeats: int = 1
     #: What the user declares of the call; None where it is a library's function.

@@ -133,6 +133,8 @@ class SampleRecord:
     twins: int = 0
     products: bool = False
     names: Sequence[str] = ()
+    phases: Sequence[str] = ()
+    slopes: Sequence[float | None] = ()
     batched: Sequence[int] = ()
     #: `Terms.values` of each.
     terms: Sequence[Mapping[str, Any]] = ()

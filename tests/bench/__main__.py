@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.catalogs.models.architectures import ARCHITECTURES
+from tasks.training import networks
 from tests.bench import (
     auditing,
     device,
@@ -37,6 +38,7 @@ from tests.bench import (
     starts,
     submitting,
     training,
+    training_faults,
     vendors,
 )
 from tests.bench.record import MEASURED, Result, machine, write
@@ -174,6 +176,12 @@ BENCHES = {
             "config": {"catalogs": [{"name": "critical"}], "backends": ["torch-cpu"]},
             "flags": ["--ops", "sum", "--dtypes", "float32"],
         },
+        long=True,
+    ),
+    "training_faults": Bench(
+        training_faults.training_faults,
+        {"networks": list(networks.BUILT_IN), "dtypes": ["float32", "bfloat16"], "seeds": [0]},
+        {"networks": ["llama"], "dtypes": ["float32"], "seeds": [0]},
         long=True,
     ),
     "starts": Bench(

@@ -2,7 +2,7 @@
 
 Started as ``python -m tasks.backends.shared.ranks CONNECTION OWNER RANK RANKS STORE LIBRARY DEVICE WRAP``: an inherited socket, with which
 the rank ends, and the process that started it; STORE: the URL where the ranks meet. A message is a line of JSON, then
-as many bytes as its dtype and shape say. WRAP: "module:function" that is given the process group's functions and returns others, for
+as many bytes as its dtype and shape say; `RankSession` has the messages of a session. WRAP: "module:function" that is given the process group's functions and returns others, for
 what tests plant; "" for none.
 """
 
@@ -71,6 +71,39 @@ def compute(group: Any, op: str, reduction: str, data: Any) -> Any:
     return made
 
 
+class RankSession:
+    """A session of tensors in this rank (`tasks.model.TensorSession`). A message opens it: "open" names the function that makes it, which is
+    given "arguments", "plant" what changes it for a test; or takes a step: "step" names the arrays that follow, in a message each."""
+
+    def __init__(self, place: Any) -> None:
+        self.place, self._session = place, None
+
+    def answer(self, source: BinaryIO, sink: BinaryIO, header: dict[str, Any]) -> None:
+        from tasks.arrays import torch_tree
+
+        made: list[Any] = []
+        given = [(name, read(source)[1]) for name in header.get("step", ())]
+        try:
+            if "open" in header:
+                self._session = _find(header["open"])(*header["arguments"])
+                if header["plant"]:
+                    _find(header["plant"])(self._session)
+            else:
+                tensors = {name: torch_tree.from_numpy(x).to(self.place) for name, x in given if x is not None}
+                made = [torch_tree.to_numpy(x.cpu()) for x in self._session.step((), tensors)]  # type: ignore[attr-defined]
+        except Exception as error:
+            write(sink, {"error": f"{type(error).__name__}: {error}"})
+            return
+        write(sink, {"count": len(made)})
+        for x in made:
+            write(sink, {}, x)
+
+
+def _find(name: str) -> Any:
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
 def end_with(connection: socket.socket) -> None:
     """End this process when the other side hangs up: it may wait in a collective for ranks that are no more."""
     hung_up = select.poll()
@@ -101,17 +134,20 @@ def main() -> None:
         torch.distributed.init_process_group(library, init_method=store, rank=rank, world_size=ranks)
         group: Any = torch.distributed
         if wrap:
-            module, _, name = wrap.partition(":")
-            group = getattr(importlib.import_module(module), name)(group)
+            group = _find(wrap)(group)
     except Exception as error:
         write(sink, {"error": f"{type(error).__name__}: {error}"})
         os._exit(1)
     write(sink, {"version": torch.__version__})
+    session = RankSession(place)
     while True:
         try:
             header, data = read(source)
         except EOFError:
             os._exit(0)
+        if "op" not in header:
+            session.answer(source, sink, header)
+            continue
         try:
             assert data is not None
             tensor = torch_tree.from_numpy(data).to(place)

@@ -1,0 +1,79 @@
+"""Training runs: how far each phase of each step is from float64, in floors, and where the first fault is."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from farm.lake.traces import read_trace
+from farm.report.tables.view import Cell, Column, Line, Report, View, view
+from tasks.model import Status
+from tasks.training.phases import PHASES, TAPS
+
+#: The check whose cases are training runs.
+CHECK = "train"
+#: What a line is of.
+KEY = ["op", "variant", "backend", "dtype"]
+
+
+def phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFrame:
+    """One line per training run, backend and phase. trace: of the rows, as `read_trace` has it.
+
+    Columns: op, variant, backend, dtype, rank ("" of a single process), phase; worst: the largest floors of its steps; limit; steps: (number, floors, status) of each, in
+    order; place: the module or the parameter that the row blames, where this phase is the first that is off.
+    """
+    found = trace.merge(
+        rows[["run_id", "case_id", *KEY, "limit", "culprit", "kind"]], on=["run_id", "case_id", "backend"]
+    )
+    named = found["name"].str.extract(r"^step (?P<number>\d+)(?:, rank (?P<rank>\d+))?: (?P<phase>.+)$")
+    found = found.assign(
+        number=named["number"].astype("Int64"), phase=named["phase"], rank=named["rank"].fillna("")
+    ).dropna(subset=["number"])
+    lines = []
+    for key, group in found.groupby([*KEY, "rank", "phase"], sort=False):
+        group = group.sort_values("number")
+        steps = tuple(zip(group["number"], group["error_units"], group["status"]))
+        off = bool((group["status"] != Status.PASS.value).any())
+        place = group["culprit"].iloc[0] if off and (key[-1] == group["kind"].iloc[0] or key[-1] == TAPS) else ""
+        line = dict(zip([*KEY, "rank", "phase"], key)) | {
+            "worst": group["error_units"].max(),
+            "limit": group["limit"].iloc[0],
+        }
+        lines.append(line | {"steps": steps, "place": place or ""})
+    table = pd.DataFrame(lines, columns=[*KEY, "rank", "phase", "worst", "limit", "steps", "place"])
+    order = {phase: number for number, phase in enumerate(PHASES)}
+    return table.sort_values(
+        [*KEY, "rank", "phase"], key=lambda x: x.map(order) if x.name == "phase" else x, kind="stable"
+    )
+
+
+def _show_steps(line: Line) -> Cell:
+    """The floors of all steps, each coloured by its status."""
+    parts = tuple((f"{units:.2g}", str(status)) for _, units, status in line["steps"])
+    return Cell(" ".join(text for text, _ in parts), parts=parts)
+
+
+@view(64)
+def training_runs(report: Report) -> View | None:
+    """Floors over steps and phases, where there are training runs."""
+    rows, results = report.rows, report.rows.attrs.get("results")
+    rows = rows[rows["check"] == CHECK]
+    if rows.empty or results is None:
+        return None
+    runs = rows["run_id"].unique()
+    trace = pd.concat([read_trace(results, run, {"case_id": rows["case_id"].unique().tolist()}) for run in runs])
+    if trace.empty:
+        return None
+    found = phases(rows, trace)
+    numbers = ", ".join(str(number) for number, _, _ in found["steps"].iloc[0])
+    return View(
+        "training_runs",
+        "Training runs: floors of each phase, step by step",
+        found,
+        ("op", "backend", "dtype", "rank", "phase", Column(f"steps {numbers}", _show_steps), "worst", "limit", "place"),
+        unit="phases",
+        counted=True,
+        notes=(
+            "A floor is what rounding alone does to a phase: three draws in float64 in which all that is rounded moves. Each step begins "
+            "with the reference's state. The first phase that is off is where the fault is; taps, the outputs of modules, only locate it.",
+        ),
+    )

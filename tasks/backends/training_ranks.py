@@ -1,0 +1,79 @@
+"""Training of several ranks with torch's own ways, a process each: gloo on the CPU, NCCL and RCCL on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays.tree import TensorSpec, decode, spec_of
+from tasks.backends.collectives import Collectives, Group
+from tasks.model import Form, Program, Unsupported, flags
+from tasks.training import networks
+
+
+class TrainingRanks(Collectives):
+    """``ranks``: 2 unless an option says otherwise. A gang as the collectives are: each rank on a device of its own, those of gloo share the
+    CPUs there are. kind: of `tasks.training.parallel`; plant: "module:function" that is given each rank's loop, for what tests plant."""
+
+    forms = ("torch",)
+    checks: tuple[str, ...] = ("train",)
+    devices = ("cpu", "cuda", "rocm")
+    vendor = "Meta"
+    kind = ""
+    plant = ""
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, {"ranks": 2} | options)
+        self.library = "gloo" if device == "cpu" else "nccl"
+
+    def build(self, form: Form) -> Program:
+        if not form.phases:
+            raise Unsupported(f"{self.name} runs training loops alone")
+        network = form.op.partition(":")[2]
+        if network not in networks.BUILT_IN:
+            raise Unsupported(f"{self.name} trains the networks of the catalog alone")
+        given = decode(form.kwargs, lambda kind, node: spec_of(node))
+        names = {x.id: name for name, x in given.items() if isinstance(x, TensorSpec)}
+        precision = "" if form.dtype == "float32" else form.dtype
+        loop = [self.kind, network, given["recipe"], precision, "cpu" if self.device == "cpu" else "cuda"]
+        said = flags.join("", ranks=self.ranks)
+        session = lambda: RankSession(self._ready(self.ranks), loop, names, self.plant)  # noqa: E731
+        return Program(lambda: [], self.device, flags=said, session=session)
+
+
+class RankSession:
+    """A `tasks.model.Session` whose outputs are those of the first rank, then of the next ones."""
+
+    def __init__(self, group: Group, loop: Sequence[Any], names: Mapping[int, str], plant: str) -> None:
+        self._group, self._loop, self._names, self._plant = group, list(loop), names, plant
+
+    def start(self) -> None:
+        self._group.ask(
+            {"open": "tasks.training.parallel:open_loop", "arguments": self._loop, "plant": self._plant}, {}
+        )
+
+    def step(self, inputs: Sequence[Any] | None = None) -> Sequence[Any]:
+        if inputs is None:
+            raise Unsupported("a training loop is given its inputs")
+        arrays = {name: np.asarray(inputs[k]) for k, name in self._names.items()}
+        return [x for rank in self._group.ask({"step": list(arrays)}, arrays) for x in rank]
+
+    def state(self) -> Mapping[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        """The ranks stay, for the next."""
+
+
+class Ddp(TrainingRanks):
+    kind = "ddp"
+
+
+class Fsdp(TrainingRanks):
+    kind = "fsdp"
+
+
+class Tensor(TrainingRanks):
+    kind = "tensor"

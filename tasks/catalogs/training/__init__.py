@@ -1,0 +1,1 @@
+"""Training: networks that are trained step by step, each by several recipes."""

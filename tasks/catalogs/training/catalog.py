@@ -1,0 +1,135 @@
+"""The catalog "training": steps of a training run, each held to float64 in all its phases."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from typing import Any
+
+from tasks.arrays.tree import TensorSpec
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample
+from tasks.catalogs.training import own
+from tasks.graphs.given import GivenError
+from tasks.model import Group, Leaf, OpClass, OwnKernel, Unsupported
+from tasks.training import networks
+from tasks.training.exact import STORED, Exact
+from tasks.training.loop import TrainingLoop
+from tasks.training.networks.base import Network
+from tasks.training.recipe import Recipe
+from tasks.training.trajectory import Trajectory, follow
+
+CATALOG_VERSION = "1"
+#: float32, and what autocast computes in.
+DTYPES = (STORED, "bfloat16")
+#: The check that its samples are for.
+CHECK = "train"
+#: Variants of the GPT: what of its recipe is another; the recipe as it is has no name.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "foreach": {"way": "foreach"},
+    "fused": {"way": "fused"},
+    "sgd": {"optimiser": "sgd", "rate": 0.05, "decay": 1e-3},
+    "checkpoint": {"checkpoint": True},
+}
+
+
+class Training(Catalog):
+    """The op is a network, the variant what of its recipe is another. In 16 bits autocast computes; weights stay float32."""
+
+    name = "training"
+    about = "steps of a training run"
+    forms = ("torch",)
+    imports = ("torch",)
+
+    def version(self) -> str:
+        return (
+            f"{CATALOG_VERSION}+numpy{importlib.metadata.version('numpy')}+torch{importlib.metadata.version('torch')}"
+        )
+
+    def entries(self) -> list[Entry]:
+        found = [Entry(f"{self.name}:{name}", "", DTYPES, (CHECK,)) for name in own.list_trainings()]
+        for name in networks.BUILT_IN:
+            variants = ("", *(VARIANTS if name == "gpt" else ()))
+            found += [Entry(f"{self.name}:{name}", variant, DTYPES, (CHECK,)) for variant in variants]
+        return sorted(found, key=lambda x: (x.op, x.variant))
+
+    def list_version(self) -> str:
+        return f"{self.version()} {sorted(own.list_trainings().items())}"
+
+    def group_version(self, group: Group) -> str:
+        mine = own.list_trainings().get(group.op_name)
+        return mine.digest() if mine else ""
+
+    def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
+        if group.dtype not in DTYPES:
+            raise ValueError(f"training: {group.label} has no dtype {group.dtype!r}; it has {', '.join(DTYPES)}")
+        return (Sample(i) if i in skip else _sample(group, i) for i in range(group.samples))
+
+    def call(self, group: Group) -> Callable[..., Any]:
+        return lambda **given: []  # a session is what runs it
+
+    def own_kernel(self, group: Group) -> OwnKernel:
+        return OwnKernel(session=lambda: loop_of(group))
+
+    def traced(self, group: Group) -> None:
+        return None
+
+
+def loop_of(group: Group) -> TrainingLoop:
+    """The loop of a group, as a device runs it. Raises Unsupported where it cannot be made here."""
+    try:
+        network = network_of(group)
+    except GivenError as error:
+        raise Unsupported(str(error)) from None
+    return TrainingLoop(network, recipe_of(group, network), precision_of(group))
+
+
+def network_of(group: Group) -> Network:
+    """Raises ValueError for a network that the catalog does not have, GivenError for one of the user's that cannot be had."""
+    mine = own.list_trainings()
+    if group.op_name in mine:
+        return mine[group.op_name].network()
+    if group.op_name not in networks.BUILT_IN or group.variant not in ("", *VARIANTS):
+        raise ValueError(f"the catalog training has no {group.label!r}")
+    return networks.get(group.op_name)
+
+
+def recipe_of(group: Group, network: Network) -> Recipe:
+    return replace(network.recipe, **VARIANTS.get(group.variant, {}))
+
+
+def precision_of(group: Group) -> str:
+    """What autocast computes in; "" for none."""
+    return "" if group.dtype == STORED else group.dtype
+
+
+def _sample(group: Group, index: int) -> Sample:
+    try:
+        network = network_of(group)
+        exact = Exact(network, recipe_of(group, network), precision_of(group))
+        return build_sample(index, exact.recipe, follow(exact, group.seed + 1000 * index))
+    except Exception as error:
+        return Sample(index, failure=Failure.of(error, "reference"))
+
+
+def build_sample(index: int, recipe: Recipe, followed: Trajectory) -> Sample:
+    """The sample of some steps."""
+    expected, slopes = [], []
+    for one in followed.outputs:
+        steps = len(followed.inputs["number"])
+        floor = None if one.floor is None else one.floor.reshape(steps, *(1 for _ in one.shape))
+        expected.append(Leaf(STORED, (steps, *one.shape), one.reference, floor))
+        slopes.append(one.slope)
+    return Sample(
+        index,
+        (),
+        {name: TensorSpec(id=k) for k, name in enumerate(followed.inputs)} | {"recipe": recipe.values()},
+        arrays=list(followed.inputs.values()),
+        expected=expected,
+        op_class=OpClass.COMPOSITE,
+        oracle="torch-float64",
+        names=tuple(one.name for one in followed.outputs),
+        phases=tuple(one.phase for one in followed.outputs),
+        slopes=tuple(slopes),
+        stepped=tuple(range(len(followed.inputs))),
+    )

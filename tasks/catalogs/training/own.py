@@ -1,0 +1,169 @@
+"""The user's own training: a function that returns a torch module, its data, an optimiser, and a loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import module_state
+from tasks.catalogs import user_definitions
+from tasks.catalogs.base import CatalogError
+from tasks.catalogs.user import load, sources
+from tasks.graphs.given import GivenError
+from tasks.model import errors
+from tasks.training.networks.base import Network
+from tasks.training.recipe import Recipe
+
+#: What the function may return.
+FORM = "(module, data, optimiser) or (module, data, optimiser, loss)"
+
+
+@dataclass(frozen=True)
+class OwnTraining:
+    """source: "module:function" or "file.py:function"; root: the folder that modules are looked up in."""
+
+    name: str
+    source: str
+    root: str
+
+    def digest(self) -> str:
+        """Digest of the files that decide its samples."""
+        found = sources.locate(self.source.rpartition(":")[0], self.root)
+        return sources.digest(sources.closure(found, self.root) if found else [])
+
+    def network(self) -> Network:
+        """What is trained, and how. Batches are those of the data, in its order: each network that this returns begins with the first.
+
+        Raises GivenError, in one line with what to do.
+        """
+        module, data, optimiser, loss = self._call()
+        recipe = read_recipe(optimiser, module, self.source)
+        again = self._call()[1]
+        first, second = (self._read(next(iter(x), None)) for x in (data, again))  # which takes it from a generator
+        if any(a.tobytes() != b.tobytes() for a, b in zip(first, second)):
+            raise GivenError(
+                f"{self.source}: the data comes in another order at each call: draw it by a seed (torch.Generator)"
+            )
+        batches = self._batches(self._call()[1])
+        compute = _loss_of(loss, self.source)
+
+        def build() -> Any:
+            made = self._call()[0]
+            _turn_dropout_off(made)
+            return made
+
+        network = Network(build, lambda rng: next(batches), compute, recipe)
+        self._check_steady(build(), compute, first)
+        return network
+
+    def _call(self) -> tuple[Any, Any, Any, Any]:
+        import torch
+
+        try:
+            with module_state.seed_rng():
+                found = load.resolve_name(self.source, self.root)()
+        except CatalogError as error:
+            raise GivenError(str(error)) from None
+        except Exception as error:
+            raise GivenError(f"{self.source}: {errors.describe_with_place(error)}") from None
+        if not isinstance(found, tuple) or len(found) not in (3, 4) or not isinstance(found[0], torch.nn.Module):
+            raise GivenError(f"{self.source}: it must return {FORM}, not {type(found).__name__}")
+        module, data, optimiser, *loss = found
+        return module, data, optimiser, loss[0] if loss else None
+
+    def _read(self, batch: Any) -> list[np.ndarray]:
+        import torch
+
+        if batch is None:
+            raise GivenError(f"{self.source}: the data is empty")
+        parts = batch if isinstance(batch, (tuple, list)) else [batch]
+        if wrong := [x for x in parts if not isinstance(x, torch.Tensor)]:
+            raise GivenError(f"{self.source}: a batch must be a tensor or a tuple of tensors, not {wrong[0]!r:.60}")
+        return [x.detach().cpu().numpy() for x in parts]
+
+    def _batches(self, data: Any) -> Iterator[list[np.ndarray]]:
+        count = 0
+        for batch in data:
+            count += 1
+            yield self._read(batch)
+        raise GivenError(
+            f"{self.source}: the data ran out after {count} batches: a step takes one and its probe another, which makes 44"
+        )
+
+    def _check_steady(self, module: Any, loss: Callable[..., Any], batch: list[np.ndarray]) -> None:
+        """Raises GivenError where the loss of a batch is another at each call."""
+        import torch
+
+        tensors = [torch.from_numpy(x) for x in batch]
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                found = [float(loss(module.train(), *tensors)) for _ in range(2)]
+        except GivenError:
+            raise
+        except Exception as error:
+            raise GivenError(f"{self.source}: {errors.describe_with_place(error)}") from None
+        if not all(map(math.isfinite, found)):
+            raise GivenError(f"{self.source}: the loss of the first batch is {found[0]}: begin with other weights")
+        if found[0] != found[1] and not any(True for _ in module.buffers()):
+            raise GivenError(
+                f"{self.source}: the loss of one batch is {found[0]:.6g} and {found[1]:.6g}: it draws random numbers; take "
+                "torch.nn.Dropout, which is turned off, or give masks with the data"
+            )
+
+
+def _turn_dropout_off(module: Any) -> None:
+    """A drawn mask would be another on each device."""
+    for part in module.modules():
+        if type(part).__name__.endswith(("Dropout", "Dropout1d", "Dropout2d", "Dropout3d")) and hasattr(part, "p"):
+            part.p = 0.0
+
+
+def _loss_of(loss: Callable[..., Any] | None, source: str) -> Callable[..., Any]:
+    """loss(module, *batch): the given one is called with the module's output and the last tensor of a batch."""
+
+    def compute(module: Any, *batch: Any) -> Any:
+        found = module(*batch) if loss is None else loss(module(*batch[:-1]), batch[-1])
+        if getattr(found, "ndim", None) != 0:
+            raise GivenError(f"{source}: the loss must be a scalar; return a loss as the fourth value: {FORM}")
+        return found
+
+    return compute
+
+
+def read_recipe(optimiser: Any, module: Any, source: str) -> Recipe:
+    """What an optimiser of torch does. Raises GivenError for one whose formulas are not known here."""
+    import torch
+
+    kinds = {torch.optim.AdamW: "adamw", torch.optim.Adam: "adam", torch.optim.SGD: "sgd"}
+    kind = kinds.get(type(optimiser))
+    if kind is None:
+        known = ", ".join(x.__name__ for x in kinds)
+        raise GivenError(
+            f"{source}: no formulas are known of the optimiser {type(optimiser).__name__}; known are {known}"
+        )
+    if len(optimiser.param_groups) != 1:
+        raise GivenError(f"{source}: the optimiser has {len(optimiser.param_groups)} groups of parameters: give one")
+    group = optimiser.param_groups[0]
+    odd = [name for name in ("amsgrad", "maximize", "nesterov", "dampening") if group.get(name)]
+    if odd:
+        raise GivenError(f"{source}: {odd[0]} of {type(optimiser).__name__} is not known: leave it out")
+    held, given = [p for p in module.parameters() if p.requires_grad], group["params"]
+    if len(held) != len(given):
+        raise GivenError(
+            f"{source}: the optimiser has {len(given)} of {len(held)} parameters: freeze the others (requires_grad)"
+        )
+    way = "fused" if group.get("fused") else "foreach" if group.get("foreach") else ""
+    common: dict[str, Any] = {"rate": float(group["lr"]), "decay": float(group["weight_decay"]), "way": way}
+    if kind == "sgd":
+        return Recipe(kind, momentum=float(group["momentum"]), **common)
+    return Recipe(kind, betas=(float(group["betas"][0]), float(group["betas"][1])), eps=float(group["eps"]), **common)
+
+
+def list_trainings() -> dict[str, OwnTraining]:
+    """The trainings that this process was told of, by name."""
+    told = user_definitions.definitions().get("trainings", [])
+    return {one["name"]: OwnTraining(one["name"], one["source"], one["root"]) for one in told}

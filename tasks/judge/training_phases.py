@@ -1,0 +1,91 @@
+"""How far the outputs of a training step are from the right ones, in floors: the norm of the difference by that of what rounding does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tasks.arrays import noise
+from tasks.judge.plain import Metrics, check_metadata
+from tasks.model import EPS, Leaf
+from tasks.training.exact import HALF, STORED, clip
+from tasks.training.phases import CLIPPED, FIRST, SECOND, TAPS
+from tasks.training.recipe import Recipe
+from tasks.training.state import cut
+
+#: Draws of the floor of what is judged alone.
+DRAWS = 3
+#: A floor of nothing is that of a number that float32 flushes.
+_SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+def measure_phase(
+    outputs: Sequence[np.ndarray], expected: Sequence[Leaf], phase: str, names: Sequence[str], limit: float
+) -> Metrics:
+    """Metrics of the outputs of one phase. Error units are floors, those of the worst output; ``mismatched``: outputs beyond the limit;
+    ``detail``: the name of the worst, of taps, which are in the order of their computation, that of the first beyond the limit."""
+    metrics = Metrics()
+    check_metadata(list(outputs), expected, metrics)
+    if metrics.kind:
+        return metrics
+    units, diff, floor = [], 0.0, 0.0
+    with np.errstate(all="ignore"):
+        for x, leaf in zip(outputs, expected):
+            assert leaf.reference is not None and leaf.noise is not None
+            off = x.astype(np.float64) - leaf.reference
+            lost = int((~np.isfinite(off)).sum())
+            metrics.nonfinite += lost
+            metrics.numel += x.size
+            units.append(math.inf if lost else _norm(off) / (float(np.max(leaf.noise)) + _SMALLEST))
+            diff = max(diff, float(np.abs(off).max(initial=0.0)))
+            floor = max(floor, float(np.max(leaf.noise)))
+    metrics.error_units, metrics.max_diff, metrics.noise_floor = max(units), diff, floor
+    metrics.mismatched = sum(x > limit for x in units)
+    metrics.classic = not metrics.mismatched
+    beyond = [k for k, x in enumerate(units) if x > limit]
+    metrics.detail = names[beyond[0] if beyond and phase == TAPS else int(np.argmax(units))]
+    return metrics
+
+
+def expect_alone(
+    phase: str,
+    recipe: Recipe,
+    number: int,
+    vectors: Mapping[str, np.ndarray],
+    gradients: Sequence[np.ndarray],
+    expected: Sequence[Leaf],
+) -> list[Leaf]:
+    """What the optimiser, or the clipping, makes of the run's own gradients and the state that the step began with, in float64, and the
+    floor of that: all that is stored is moved. vectors: of `tasks.training.state.State.vectors`."""
+    given = [np.asarray(g, np.float64) for g in gradients]
+    state = [
+        cut(vectors[name].astype(np.float64), [leaf.shape for leaf in expected])
+        for name in ("weights", "first", "second")
+    ]
+
+    def compute(draw: int | None) -> list[np.ndarray]:
+        def move(x: np.ndarray, place: int) -> np.ndarray:
+            return x if draw is None else noise.perturb_values(x, HALF * EPS[STORED], draw, place)
+
+        if phase == CLIPPED:
+            return [move(g, k) for k, g in enumerate(clip(recipe, given))]
+        rows = []
+        for k, parts in enumerate(zip(*state, given)):
+            moved = [move(x, 8 * k + n) for n, x in enumerate(parts)]
+            first, second, weight = recipe.advance(number, *moved)
+            rows.append({FIRST: first, SECOND: second}.get(phase, weight))
+        return [move(x, 8 * k + 7) for k, x in enumerate(rows)]
+
+    right, draws = compute(None), [compute(draw) for draw in range(DRAWS)]
+    found = []
+    for k, (leaf, y) in enumerate(zip(expected, right)):
+        apart = max(_norm(x[k] - y) for x in draws)
+        found.append(replace(leaf, reference=y, noise=np.full((1,) * y.ndim, apart + HALF * EPS[STORED] * _norm(y))))
+    return found
+
+
+def _norm(x: np.ndarray) -> float:
+    return float(np.sqrt(np.square(x).sum()))

@@ -1,0 +1,1 @@
+"""Training: small networks with their recipes, what a step of them is worth in float64, and the loop that a device runs."""

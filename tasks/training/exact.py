@@ -1,0 +1,171 @@
+"""Training steps in float64: what is right at each, how rounding moves it, and the state that the next begins with."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import noise
+from tasks.arrays.widened import compute_in_float64
+from tasks.model import EPS
+from tasks.training.networks.base import Network
+from tasks.training.phases import BUFFERS, CLIPPED, FIRST, LOSS, OF_PARAMETERS, PROBE, RAW, SECOND, TAPS, WEIGHTS
+from tasks.training.recipe import Recipe
+from tasks.training.state import Places, State
+from tasks.training.watching import watch_modules
+
+#: Weights, gradients and moments are float32, also where autocast computes in less.
+STORED = "float32"
+#: A rounding to nearest is off by half a spacing of its dtype at most.
+HALF = 0.5
+#: Roundings of a stored value that no draw has: of a scalar (a loss), or of a buffer that is written in one go.
+STORINGS = 4.0
+
+Arrays = list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a step gives, by phase: of OF_PARAMETERS an array per parameter, of the others as they come. taps: the names of those."""
+
+    phases: dict[str, Arrays]
+    taps: list[str]
+    state: State
+
+
+class Exact:
+    """A network and its recipe in float64. precision: what autocast computes in, "" for none."""
+
+    def __init__(self, network: Network, recipe: Recipe, precision: str = "") -> None:
+        self.network, self.recipe = network, recipe
+        self.module = network.build().train()
+        self.places = Places.of(self.module)
+        self._half = HALF * EPS[precision or STORED]
+        self._elsewhere = HALF * EPS[STORED] if precision else None
+        weights = [p.detach().numpy().astype(np.float64) for p in self._parameters()]
+        buffers = [b.numpy().astype(np.float64) for b in self._buffers()]
+        nothing = [np.zeros(w.shape) for w in weights]
+        self.start = State(weights, nothing, nothing, buffers)
+        self.module.double()
+
+    def _parameters(self) -> list[Any]:
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    def _buffers(self) -> list[Any]:
+        return [b for b in self.module.buffers() if b.is_floating_point()]
+
+    def step(self, state: State, number: int, batch: Arrays, probe: Arrays, draw: int | None = None) -> Seen:
+        """A step from a state. batch: of each tensor of the loss an array, micro-batch by micro-batch; draw: how everything that is
+        rounded moves, None for not at all: weights at use, results forward and backward, stored gradients, moments and weights."""
+        places = itertools.count(1)
+        weights = state.weights if draw is None else [self._move(w, draw, places) for w in state.weights]
+        taps: dict[str, Any] = {}
+        loss, buffers, raw = self._gradients(weights, state.buffers, batch, draw, places, taps)
+        if draw is not None:
+            raw = [self._store(g, draw, places) for g in raw]
+        after, phases = self._advance(state, number, raw, draw, places)
+        phases |= {TAPS: list(taps.values()), LOSS: [loss], BUFFERS: buffers, RAW: raw}
+        moved = after.weights if draw is None else [self._move(w, draw, places) for w in after.weights]
+        phases[PROBE] = [self._evaluate(moved, buffers, [x[None] for x in probe], draw, places)]
+        return Seen(phases, list(taps), State(after.weights, after.first, after.second, buffers))
+
+    def _advance(
+        self, state: State, number: int, raw: Arrays, draw: int | None, places: Any
+    ) -> tuple[State, dict[str, Arrays]]:
+        clipped = clip(self.recipe, raw)
+        parts = zip(state.weights, state.first, state.second, clipped)
+        rows = [self.recipe.advance(number, *part) for part in parts]
+        first, second, weights = ([row[k] for row in rows] for k in range(3))
+        if draw is not None:
+            first, second, weights = ([self._store(x, draw, places) for x in some] for some in (first, second, weights))
+        return State(weights, first, second, state.buffers), {
+            CLIPPED: clipped,
+            FIRST: first,
+            SECOND: second,
+            WEIGHTS: weights,
+        }
+
+    def _gradients(
+        self, weights: Arrays, buffers: Arrays, batch: Arrays, draw: int | None, places: Any, taps: dict[str, Any]
+    ) -> tuple[np.ndarray, Arrays, Arrays]:
+        """(loss, buffers after it, gradients) of the mean over the micro-batches. Raises ValueError for a parameter that it does not
+        depend on, FloatingPointError for a loss that is not finite."""
+        import torch
+
+        parameters = self._set(weights, buffers)
+        total, found = np.zeros(()), [np.zeros(w.shape) for w in weights]
+        count = len(batch[0])
+        for micro in zip(*batch):
+            given = [self._tensor(x, draw, places) for x in micro]
+            with self._rounding(draw, places), torch.enable_grad():
+                with watch_modules(self.module, taps):
+                    loss = self.network.loss(self.module, *given)
+                gradients = torch.autograd.grad(loss / count, parameters, allow_unused=True)
+            if unused := [name for name, g in zip(self.places.parameters, gradients) if g is None]:
+                raise ValueError(f"the loss does not depend on {', '.join(unused)}")
+            total = total + loss.detach().numpy() / count
+            found = [a + g.numpy() for a, g in zip(found, gradients)]
+        if not math.isfinite(float(total)):
+            raise FloatingPointError(
+                f"the loss of the reference is {float(total)}: lower the rate or begin with other weights"
+            )
+        for name, x in taps.items():
+            taps[name] = x if isinstance(x, np.ndarray) else x.numpy().copy()
+        return np.asarray(total), [b.numpy().copy() for b in self._buffers()], found
+
+    def _evaluate(self, weights: Arrays, buffers: Arrays, batch: Arrays, draw: int | None, places: Any) -> np.ndarray:
+        import torch
+
+        self._set(weights, buffers)
+        given = [self._tensor(x[0], draw, places) for x in batch]
+        with self._rounding(draw, places), torch.no_grad():
+            return np.asarray(self.network.loss(self.module, *given).numpy()).copy()
+
+    def _rounding(self, draw: int | None, places: Any) -> Any:
+        if draw is None:
+            return compute_in_float64()
+        return compute_in_float64(self._half, draw, self._elsewhere, places)
+
+    def _set(self, weights: Sequence[np.ndarray], buffers: Sequence[np.ndarray]) -> list[Any]:
+        import torch
+
+        parameters = self._parameters()
+        with torch.no_grad():
+            for held, values in ((parameters, weights), (self._buffers(), buffers)):
+                for x, value in zip(held, values):
+                    x.copy_(torch.from_numpy(np.ascontiguousarray(value)))
+        return parameters
+
+    def _tensor(self, x: np.ndarray, draw: int | None, places: Any) -> Any:
+        """An array of a batch, which is given exactly; what autocast rounds of it is moved where it is used."""
+        import torch
+
+        return torch.from_numpy(x.astype(np.float64) if x.dtype.kind == "f" else np.ascontiguousarray(x))
+
+    def _move(self, x: np.ndarray, draw: int, places: Any) -> np.ndarray:
+        """A weight where it is used: autocast rounds those of products."""
+        eps = self._elsewhere if self._elsewhere is not None and x.ndim < 2 else self._half
+        return noise.perturb_values(x, eps, draw, next(places))
+
+    @staticmethod
+    def _store(x: np.ndarray, draw: int, places: Any) -> np.ndarray:
+        return noise.perturb_values(x, HALF * EPS[STORED], draw, next(places))
+
+
+def clip(recipe: Recipe, gradients: Arrays) -> Arrays:
+    """The gradients after clipping."""
+    factor = recipe.clip_factor(math.sqrt(sum(float((g * g).sum()) for g in gradients)))
+    return [g * factor for g in gradients] if factor != 1.0 else list(gradients)
+
+
+def list_outputs(recipe: Recipe, places: Places, taps: Sequence[str]) -> list[tuple[str, str]]:
+    """(phase, name) of every output of a step, in order."""
+    names = {TAPS: list(taps), LOSS: ["the loss"], BUFFERS: list(places.buffers), PROBE: ["the loss of the probe"]}
+    of = [p for p in OF_PARAMETERS if (p != CLIPPED or recipe.clip) and (p != SECOND or recipe.optimiser != "sgd")]
+    order = (TAPS, LOSS, BUFFERS, *of, PROBE)
+    return [(phase, name) for phase in order for name in names.get(phase, places.parameters)]

@@ -1,0 +1,175 @@
+"""The training loop that a device runs: from a given state one step, with all that is looked at in it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tasks.training.exact import list_outputs
+from tasks.training.networks.base import Network
+from tasks.training.phases import BUFFERS, CLIPPED, FIRST, LOSS, PROBE, RAW, SECOND, TAPS, WEIGHTS, split
+from tasks.training.recipe import Recipe
+from tasks.training.state import Places, cut
+from tasks.training.watching import watch_modules
+
+
+class TrainingLoop:
+    """A session of torch's tensors (`tasks.model.TensorSession`) whose every step begins with a state that it is given.
+
+    Each part of a step is a method, so that a stack of the user's, or a planted fault, takes the place of one. precision: what autocast
+    computes in, "" for none; compile: what a compiler makes of the function from (module, *tensors) to the loss.
+    """
+
+    def __init__(self, network: Network, recipe: Recipe, precision: str = "") -> None:
+        self.network, self.recipe, self.precision = network, recipe, precision
+        self.compile: Callable[[Any], Any] | None = None
+
+    # --- the session ---
+
+    def start(self, device: str, given: Mapping[str, Any] | None = None) -> None:
+        self.device = device
+        self.places = Places.of(self.network.build())
+        self.module = self.build_module().to(device).train()
+        named = {self.name_of(name): p for name, p in self.module.named_parameters()}
+        self.named = {name: named[name] for name in self.places.parameters}
+        self.optimiser = self.build_optimiser(list(self.named.values()))
+        self._loss = self.network.loss if self.compile is None else self.compile(self.network.loss)
+
+    def step(self, args: Sequence[Any], own: Mapping[str, Any]) -> list[Any]:
+        """The outputs of one step, as `list_outputs` orders them. own: the vectors of a state, ``number`` of the step, and as ``batch0``,
+        ``probe0``, … what the loss takes."""
+        tensors = {
+            kind: [own[f"{kind}{k}"] for k in range(len(own)) if f"{kind}{k}" in own] for kind in ("batch", "probe")
+        }
+        number = int(own["number"].item())
+        self.load_state(number, own)
+        taps: dict[str, Any] = {}
+        found: dict[str, list[Any]] = {}
+        loss = self.accumulate(list(zip(*tensors["batch"])), taps)
+        found[TAPS], found[LOSS] = list(taps.values()), [loss]
+        found[BUFFERS] = [b.clone() for b in self._buffers()]
+        found[RAW] = self.read_gradients()
+        self.clip_gradients()
+        found[CLIPPED] = self.read_gradients()
+        self.set_rate(number)
+        self.apply_optimiser(number)
+        found[FIRST], found[SECOND], found[WEIGHTS] = self.read_state()
+        found[PROBE] = [self.evaluate(tensors["probe"])]
+        order = split(
+            [phase for phase, _ in list_outputs(self.recipe, self.places, list(taps))]
+        )  # without taps where there are none
+        return [x.float() for phase, _, _ in order for x in found[phase]]
+
+    def state(self) -> Mapping[str, Any]:
+        """Nothing: every step is given its own."""
+        return {}
+
+    def close(self) -> None:
+        """It holds nothing but its module."""
+
+    # --- the parts of a step ---
+
+    def build_module(self) -> Any:
+        made = self.network.build()
+        if self.recipe.checkpoint:
+            made.checkpoint = True
+        return made
+
+    def watched(self) -> Any:
+        """The network within what was built, of whose modules the taps are."""
+        return self.module
+
+    def build_optimiser(self, parameters: list[Any]) -> Any:
+        """torch's own."""
+        import torch
+
+        recipe = self.recipe
+        way = {"foreach": {"foreach": True}, "fused": {"fused": True}, "": {"foreach": False}}[recipe.way]
+        if recipe.optimiser == "sgd":
+            return torch.optim.SGD(parameters, recipe.rate, recipe.momentum, weight_decay=recipe.decay, **way)
+        made = torch.optim.AdamW if recipe.optimiser == "adamw" else torch.optim.Adam
+        return made(parameters, recipe.rate, recipe.betas, recipe.eps, recipe.decay, **way)
+
+    def load_state(self, number: int, own: Mapping[str, Any]) -> None:
+        """Put weights, buffers and the optimiser's moments to what a step begins with."""
+        import torch
+
+        shapes = list(self.places.parameters.values())
+        parts = [cut(own[name], shapes) for name in ("weights", "first", "second")]
+        self.optimiser.zero_grad()
+        with torch.no_grad():
+            for b, value in zip(self._buffers(), cut(own["buffers"], list(self.places.buffers.values()))):
+                b.copy_(value)
+            for p, weight, first, second in zip(self.named.values(), *parts):
+                self.copy_weight(p, weight)
+                kept: dict[str, Any] = {"momentum_buffer": first.clone()}
+                if self.recipe.optimiser != "sgd":
+                    kept = {"exp_avg": first.clone(), "exp_avg_sq": second.clone()}
+                    kept["step"] = torch.tensor(
+                        float(number), device=self.device if self.recipe.way == "fused" else "cpu"
+                    )
+                self.optimiser.state[p] = kept
+
+    def copy_weight(self, p: Any, value: Any) -> None:
+        p.copy_(value)
+
+    def name_of(self, name: str) -> str:
+        """The name in the network of what the built module calls so."""
+        return name
+
+    def accumulate(self, batches: Sequence[Sequence[Any]], taps: dict[str, Any]) -> Any:
+        """The mean loss of the micro-batches, whose gradients are added up. taps: is given what modules return at the first."""
+        total: Any = 0
+        for number, micro in enumerate(batches):
+            with (
+                watch_modules(self.watched(), taps) if self.compile is None and not number else contextlib.nullcontext()
+            ):
+                loss = self.compute_loss(micro)
+            self.backward(loss / len(batches))
+            total = total + loss.detach() / len(batches)
+        return total
+
+    def compute_loss(self, tensors: Sequence[Any]) -> Any:
+        import torch
+
+        dtype = getattr(torch, self.precision) if self.precision else None
+        with torch.autocast(self.device, dtype) if dtype else contextlib.nullcontext():
+            return self._loss(self.module, *tensors)
+
+    def backward(self, loss: Any) -> None:
+        loss.backward()
+
+    def read_gradients(self) -> list[Any]:
+        import torch
+
+        return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.named.values()]
+
+    def clip_gradients(self) -> None:
+        import torch
+
+        if self.recipe.clip:
+            torch.nn.utils.clip_grad_norm_(list(self.named.values()), self.recipe.clip)
+
+    def set_rate(self, number: int) -> None:
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.recipe.rate_at(number)
+
+    def apply_optimiser(self, number: int) -> None:
+        self.optimiser.step()
+
+    def read_state(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """(first moments, second moments, weights) after the step."""
+        names = ("momentum_buffer", "") if self.recipe.optimiser == "sgd" else ("exp_avg", "exp_avg_sq")
+        kept = [self.optimiser.state[p] for p in self.named.values()]
+        first, second = ([x[name].clone() for x in kept] if name else [] for name in names)
+        return first, second, [p.detach().clone() for p in self.named.values()]
+
+    def evaluate(self, tensors: Sequence[Any]) -> Any:
+        import torch
+
+        with torch.no_grad():
+            return self.compute_loss(tensors)
+
+    def _buffers(self) -> list[Any]:
+        return [b for b in self.module.buffers() if b.is_floating_point()]

@@ -1,0 +1,75 @@
+"""How a network is trained, and in float64 what an optimiser makes of its gradients: the formulas of torch's documentation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+#: What `torch.nn.utils.clip_grad_norm_` adds to a norm that it divides by.
+CLIP_EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a step changes the weights. Plain data: a pack keeps it as JSON.
+
+    optimiser: "adamw", "adam" or "sgd"; rate: the highest, reached after ``warm_up`` steps and falling as a cosine to a tenth at
+    ``steps``; clip: the largest norm of all gradients together, 0 for any; accumulate: micro-batches of a step; checkpoint: whether blocks
+    compute their activations again in the backward pass; way: of torch's optimiser, "foreach", "fused" or "" for one tensor at a time.
+    """
+
+    optimiser: str = "adamw"
+    rate: float = 3e-3
+    decay: float = 0.1
+    momentum: float = 0.9
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    clip: float = 0.0
+    accumulate: int = 1
+    warm_up: int = 0
+    steps: int = 0
+    checkpoint: bool = False
+    way: str = ""
+
+    def values(self) -> dict[str, Any]:
+        """As `read` takes it."""
+        return asdict(self) | {"betas": list(self.betas)}
+
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> Recipe:
+        return cls(**{**values, "betas": tuple(values["betas"])})
+
+    def rate_at(self, number: int) -> float:
+        """The learning rate of a step, from 0."""
+        if number < self.warm_up:
+            return self.rate * (number + 1) / self.warm_up
+        if not self.steps:
+            return self.rate
+        share = min(1.0, (number - self.warm_up) / max(1, self.steps - self.warm_up))
+        return self.rate * (0.55 + 0.45 * math.cos(math.pi * share))
+
+    def clip_factor(self, norm: float) -> float:
+        """By what gradients of this norm are multiplied."""
+        return min(1.0, self.clip / (norm + CLIP_EPS)) if self.clip else 1.0
+
+    def advance(
+        self, number: int, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(first moment, second moment, weight) after a step, float64, each shaped as the weight; SGD has no second moment and returns
+        zeros. number: of the step, from 0."""
+        rate = self.rate_at(number)
+        if self.optimiser == "sgd":
+            first = self.momentum * first + (gradient + self.decay * weight)
+            return first, np.zeros_like(first), weight - rate * first
+        if self.optimiser == "adam":
+            gradient = gradient + self.decay * weight
+        else:
+            weight = weight * (1 - rate * self.decay)
+        one, two = self.betas
+        first = one * first + (1 - one) * gradient
+        second = two * second + (1 - two) * gradient * gradient
+        root = np.sqrt(second / (1 - two ** (number + 1))) + self.eps
+        return first, second, weight - rate / (1 - one ** (number + 1)) * first / root

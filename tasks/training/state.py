@@ -1,0 +1,62 @@
+"""What a training step begins with: weights, moments and buffers, each as one vector, and their places in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class State:
+    """Of every parameter its value and its moments, of every floating buffer its value; in the order of `Places`."""
+
+    weights: list[np.ndarray]
+    first: list[np.ndarray]
+    second: list[np.ndarray]
+    buffers: list[np.ndarray]
+
+    def rounded(self) -> State:
+        """As float32 holds it, in float64."""
+        return State(*([x.astype(np.float32).astype(np.float64) for x in part] for part in vars(self).values()))
+
+    def vectors(self) -> dict[str, np.ndarray]:
+        """A float32 vector of each part, by name."""
+        return {name: join(part) for name, part in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class Places:
+    """The parameters that are trained and the floating buffers of a module, by name with their shapes."""
+
+    parameters: dict[str, tuple[int, ...]]
+    buffers: dict[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, module: Any) -> Places:
+        parameters = {name: tuple(p.shape) for name, p in module.named_parameters() if p.requires_grad}
+        buffers = {name: tuple(b.shape) for name, b in module.named_buffers() if b.is_floating_point()}
+        return cls(parameters, buffers)
+
+    def read(self, vectors: dict[str, np.ndarray]) -> State:
+        """The state of `State.vectors`."""
+        shapes = list(self.parameters.values())
+        weights, first, second = (cut(vectors[name], shapes) for name in ("weights", "first", "second"))
+        return State(weights, first, second, cut(vectors["buffers"], list(self.buffers.values())))
+
+
+def join(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """All elements as one float32 vector."""
+    return np.concatenate([np.zeros(0, np.float32), *(x.astype(np.float32).reshape(-1) for x in parts)])
+
+
+def cut(vector: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    """The parts of a vector (an array or a tensor), shaped."""
+    found, at = [], 0
+    for shape in shapes:
+        size = int(np.prod(shape, dtype=np.int64))
+        found.append(vector[at : at + size].reshape(shape))
+        at += size
+    return found

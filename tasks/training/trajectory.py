@@ -1,0 +1,101 @@
+"""The steps of a training run that are looked at: what each begins with, what is right in it, and its floor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tasks.model import EPS
+from tasks.training.exact import HALF, STORED, STORINGS, Exact, Seen, list_outputs
+from tasks.training.phases import ALONE, BUFFERS, LOSS, PROBE, RAW
+
+#: Steps that are looked at, of LAST + 1: the first ones, where bias correction and warm-up are, then fewer.
+STEPS = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21)
+#: Standard errors that the mean slope of a gradient may be off by.
+SLOPE_LIMIT = 8.0
+#: Draws of a floor.
+DRAWS = 3
+
+Arrays = list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One output of all steps that are looked at. reference: float64, a row a step, None of what is judged alone; floor: of each step the
+    norm of what rounding makes of it; slopes: of a gradient, how far a draw changes ⟨g, reference⟩ / ⟨reference, reference⟩ (root mean
+    square of all draws and steps)."""
+
+    phase: str
+    name: str
+    shape: tuple[int, ...]
+    reference: np.ndarray | None = None
+    floor: np.ndarray | None = None
+    slope: float | None = None
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """inputs: by name an array with a row a step, as `TrainingLoop.step` takes a row; outputs: in their order."""
+
+    inputs: dict[str, np.ndarray]
+    outputs: list[Expected]
+
+
+def follow(exact: Exact, seed: int, steps: tuple[int, ...] = STEPS, draws: int = DRAWS) -> Trajectory:
+    """Train in float64, each step that is looked at beginning with a state as float32 holds it. Raises what `Exact.step` does."""
+    rng = np.random.default_rng([7, seed])
+    network, recipe = exact.network, exact.recipe
+    state, inputs, seen, moved = exact.start, list[dict[str, np.ndarray]](), list[Seen](), list[list[Seen]]()
+    for number in range(max(steps) + 1):
+        micros = [network.draw(rng) for _ in range(recipe.accumulate)]
+        batch = [np.stack(x) for x in zip(*micros)]
+        probe = network.draw(rng)
+        if number in steps:
+            state = state.rounded()
+        found = exact.step(state, number, batch, probe)
+        if number in steps:
+            own = {"number": np.array([number])} | state.vectors()
+            own |= {f"batch{k}": x for k, x in enumerate(batch)} | {f"probe{k}": x for k, x in enumerate(probe)}
+            inputs.append(own)
+            seen.append(found)
+            moved.append([exact.step(state, number, batch, probe, draw) for draw in range(draws)])
+        state = found.state
+    stacked = {name: np.stack([one[name] for one in inputs]) for name in inputs[0]}
+    return Trajectory(stacked, _expect(exact, seen, moved))
+
+
+def _expect(exact: Exact, seen: list[Seen], moved: list[list[Seen]]) -> list[Expected]:
+    found, at = [], dict[str, int]()
+    for phase, name in list_outputs(exact.recipe, exact.places, seen[0].taps):
+        k = at.get(phase, 0)
+        at[phase] = k + 1
+        shape = seen[0].phases[phase][k].shape
+        if phase in ALONE:
+            found.append(Expected(phase, name, shape))
+            continue
+        reference = np.stack([one.phases[phase][k] for one in seen])
+        draws = [np.stack([x.phases[phase][k] for x in some]) for some in moved]
+        apart = np.array([max(_norm(x - y) for x in some) for some, y in zip(draws, reference)])
+        sizes = np.array([_norm(y) for y in reference])
+        times = STORINGS if phase in (LOSS, BUFFERS, PROBE) else 1.0
+        apart = np.maximum(apart, np.median(apart))  # three draws of one number may all be next to it by chance
+        floor = apart + times * HALF * EPS[STORED] * sizes
+        slope = _measure_slope(draws, reference) if phase == RAW else None
+        found.append(Expected(phase, name, shape, reference, floor, slope))
+    return found
+
+
+def _norm(x: np.ndarray) -> float:
+    return float(np.sqrt(np.square(x).sum()))
+
+
+def _measure_slope(draws: list[np.ndarray], reference: np.ndarray) -> float:
+    slopes = [slope(x, y) for some, y in zip(draws, reference) for x in some]
+    return float(np.sqrt(np.mean(np.square(slopes))))
+
+
+def slope(gradient: np.ndarray, reference: np.ndarray) -> float:
+    """⟨g, reference⟩ / ⟨reference, reference⟩ − 1: by what share a gradient is too long along the right one; 0 for a reference of zeros."""
+    size = float(np.square(reference).sum())
+    return float((gradient * reference).sum()) / size - 1 if size else 0.0

@@ -1,0 +1,108 @@
+"""A training of the user's own: what it is read as, and the line that is said of one that cannot be judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.catalogs.training.own import OwnTraining
+from tasks.graphs.given import GivenError
+
+pytest.importorskip("torch")
+
+SOURCE = """
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, dropout
+
+calls = [0]
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 3))
+
+def data(count=60, seed=1):
+    g = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        yield torch.randn(4, 6, generator=g), torch.randint(0, 3, (4,), generator=g)
+
+def make(optimiser, count=60, seed=1, module=None):
+    module = module or net()
+    return module, data(count, seed), optimiser(module.parameters(), lr=0.01), cross_entropy
+
+def good():
+    return make(torch.optim.AdamW)
+
+def short():
+    return make(torch.optim.SGD, 10)
+
+def unknown():
+    return make(torch.optim.Adagrad)
+
+def shuffled():
+    calls[0] += 1
+    return make(torch.optim.Adam, seed=calls[0])
+
+def infinite():
+    module = net()
+    nn.init.constant_(module[0].weight, float("nan"))
+    return make(torch.optim.SGD, module=module)
+
+class Noisy(nn.Linear):
+    def forward(self, x):
+        return dropout(super().forward(x), 0.5)
+
+def noisy():
+    return make(torch.optim.SGD, module=Noisy(6, 3))
+
+def no_loss():
+    return make(torch.optim.SGD)[:3]
+
+def module_alone():
+    return net()
+
+def amsgrad():
+    module = net()
+    return module, data(), torch.optim.Adam(module.parameters(), amsgrad=True), cross_entropy
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(SOURCE)
+    return tmp_path
+
+
+def test_a_training_is_read_from_its_function(root: Path) -> None:
+    network = OwnTraining("good", "mine.py:good", str(root)).network()
+    recipe, batch = network.recipe, network.draw(np.random.default_rng(0))
+    assert (recipe.optimiser, recipe.rate, recipe.clip, recipe.accumulate) == ("adamw", 0.01, 0.0, 1)
+    assert [x.shape for x in batch] == [(4, 6), (4,)]
+    assert network.build()[2].p == 0  # each device would draw another mask
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("unknown", "no formulas are known of the optimiser Adagrad; known are AdamW, Adam, SGD"),
+        ("shuffled", "in another order at each call: draw it by a seed"),
+        ("infinite", "the loss of the first batch is nan"),
+        ("noisy", "it draws random numbers; take torch.nn.Dropout"),
+        ("no_loss", "takes"),
+        ("module_alone", "it must return (module, data, optimiser)"),
+        ("amsgrad", "amsgrad of Adam is not known: leave it out"),
+    ],
+)
+def test_what_cannot_be_judged_is_a_line(root: Path, name: str, said: str) -> None:
+    with pytest.raises(GivenError) as raised:
+        OwnTraining(name, f"mine.py:{name}", str(root)).network()
+    assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_data_that_run_out_are_counted(root: Path) -> None:
+    network = OwnTraining("short", "mine.py:short", str(root)).network()
+    with pytest.raises(GivenError, match="the data ran out after 10 batches"):
+        for _ in range(11):
+            network.draw(np.random.default_rng(0))
