@@ -210,8 +210,9 @@ def test_a_list_may_be_asked_of_a_backend_of_ones_own() -> None:
 
 @pytest.mark.parametrize(("status", "code"), [("wrong", 1), ("pass", 3)])
 def test_the_command_prints_and_writes_it_and_its_exit_code_is_a_gate(
-    status: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    status: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # no cell is folded
     rows = [make_row(status, op="onnx:Add", backend="ort-npu")]
     table = pa.Table.from_pylist([row | {"started_at": None} for row in rows], schema=lake.SCHEMA)
     (tmp_path / "run=r1").mkdir()

@@ -48,7 +48,7 @@ def test_what_is_imprecise_and_not_known_is_said_in_one_way_everywhere_and_fails
     assert main([str(path), "--new"]) == OK
     said = capsys.readouterr().out
     assert "No new failures." in said and "torch:exp" in said and said.strip().endswith(sentence)
-    page = Shown(frame(*rows), REC | {"planned": 3})
+    page = Shown.of(frame(*rows), REC | {"planned": 3})
     assert [one["text"] for one in page.look("standing", ".chip")][:1] == ["1new"]
     assert not verdict(frame(*rows), REC | {"planned": 3}).has_findings
 
@@ -179,7 +179,7 @@ def test_a_known_failure_is_stale_only_where_all_that_it_names_passes_and_one_nu
     assert (report.rows["standing"] == "stale").sum() == found["rows"].sum() == 4
     said = "2 known failures not seen (their 4 rows passed)"
     assert said in printed(report, report.run) and said in markdown(report, report.run)
-    chips = [one["text"] for one in Shown(rows, report.run).look("standing", ".chip")]
+    chips = [one["text"] for one in Shown.of(rows, report.run).look("standing", ".chip")]
     assert "4stale" in chips
 
 
@@ -264,7 +264,7 @@ def test_where_something_is_missing_the_report_says_who_tells_what_installs_it()
 
 
 def test_paper_has_what_to_conclude_first_and_no_table_of_a_hundred_pages() -> None:
-    page = Shown(frame(*(make_row(op=f"torch:op{n}") for n in range(203))))
+    page = Shown.of(frame(*(make_row(op=f"torch:op{n}") for n in range(203))))
     page.engine.eval('window.fire("beforeprint")')
     assert len(page.look("grid", ".op")) == 200
     assert "3 more ops are not printed: filter or sort the matrix" in page.engine.eval(

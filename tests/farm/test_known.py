@@ -341,7 +341,7 @@ def test_what_passes_where_a_failure_was_not_seen_makes_it_not_stale(tmp_path: P
 
 
 def test_what_is_first_seen_on_a_device_is_told_apart_and_noted_by_a_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the verdict, in a table with the command, as a test that is skipped; the command edits nothing but the key."""
     file = tmp_path / "mine.yaml"
@@ -364,8 +364,10 @@ def test_what_is_first_seen_on_a_device_is_told_apart_and_noted_by_a_command(
     assert [line["backends"] for line in views["causes"].all_lines()] == ["torch-cpu"], "what was seen is told apart"
     suites = junit(report, judge_gate(report, Gate())).decode()
     assert suites.count("known, first seen here: lost in the tail") == 2 and "known: lost in the tail" in suites
+    monkeypatch.setenv("COLUMNS", "200")
     assert main(["list", "--results", results]) == 0
-    assert "first seen on" in (said := capsys.readouterr().out) and "torch-xpu" in said
+    said = capsys.readouterr().out
+    assert "first seen on" in said and "torch-xpu" in said
 
     assert main(["seen", str(config), "--backend", "torch-x*", "--results", results]) == 0
     assert f"{file}:2: ndtr on torch-*: seen on torch-xpu" in capsys.readouterr().out

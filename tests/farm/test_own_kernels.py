@@ -233,7 +233,7 @@ def test_inputs_are_held_to_the_sizes_that_are_declared(tmp_path: Path, monkeypa
                 v.output = x
     with farm.validate("k.py:half", {"x": torch.ones(2, 8)}) as v:
         v.output = torch.full((2, 4), 2.0)  # its window, which nobody said, is that of the sizes: 4//2
-    assert v.outcome.status == "pass"
+    assert v.outcome.status == "pass", v.outcome
 
 
 def test_a_size_below_0_is_named_before_anything_runs() -> None:

@@ -23,7 +23,7 @@ from farm.commands.report import main
 from farm.report import coverage, findings, status_table, vendor_by_dtype, write
 from farm.report.faces.markdown import markdown
 from farm.report.faces.page import PASS_ROWS_PER_SQUARE, column, payload, render, script_json, select_embedded_rows
-from farm.report.faces.terminal import print_coverage
+from farm.report.faces.terminal import print_coverage, print_verdict
 from farm.report.runs import default_out
 from farm.report.tables.coverage import (
     SEVERITY,
@@ -444,9 +444,10 @@ def test_a_run_without_rows_is_dashes_everywhere(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_not_finished_says_how_much_is_missing() -> None:
-    text = printed(frame(make_row()), {**RUN, "planned": 5})
-    assert "INCOMPLETE: 4 of 5 planned" in text
-    assert "INCOMPLETE" not in printed(frame(make_row()), {**RUN, "planned": 1})
+    console = Console(file=(out := io.StringIO()), width=100)
+    print_verdict(Report.of(frame(make_row()), {**RUN, "planned": 5}).verdict, console)
+    assert out.getvalue().startswith("INCOMPLETE: 4 of 5 planned")
+    assert "INCOMPLETE" not in Report.of(frame(make_row()), {**RUN, "planned": 1}).verdict.sentence
 
 
 # ---- what is written ----

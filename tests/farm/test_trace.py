@@ -131,7 +131,7 @@ def test_the_example_names_the_step_at_which_each_twin_goes_wrong(
     assert set(steps["case_id"].str.split("/").str[0]) == {"steps"}  # forward looks once
     wrong = steps[steps["status"] == "wrong"].groupby("case_id")["step"].min()
     assert set(wrong[wrong.index.str.contains("forgetting")]) == {8}
-    named = capsys.readouterr().out
+    named = " ".join(capsys.readouterr().out.split())
     assert (
         "first wrong at step 8 of 1" in named
         and "farm reproduce" in named
@@ -166,7 +166,7 @@ def test_the_panel_of_a_row_shows_its_steps_and_the_first_that_is_off(opened: la
     ):
         status = "wrong" if any(x.failed for x in some) else "pass"
         write(opened, sample, some, op=f"torch:{op}", status=status)
-    shown = Shown(lake.read(opened, RUN), {"run_id": RUN})
+    shown = Shown.of(lake.read(opened, RUN), {"run_id": RUN})
 
     def panel(op: str) -> tuple[str, list[str], int]:
         shown.visit(sel=f"torch:{op}|torch-cpu")

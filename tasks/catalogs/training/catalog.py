@@ -112,7 +112,9 @@ def _sample(group: Group, index: int) -> Sample:
     except Exception as error:
         made = Sample(index, failure=Failure.of(error, "reference"))
     # A run whose only case is a training of one's own that is broken must not end as if it were right.
-    return replace(made, columns=made.columns | {"licence": YOUR_OWN}) if group.op_name in own.list_trainings() else made
+    return (
+        replace(made, columns=made.columns | {"licence": YOUR_OWN}) if group.op_name in own.list_trainings() else made
+    )
 
 
 def build_sample(index: int, recipe: Recipe, followed: Trajectory) -> Sample:

@@ -37,7 +37,8 @@ def computes_in(one: Declared, arrays: Mapping[str, np.ndarray], dtype: str) -> 
     try:
         # The kernel's code is run for this, and whoever asks makes what it will be judged by.
         ask = ask_aside if isolates(get_announcement()) and sys.platform == "linux" else _ask_here
-        return WIDE if ask(functools.partial(_is_wide, one, arrays)) else ""
+        _import_what_watches()
+        return WIDE if ask(lambda: _is_wide(functools.partial(one.function("kernel"), **one.op.kwargs), arrays)) else ""
     except Exception:  # it asks for values, or leaves torch
         return ""
 
@@ -52,7 +53,13 @@ def eps_of(dtype: str, inside: str) -> float:
     return own if not inside or is_complex(dtype) else min(own, REACH * EPS[inside])
 
 
-def _is_wide(one: Declared, arrays: Mapping[str, np.ndarray]) -> bool:
+@functools.cache
+def _import_what_watches() -> None:
+    """Import here what torch imports to watch a call (its compiler, seconds): a process that is forked for each question would do it again."""
+    _is_wide(lambda x: x + x, {"x": np.zeros(1, np.float32)})
+
+
+def _is_wide(kernel: Callable[..., Any], arrays: Mapping[str, np.ndarray]) -> bool:
     """Whether every operation that rounds gives float32 or wider, and nothing computes with what was cast to fewer digits."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -84,5 +91,5 @@ def _is_wide(one: Declared, arrays: Mapping[str, np.ndarray]) -> bool:
         tensors = {name: fake.from_tensor(torch_tree.from_numpy(np.ascontiguousarray(x))) for name, x in arrays.items()}
         given.update({id(x): x for x in tensors.values()})
         with watching(note):
-            one.function("kernel")(**tensors, **one.op.kwargs)
+            kernel(**tensors)
     return bool(rounds) and not computes_narrow
