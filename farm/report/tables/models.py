@@ -15,6 +15,7 @@ from farm.report.tables.agreement import figure
 from farm.report.tables.coverage import MEASURED_STATUSES, commands, distinct, records, severity
 from farm.report.tables.view import Cell, Column, Line, Report, View, op, status, text, view
 from farm.report.words import DASH, number
+from tasks.checks.serving import Serving
 from tasks.judge.plain import USUAL_UNITS
 from tasks.model import OpClass, Status
 
@@ -36,7 +37,7 @@ def models(rows: pd.DataFrame) -> pd.DataFrame:
     summed; unobserved: layers that no sample observes, licence.
     """
     rows = distinct(rows)
-    rows = rows[rows["op_class"] == OpClass.MODEL.value]
+    rows = rows[_are_models(rows)]
     absent = {name: None if name == "node_units" else "" for name in (*_OF_CULPRIT, "cause") if name not in rows}
     rows = rows.assign(**absent)
     rows = rows.assign(rank=severity(rows["status"]), size=-rows["error_units"].fillna(-1.0))
@@ -55,6 +56,11 @@ def models(rows: pd.DataFrame) -> pd.DataFrame:
     about = rows.groupby(["label", "dtype"])
     made = made.join(about["unobserved"].agg(_by_nobody)).join(about["licence"].agg(lambda found: found.max()))
     return made.reset_index()
+
+
+def _are_models(rows: pd.DataFrame) -> pd.Series:
+    """Which rows are of whole models; how an engine serves one has a table of its own."""
+    return (rows["op_class"] == OpClass.MODEL.value) & (rows["check"] != Serving.name)
 
 
 def _by_nobody(found: pd.Series) -> str:
@@ -111,7 +117,7 @@ def _not_run_there(frame: pd.DataFrame) -> list[str]:
 @view(7)
 def whole_models(report: Report) -> Iterator[View]:
     """Model × backend, then what is not right of them, then the error along the layers."""
-    if not (report.rows["op_class"] == OpClass.MODEL.value).any():
+    if not _are_models(report.rows).any():
         return
     frame = models(report.rows)
     backends = sorted(set(frame["backend"]))
