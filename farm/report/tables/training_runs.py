@@ -6,11 +6,10 @@ import pandas as pd
 
 from farm.lake.traces import read_trace
 from farm.report.tables.view import Cell, Column, Line, Report, View, view
+from tasks.checks.train import Train
 from tasks.model import Status
 from tasks.training.phases import PHASES, TAPS
 
-#: The check whose cases are training runs.
-CHECK = "train"
 #: What a line is of.
 KEY = ["op", "variant", "backend", "dtype"]
 
@@ -56,7 +55,7 @@ def _show_steps(line: Line) -> Cell:
 def training_runs(report: Report) -> View | None:
     """Floors over steps and phases, where there are training runs."""
     rows, results = report.rows, report.rows.attrs.get("results")
-    rows = rows[rows["check"] == CHECK]
+    rows = rows[rows["check"] == Train.name]
     if rows.empty or results is None:
         return None
     runs = rows["run_id"].unique()

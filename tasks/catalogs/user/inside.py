@@ -36,15 +36,22 @@ def computes_in(one: Declared, arrays: Mapping[str, np.ndarray], dtype: str) -> 
         return ""
     try:
         # The kernel's code is run for this, and whoever asks makes what it will be judged by.
-        ask = ask_aside if isolates(get_announcement()) and sys.platform == "linux" else _ask_here
-        _import_what_watches()
-        return WIDE if ask(lambda: _is_wide(functools.partial(one.function("kernel"), **one.op.kwargs), arrays)) else ""
+        aside = isolates(get_announcement()) and sys.platform == "linux"
+        return WIDE if (_ask_aside if aside else _is_wide)(one, arrays) else ""
     except Exception:  # it asks for values, or leaves torch
         return ""
 
 
-def _ask_here(question: Callable[[], bool]) -> bool:
-    return question()
+def _ask_aside(one: Declared, arrays: Mapping[str, np.ndarray]) -> bool:
+    """`_is_wide`, asked in a process of its own."""
+    _import_what_watches()
+    return ask_aside(lambda: _is_wide(one, arrays))
+
+
+@functools.cache
+def _import_what_watches() -> None:
+    """Import here what torch imports to watch a call (its compiler, seconds): a process that is forked for each question would do it again."""
+    _computes_wide(lambda x: x + x, {"x": np.zeros(1, np.float32)})
 
 
 def eps_of(dtype: str, inside: str) -> float:
@@ -53,13 +60,12 @@ def eps_of(dtype: str, inside: str) -> float:
     return own if not inside or is_complex(dtype) else min(own, REACH * EPS[inside])
 
 
-@functools.cache
-def _import_what_watches() -> None:
-    """Import here what torch imports to watch a call (its compiler, seconds): a process that is forked for each question would do it again."""
-    _is_wide(lambda x: x + x, {"x": np.zeros(1, np.float32)})
+def _is_wide(one: Declared, arrays: Mapping[str, np.ndarray]) -> bool:
+    """`_computes_wide` of a declared kernel, which is loaded where this runs."""
+    return _computes_wide(functools.partial(one.function("kernel"), **one.op.kwargs), arrays)
 
 
-def _is_wide(kernel: Callable[..., Any], arrays: Mapping[str, np.ndarray]) -> bool:
+def _computes_wide(kernel: Callable[..., Any], arrays: Mapping[str, np.ndarray]) -> bool:
     """Whether every operation that rounds gives float32 or wider, and nothing computes with what was cast to fewer digits."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
