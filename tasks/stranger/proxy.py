@@ -61,14 +61,15 @@ class Rooms:
         return self._defined[op]
 
     def request(self, kernels: str, whole: bool = False) -> dict[str, Any]:
-        """What a stranger with some definitions is told; of one that runs no kernel they are "". whole: it may read references. It has a scratch folder of its own, and one for
-        compilers' caches that those with the same definitions share."""
+        """What a stranger with some definitions is told; of one that runs no kernel they are "". whole: it may read references. It has a
+        scratch folder of its own, and one for compilers' caches that those with the same definitions share, with what was compiled when
+        no kernel was there."""
         scratch = tempfile.mkdtemp(prefix="kernel-")
         kept = os.environ.get(FOLDER)
         folder = _cache_of(kept, kernels) if kept else scratch
         with contextlib.suppress(OSError):
             if kept and not os.path.exists(folder) and os.path.isdir(first := _cache_of(kept, "")):
-                shutil.copytree(first, folder)  # what a compiler has made when no kernel was there
+                shutil.copytree(first, folder, copy_function=_take_over)
             os.makedirs(folder, exist_ok=True)
         told = parse_definitions(self.kernels)
         others = [os.path.join(kept, KERNELS)] if kept else []  # what compilers have made for other kernels
@@ -87,8 +88,10 @@ class Rooms:
         self.hidden.add(str(folder[0]) if folder and folder[0].name in ("cases", "forms") else pack)
 
 
-#: The folder of what compilers make for kernels.
-KERNELS = "kernels"
+#: The folder of what compilers make for kernels, and the one of what they made when no kernel was there, which all may read.
+KERNELS, NO_KERNEL = "kernels", "no_kernel"
+#: Bytes from which a file that was compiled without a kernel is linked to, not copied: inductor's compiled headers are 150 MB.
+LINKED = 2**20
 #: Where compilers keep what they make, by the variable that says so.
 CACHES = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -102,7 +105,17 @@ CACHES = {
 
 def _cache_of(kept: str, kernels: str) -> str:
     """Where compilers keep what they make for some definitions."""
+    if not kernels:
+        return os.path.join(kept, NO_KERNEL)
     return os.path.join(kept, KERNELS, hashlib.sha256(kernels.encode()).hexdigest()[:16])
+
+
+def _take_over(made: str, path: str) -> None:
+    """Give a kernel a file that was compiled without one: its own copy, or, of a large one, a link, which it cannot write through."""
+    if os.path.getsize(made) < LINKED:
+        shutil.copy2(made, path)
+    else:
+        os.symlink(os.path.realpath(made), path)
 
 
 class Stranger:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.backends import inductor
+from tasks.backends import BackendSpec, inductor
 from tasks.backends.shared import artefacts
+from tasks.stranger.proxy import LINKED, Rooms
 
 
 @pytest.fixture
@@ -77,3 +78,19 @@ def test_half_a_program_of_inductor_is_deleted_and_made_again(
 
 def _raise(error: Exception) -> None:
     raise error
+
+
+def test_what_is_compiled_without_a_kernel_is_kept_once_for_all_kernels(folder: Path) -> None:
+    # Inductor's compiled headers are 150 MB: a copy for each of a hundred kernels filled a disk.
+    made = Path(Rooms(BackendSpec("torch-cpu", "torch", "cpu")).request("")["variables"]["TORCHINDUCTOR_CACHE_DIR"])
+    made.mkdir()
+    (made / "headers.gch").write_bytes(bytes(LINKED))
+    (made / "small.so").write_bytes(b"code")
+    own = Path(
+        Rooms(BackendSpec("torch-cpu", "torch", "cpu")).request('{"sources": []}')["variables"][
+            "TORCHINDUCTOR_CACHE_DIR"
+        ]
+    )
+    assert (own / "headers.gch").is_symlink() and (own / "headers.gch").stat().st_size == LINKED
+    (own / "small.so").write_bytes(b"changed")
+    assert (made / "small.so").read_bytes() == b"code"
