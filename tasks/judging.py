@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -74,6 +73,7 @@ from tasks.model.kind import (
 )
 from tasks.model.leaf import floor_of_kept, reorder_ties
 from tasks.model.row import has_own_tolerance
+from tasks.model.stored_at_once import store_at_once
 from tasks.passport import ARITHMETIC
 from tasks.passport.explain import UNSOUND, Explanation
 from tasks.passport.own import PROVED, Held, OwnArithmetic, hold_to_bounds, prove
@@ -97,6 +97,7 @@ _QUANTISED = frozenset({"int8", "uint8", "int4", "uint4"})
 _UNEXPLAINED = ("numbers", "nonfinite", KIND_TOLERANCE)
 
 
+@store_at_once
 @dataclass(frozen=True)
 class Judgement:
     """A verdict on the outputs of a case, as far as the steps have come."""
@@ -143,6 +144,7 @@ class Judgement:
 _UNMEASURED = Judgement(Metrics(), Status.PASS, "")
 
 
+@store_at_once
 @dataclass(frozen=True)
 class Case:
     """The outputs that a backend returned for a prepared sample, and what they are held to."""
@@ -201,7 +203,7 @@ class Case:
     @property
     def wide(self) -> list[np.ndarray]:
         """The outputs; real floats as float64 where they are looked at several times."""
-        return self.outputs if self.definition or not self.sample.record.others else self._wide
+        return self.outputs if not self.sample.record.others or self.definition else self._wide
 
     @functools.cached_property
     def _wide(self) -> list[np.ndarray]:
@@ -323,7 +325,9 @@ def predict_derived_leaves(sample: PreparedSample, precision: str) -> list[Leaf]
 def _judge(case: Case) -> Judgement:
     for reading in READING:
         case = reading(case)
-    return _run_judging_steps(OF_TRAINING if case.sample.record.phases else STEPS, case, _UNMEASURED)
+    if case.sample.record.phases:
+        return _run_judging_steps(OF_TRAINING, case, _UNMEASURED)
+    return _run_judging_steps(STEPS if case.op_class is OpClass.MODEL else _OF_OPS, case, _UNMEASURED)
 
 
 def _run_judging_steps(steps: Iterable[Step], case: Case, found: Judgement) -> Judgement:
@@ -373,9 +377,10 @@ def measure_error(case: Case, found: Judgement) -> Judgement:
     """Compare the outputs with what is expected: their count, shapes and dtypes first, then error units and ulps. A result that is
     defined up to a choice is measured by its definition. Zeros have their signs checked where a forward op defines them."""
     if not case.definition:
-        metrics = compare(case.wide, case.expected, case.op_class, case.precision, case.dtypes)
+        outputs = case.wide
+        metrics = compare(outputs, case.expected, case.op_class, case.precision, case.dtypes)
         if case.group.check == checks.FORWARD:
-            metrics.zero_signs = zeros.wrong_signs(case.group.op, case.wide, case.expected)
+            metrics.zero_signs = zeros.wrong_signs(case.group.op, outputs, case.expected)
         return found.with_metrics(metrics)
     metrics = Metrics()
     check_metadata(case.wide, case.expected, metrics, case.dtypes)
@@ -570,10 +575,12 @@ def accept_accumulators(case: Case, found: Judgement) -> Judgement:
 def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
     """Add the terms of 16-bit sums and products again. If digits were lost that float32 would have kept, that is the cause, and a
     result that passed becomes `imprecise`, kind `accumulator`."""
+    if not diagnose.may_have_narrow_sums(case.expected, found.metrics.max_ulp):
+        return found
     asked = found.status is Status.PASS or found.has_wrong_numbers or (found.fails and found.kind == KIND_ACCUMULATOR)
     if not asked or found.columns.get("cause"):
         return found
-    sums = _narrow_sums(case, found.metrics)
+    sums = _narrow_sums(case)
     if not sums.words:
         return found
     if found.status is Status.PASS and not case.own_tolerance:
@@ -585,11 +592,12 @@ def hold_to_own_arithmetic(case: Case, found: Judgement) -> Judgement:
     """Hold the sums of a backend whose passport is known against it. Further off than its order and bits may leave them they are `wrong`, kind
     `arithmetic`, however near; beyond the limit and as near as they leave them in all likelihood, `imprecise`, kind `accumulator`, unless the device can be asked
     (`prove_own_arithmetic`)."""
+    if case.own is None:
+        return found
     asked = found.status is Status.PASS or found.has_wrong_numbers or (found.fails and found.kind == KIND_ACCUMULATOR)
     held = _hold_to_bounds(case) if asked else None
     if held is None:
         return found
-    assert case.own is not None
     found = found.note({"own_units": held.certain, "likely_units": held.likely})
     if held.certain > 1:
         said = case.own.readings[0].describe()
@@ -685,6 +693,9 @@ STEPS: tuple[Step, ...] = (
     find_bias,
     check_properties,
 )
+#: Of those what says nothing of an op.
+_OF_MODELS = (interpret_model, reject_infinite_floor, find_unasked_precision, find_lost_cast)
+_OF_OPS = tuple(step for step in STEPS if step not in _OF_MODELS)
 
 
 # --- the steps of a training run ----------------------------------------------------------------------------------
@@ -881,7 +892,7 @@ def _find_cause(case: Case) -> diagnose.Cause:
         return diagnose.Cause()  # what it did not think of must not cost the verdict
 
 
-def _narrow_sums(case: Case, metrics: Metrics) -> diagnose.Cause:
+def _narrow_sums(case: Case) -> diagnose.Cause:
     """How sums of 16-bit numbers lost digits that float32 would have kept; none where they did not, or the runtime says that it may add
     in 16 bits."""
     if case.op_class not in (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.COMPOSITE):
@@ -891,8 +902,7 @@ def _narrow_sums(case: Case, metrics: Metrics) -> diagnose.Cause:
     if case.precision or case.definition:
         return diagnose.Cause()
     with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
-        if diagnose.may_have_narrow_sums(case.expected, math.inf if metrics.max_ulp is None else metrics.max_ulp):
-            return diagnose.narrow_sums(case.sample.tensors(), case.outputs, case.expected)
+        return diagnose.narrow_sums(case.sample.tensors(), case.outputs, case.expected)
     return diagnose.Cause()
 
 

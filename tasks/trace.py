@@ -13,12 +13,14 @@ from tasks.judge import fingerprint
 from tasks.judging import Judgement
 from tasks.model import Misbehaviour, Status
 from tasks.model.errors import shorten_error
+from tasks.model.stored_at_once import store_at_once
 from tasks.model.trace import Step
 
 #: Longest error text of a step, in characters.
 ERROR_LIMIT = 500
 
 
+@store_at_once
 @dataclass(frozen=True)
 class Seen:
     """An observation and the digests of what it no longer holds: outputs that are not judged, and a state."""

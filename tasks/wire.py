@@ -15,6 +15,7 @@ from tasks.catalogs.base import Entry, Failure
 from tasks.judge.verdict import Limit, Policy
 from tasks.model import RACE_S, UNASKED, BackendInfo, Group, RuntimeInfo
 from tasks.model.row import Row
+from tasks.model.stored_at_once import store_at_once
 from tasks.model.trace import Step
 from tasks.passport import Reading
 from tasks.passport.known import KnownSum, Passport
@@ -204,6 +205,7 @@ class Exported:
     parcel: Any = None
 
 
+@store_at_once
 @dataclass(frozen=True)
 class Done:
     """A case has its row; number: which case, through all items of the command. trace: its steps, where a check looks at several;

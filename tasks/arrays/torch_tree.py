@@ -174,13 +174,12 @@ def decoder(
         if kind == "tensor":
             layout = node.get("layout")
             if layout is None:
-                if min(node.get("strides", ()), default=0) < 0:  # which torch has not
+                strides = node.get("strides")
+                if strides and min(strides) < 0:  # which torch has not
                     return from_numpy(contiguous(arrays(node["id"]), spec_of(node)).copy()).to(device)
                 tensor = fresh(node["id"])
                 tensor = tensor.to(torch.complex32) if node.get("flags") == COMPLEX32 else tensor
-                if "strides" in node:
-                    tensor = torch.as_strided(tensor, node["shape"], node["strides"], node["offset"])
-                return tensor
+                return tensor if strides is None else torch.as_strided(tensor, node["shape"], strides, node["offset"])
             parts, shape = [fresh(i) for i in node["parts"]], node["shape"]
             if layout == "sparse_coo":
                 coo = torch.sparse_coo_tensor(parts[0], parts[1], shape, check_invariants=False)

@@ -111,10 +111,8 @@ def encode_tensor(spec: TensorSpec) -> dict[str, Any]:
 
 def decode(node: Any, leaf: Callable[[str, dict[str, Any]], Any]) -> Any:
     """Inverse of `encode`; ``leaf(kind, node)`` makes what is not plain Python ("tensor" nodes included)."""
-    if isinstance(node, list):
-        return [decode(x, leaf) for x in node]
     if not isinstance(node, dict):
-        return node
+        return [decode(x, leaf) for x in node] if isinstance(node, list) else node
     kind: str = node["$"]
     if kind == "tensor":
         return leaf(kind, node)

@@ -223,10 +223,12 @@ class TorchEager(Backend):
         """Fresh arguments on the device: an op that writes to them harms nobody. Those of a kernel that copies them to the device
         itself are in the CPU's memory. A module is put on the device, and holds what it held before a run that wrote to it. place: see
         `tasks.arrays.torch_tree.decoder`."""
-        module_state.place(form, self.target)
-        target = "cpu" if own_copies(form) else self.target
+        if form.renew is not None or self.target != "cpu":
+            module_state.place(form, self.target)
+        copies = own_copies(form)
+        target = "cpu" if copies else self.target
         leaf = torch_tree.decoder(form.arrays.__getitem__, target, place)
-        if own_copies(form) and form.check == checks.FORWARD:  # autograd has tensors alone
+        if copies and form.check == checks.FORWARD:  # autograd has tensors alone
             leaf = _with_negative_strides(form, leaf)
         args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
         if form.op in TOLD_ON_CPU:

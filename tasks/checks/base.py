@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from tasks.model import (
     run_session,
 )
 from tasks.model.leaf import row as row_of
+from tasks.model.stored_at_once import store_at_once
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from tasks.prepare.cases import PreparedSample
 
 
+@store_at_once
 @dataclass(frozen=True)
 class Observation:
     """What was seen at one step of a check: outputs, flat, or what was raised.
@@ -159,8 +162,12 @@ class Check:
 
         A check that builds more than once, or otherwise, overrides it: its samples are then never built together.
         """
-        runs_it = self.runs and (type(self).run, type(self).stages) == (Check.run, Check.stages)
-        return backend.build_to_run(form) if runs_it else backend.build(form)
+        return backend.build_to_run(form) if self._runs_as_it_is else backend.build(form)
+
+    @functools.cached_property
+    def _runs_as_it_is(self) -> bool:
+        """Whether a program that it has built is run once, as it is."""
+        return self.runs and (type(self).run, type(self).stages) == (Check.run, Check.stages)
 
     def build_all(self, backend: Backend, forms: Sequence[Form]) -> list[Program | Exception]:
         """Build several samples of one op: by the backend's own way, or one after another where `build` is the check's."""

@@ -88,10 +88,11 @@ def narrow_sums(inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expe
     return Cause(words, CAUSE_ARITHMETIC) if words else Cause()
 
 
-def may_have_narrow_sums(expected: Sequence[Leaf], ulps: float) -> bool:
+def may_have_narrow_sums(expected: Sequence[Leaf], ulps: float | None) -> bool:
     """Whether outputs are such that `narrow_sums` may say something of them, which nearly none are: 16-bit numbers of which one is more
-    than an ulp off. Rounding twice leaves none further off. ulps: those of the worst element."""
-    return ulps > 1 and any(leaf.dtype in narrow.DTYPES for leaf in expected)
+    than an ulp off. Rounding twice leaves none further off. ulps: those of the worst element, None where
+    they were not measured."""
+    return (ulps is None or ulps > 1) and any(leaf.dtype in narrow.DTYPES for leaf in expected)
 
 
 def lost_cast(

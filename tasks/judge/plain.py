@@ -220,12 +220,13 @@ def check_metadata(
     for i, (a, leaf) in enumerate(zip(actual, expected)):
         if metrics.kind:
             break
-        where = f"output {i}: " if len(expected) > 1 else ""
         dtype = dtypes[i] if dtypes else dtype_name(a.dtype)
         if a.shape != tuple(leaf.shape):
-            metrics.kind, metrics.detail = "shape", f"{where}shape {a.shape}, expected {tuple(leaf.shape)}"
+            metrics.kind, metrics.detail = "shape", f"shape {a.shape}, expected {tuple(leaf.shape)}"
         elif dtype != leaf.dtype and (dtype, leaf.dtype) != ("complex64", "complex32"):
-            metrics.kind, metrics.detail = "dtype", f"{where}dtype {dtype}, expected {leaf.dtype}"
+            metrics.kind, metrics.detail = "dtype", f"dtype {dtype}, expected {leaf.dtype}"
+        if metrics.kind and len(expected) > 1:
+            metrics.detail = f"output {i}: {metrics.detail}"
     metrics.classic = not metrics.kind
 
 
@@ -398,7 +399,7 @@ def measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: 
         # What is moved is moved part by part: beside a large part a small one counts in full, and so does its NaN.
         a, y, dtype = np.stack([a.real, a.imag]).ravel(), np.stack([y.real, y.imag]).ravel(), PART[dtype]
         noise = None if noise is None else np.concatenate([noise, noise])
-    a = within_range(a, y, noise, dtype, precision)
+    a = within_range(a, y, noise, dtype, precision) if precision else a
     rounds = is_coarser(precision, leaf.dtype) and op_class in WITHOUT_NOISE
     share = None if leaf.rtol is None else _share_of_float32(dtype, precision)
     how = _How(dtype, eps, smallest, rtol, atol, op_class, rounds, share)

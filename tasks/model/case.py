@@ -12,6 +12,7 @@ import numpy as np
 
 from tasks.model.dtypes import EPS
 from tasks.model.session import Session, Stateless, TensorSession
+from tasks.model.stored_at_once import store_at_once
 
 #: Where a sample's values come from: the op's own list, or generated (see `tasks.arrays.inputs`); sizes and values of a
 #: fuzzed sample are both drawn from its seed; an exhaustive one has every value of the dtype (`tasks.arrays.every_value`); of a structured
@@ -145,6 +146,7 @@ class OwnKernel:
     work: Callable[[Form], tuple[int | None, int | None]] | None = None
 
 
+@store_at_once
 @dataclass(frozen=True)
 class Form:
     """One sample in a representation that some backend can run.

@@ -76,9 +76,9 @@ class LeafRecord:
         values = {**vars(self), "shape": tuple(self.shape)}
         if not of_products:
             values.pop("of_products", None)
-        for name in ARRAYS:
-            if values.get(name) is not None:
-                values[name] = array(values[name])
+        for name in values.keys() & ARRAYS:
+            if (place := values[name]) is not None:
+                values[name] = array(place)
         return Leaf.of(values)
 
 

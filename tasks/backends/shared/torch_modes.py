@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import warnings
 from collections.abc import Iterator
@@ -45,7 +46,7 @@ class Modes:
     convolution: str = ""
     device: str = "cpu"
 
-    @property
+    @functools.cached_property
     def flags(self) -> str:
         said = {"sdpa": self.sdpa, "convolution": self.convolution}
         return " ".join(f"{name}={value}" for name, value in said.items() if value)
