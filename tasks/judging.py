@@ -327,7 +327,7 @@ def _judge(case: Case) -> Judgement:
         case = reading(case)
     if case.sample.record.phases:
         return _run_judging_steps(OF_TRAINING, case, _UNMEASURED)
-    return _run_judging_steps(STEPS if case.op_class is OpClass.MODEL else _OF_OPS, case, _UNMEASURED)
+    return _run_judging_steps(_choose_steps(_find_traits(case)), case, _UNMEASURED)
 
 
 def _run_judging_steps(steps: Iterable[Step], case: Case, found: Judgement) -> Judgement:
@@ -395,8 +395,7 @@ def measure_error(case: Case, found: Judgement) -> Judgement:
 
 def interpret_model(case: Case, found: Judgement) -> Judgement:
     """Compare the decisions of a whole model (classes, probabilities, masks) with the reference's, one by one."""
-    if case.op_class is OpClass.MODEL:
-        interpret(found.metrics, case.outputs, case.expected, case.op_class, case.precision, case.limit)
+    interpret(found.metrics, case.outputs, case.expected, case.op_class, case.precision, case.limit)
     return found
 
 
@@ -462,8 +461,6 @@ def accept_kept_result(case: Case, found: Judgement) -> Judgement:
 def check_effect(case: Case, found: Judgement) -> Judgement:
     """Only in a check for the effect of a declared precision, and final there. An output that is as precise as the dtype itself is
     `wrong` if the precision was a command, and gets a note if it was a permission. If none is declared, the case is `vacuous`."""
-    if not checks.get_or_default(case.sample.owner.check).effect:
-        return found
     found, dtype = replace(found, final=True), case.group.dtype
     if not is_coarser(case.precision, dtype):
         error = f"the backend declares no precision coarser than {dtype} for it"
@@ -482,8 +479,6 @@ def check_effect(case: Case, found: Judgement) -> Judgement:
 
 def reject_infinite_floor(case: Case, found: Judgement) -> Judgement:
     """Measure a whole model by the floor of its elements as well. If its noise floor is not finite, the case is `invalid`: final."""
-    if case.op_class is not OpClass.MODEL:
-        return found
     strict = compare(case.outputs, case.expected, OpClass.COMPOSITE, case.precision).error_units
     found = found.note({"strict_units": strict})
     if found.status is not Status.INVALID:
@@ -494,8 +489,6 @@ def reject_infinite_floor(case: Case, found: Judgement) -> Judgement:
 
 def find_unasked_precision(case: Case, found: Judgement) -> Judgement:
     """Decide nothing. If the errors of a whole model are those of weights rounded to a coarser precision, record which one."""
-    if case.op_class is not OpClass.MODEL:
-        return found
     off = found.fails and not (found.metrics.kind or found.metrics.nonfinite)
     if not (off or (found.status is Status.PASS and is_coarser(case.precision, case.group.dtype))):
         return found
@@ -537,7 +530,7 @@ def compare_twins(case: Case, found: Judgement) -> Judgement:
     """Some samples compute the same outputs twice, in different ways. If the numbers are off and the two differ, the kind is
     `contradicted`: one of them is wrong, whatever the reference."""
     twins = case.sample.record.twins
-    if not (twins and found.fails and found.kind == "numbers" and case.limit is not None):
+    if not (found.fails and found.kind == "numbers" and case.limit is not None):
         return found
     first, again = case.outputs[-2 * twins : -twins], case.outputs[-twins:]
     leaves = [replace(leaf, reference=x.astype(np.float64)) for leaf, x in zip(case.expected[-twins:], first)]
@@ -548,8 +541,7 @@ def compare_twins(case: Case, found: Judgement) -> Judgement:
 def judge_training_step(case: Case, found: Judgement) -> Judgement:
     """A gradient of a training step that is zero everywhere and should not be is `wrong`, whatever the limit. Record which gradient
     is furthest off, and how far all of them diverge."""
-    if not (names := case.sample.record.names):
-        return found
+    names = case.sample.record.names
     told = training_step.examine_step(case.outputs, case.expected, names, case.precision, (found.status, found.kind))
     return found.rule(*told.verdict, told.columns)
 
@@ -567,7 +559,7 @@ def accept_accumulators(case: Case, found: Judgement) -> Judgement:
     """A `wrong` product that is no further off than the adder that the device declares would leave it becomes `imprecise`, kind
     `accumulator`: the hardware can do no better."""
     declared = case.info.accumulators
-    if not (declared and found.status is Status.WRONG and found.kind == "numbers") or case.definition:
+    if not (found.status is Status.WRONG and found.kind == "numbers") or case.definition:
         return found
     return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR) if _is_within_accumulators(case, declared) else found
 
@@ -592,12 +584,11 @@ def hold_to_own_arithmetic(case: Case, found: Judgement) -> Judgement:
     """Hold the sums of a backend whose passport is known against it. Further off than its order and bits may leave them they are `wrong`, kind
     `arithmetic`, however near; beyond the limit and as near as they leave them in all likelihood, `imprecise`, kind `accumulator`, unless the device can be asked
     (`prove_own_arithmetic`)."""
-    if case.own is None:
-        return found
     asked = found.status is Status.PASS or found.has_wrong_numbers or (found.fails and found.kind == KIND_ACCUMULATOR)
     held = _hold_to_bounds(case) if asked else None
     if held is None:
         return found
+    assert case.own is not None
     found = found.note({"own_units": held.certain, "likely_units": held.likely})
     if held.certain > 1:
         said = case.own.readings[0].describe()
@@ -616,7 +607,7 @@ def _excuse_likely(found: Judgement) -> Judgement:
 def find_lost_cast(case: Case, found: Judgement) -> Judgement:
     """If a whole model passes but its errors are what leaving out one of its casts does, it becomes `imprecise`, kind `cast`. Not asked
     of a coarser declared precision."""
-    if found.status is Status.PASS and case.op_class is OpClass.MODEL and not case.precision:
+    if found.status is Status.PASS and not case.precision:
         with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
             lost = diagnose.lost_cast(case.sample.tensors(), case.outputs, case.expected, case.sample.graph)
             if lost.words:
@@ -693,9 +684,32 @@ STEPS: tuple[Step, ...] = (
     find_bias,
     check_properties,
 )
-#: Of those what says nothing of an op.
-_OF_MODELS = (interpret_model, reject_infinite_floor, find_unasked_precision, find_lost_cast)
-_OF_OPS = tuple(step for step in STEPS if step not in _OF_MODELS)
+#: The steps that are asked only of cases with a trait, by trait in the order of `_find_traits`; all others are asked of every case.
+_OF_TRAITS: tuple[tuple[Step, ...], ...] = (
+    (interpret_model, reject_infinite_floor, find_unasked_precision, find_lost_cast),
+    (check_effect,),
+    (ask_other_oracles,),
+    (compare_twins,),
+    (judge_training_step,),
+    (accept_accumulators,),
+    (hold_to_own_arithmetic,),
+)
+
+
+def _find_traits(case: Case) -> tuple[bool, ...]:
+    """Whether it is a whole model, its check looks for the effect of a precision, it has further oracles, its outputs are computed twice,
+    it is a training step with named gradients, its device declares an adder, and its backend has a passport."""
+    record = case.sample.record
+    effect = checks.get_or_default(case.sample.owner.check).effect
+    of_data = bool(record.others), bool(record.twins), bool(record.names)
+    return (case.op_class is OpClass.MODEL, effect, *of_data, bool(case.info.accumulators), case.own is not None)
+
+
+@functools.cache
+def _choose_steps(traits: tuple[bool, ...]) -> tuple[Step, ...]:
+    """`STEPS` without those that are about a trait which a case has not."""
+    left_out = {step for has_it, steps in zip(traits, _OF_TRAITS) if not has_it for step in steps}
+    return tuple(step for step in STEPS if step not in left_out)
 
 
 # --- the steps of a training run ----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,8 +24,7 @@ _CATALOGS = ("torch", "onnx", "critical", "casts")
 def wrong_signs(op: str, actual: Sequence[np.ndarray], expected: Sequence[Leaf]) -> int | None:
     """How many zeros among the results of an op ("torch:sin", "onnx:Neg") have another sign than the exact result; None of an op whose
     definition does not say, and of dtypes with one zero."""
-    catalog, _, name = op.partition(":")
-    if catalog not in _CATALOGS or not (name.lower() in FIXED or (catalog == "casts" and name.startswith("to_"))):
+    if not _fixes_signs(op):
         return None
     count = None
     for a, leaf in zip(actual, expected):
@@ -35,6 +35,12 @@ def wrong_signs(op: str, actual: Sequence[np.ndarray], expected: Sequence[Leaf])
         signs = np.signbit(a.reshape(-1)[zero].astype(np.float64)) != np.signbit(y.reshape(-1)[zero])
         count = (count or 0) + int(np.count_nonzero(signs))
     return count
+
+
+@functools.cache
+def _fixes_signs(op: str) -> bool:
+    catalog, _, name = op.partition(":")
+    return catalog in _CATALOGS and (name.lower() in FIXED or (catalog == "casts" and name.startswith("to_")))
 
 
 def _one_zero(dtype: str) -> bool:

@@ -46,15 +46,27 @@ def test_the_steps_run_in_their_order(tmp_path: Path, monkeypatch: pytest.Monkey
 
         return run
 
-    monkeypatch.setattr(judging, "STEPS", tuple(map(spied, judging.STEPS)))
+    choose = judging._choose_steps
+    asked = choose((False,) * len(judging._OF_TRAITS))
+    monkeypatch.setattr(judging, "_choose_steps", lambda traits: tuple(map(spied, choose(traits))))
+    names = [step.__name__ for step in (*asked, *judging.SECOND_LOOK)]
     monkeypatch.setattr(judging, "SECOND_LOOK", tuple(map(spied, judging.SECOND_LOOK)))
-    one, names = sample(tmp_path), [step.__name__ for step in EVERY[len(judging.READING) : -len(judging.LAST_LOOK)]]
+    one = sample(tmp_path)
     right, wrong = [Y.astype(np.float32)], [Y.astype(np.float32) + 1]
     assert judge_outputs(one, [right], POLICY, INFO, measure_flushes=lambda dtypes: Flushes()).status is Status.PASS
-    assert seen == names[: len(judging.STEPS)]
+    assert seen == names[: len(asked)]
     seen.clear()
     assert judge_outputs(one, [wrong], POLICY, INFO, measure_flushes=lambda dtypes: Flushes()).fails
     assert seen == names
+
+
+def test_a_step_about_a_trait_is_asked_of_the_cases_that_have_it() -> None:
+    none, every = ((trait,) * len(judging._OF_TRAITS) for trait in (False, True))
+    assert judging._choose_steps(every) == judging.STEPS
+    for place, steps in enumerate(judging._OF_TRAITS):
+        one = judging._choose_steps((*none[:place], True, *none[place + 1 :]))
+        assert set(one) - set(judging._choose_steps(none)) == set(steps)
+        assert one == tuple(step for step in judging.STEPS if step in one)
 
 
 def test_a_final_judgement_is_the_last_word(tmp_path: Path) -> None:
