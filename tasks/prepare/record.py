@@ -6,7 +6,7 @@ that wrote it: what was added later has a default, and a key that this farm does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,7 +26,16 @@ R = TypeVar("R", bound="LeafRecord | OracleRecord | SampleRecord")
 def _construct_record(kind: type[R], values: Mapping[str, Any]) -> R:
     """A record of some values. What is not among them is read off the class, which has the defaults: a frozen dataclass of forty fields
     takes ten times as long to construct."""
-    keys, given = _KEYS[kind], values.keys()
+    keys = _KEYS[kind]
+    if (given := tuple(values)) not in keys.right:
+        _check_keys(keys, values.keys())
+        keys.right.add(given)
+    made = object.__new__(kind)
+    object.__setattr__(made, "__dict__", {**keys.empty, **values})
+    return made
+
+
+def _check_keys(keys: _Keys, given: Set[str]) -> None:
     if not given <= keys.known:
         name = min(given - keys.known)
         raise PackError(
@@ -34,9 +43,6 @@ def _construct_record(kind: type[R], values: Mapping[str, Any]) -> R:
         )
     if not given >= keys.needed:
         raise PackError(f"a prepared case has no {min(keys.needed - given)!r}: it is damaged; prepare it again")
-    made = object.__new__(kind)
-    object.__setattr__(made, "__dict__", {**keys.empty, **values})
-    return made
 
 
 def _list_values(record: LeafRecord | OracleRecord | SampleRecord) -> dict[str, Any]:
@@ -179,13 +185,14 @@ class SampleRecord:
 
 
 class _Keys(NamedTuple):
-    """The keys of a record's JSON object. needed: those that must be there; empty: the mappings that stand for others which are not, and
+    """The keys of a record's JSON object. right: together, as records had them so far, of which there are few; needed: those that must be there; empty: the mappings that stand for others which are not, and
     which a class cannot have; usual: what each key holds that is left out, of a needed one an object that is nothing else."""
 
     known: frozenset[str]
     needed: frozenset[str]
     empty: Mapping[str, Any]
     usual: Mapping[str, Any]
+    right: set[tuple[str, ...]]
 
 
 #: No field holds it.
@@ -197,7 +204,7 @@ def _list_keys(kind: type) -> _Keys:
     defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING} | empty
     known = [f.name for f in fields(kind)]
     usual = {name: defaults.get(name, _NEVER) for name in known}
-    return _Keys(frozenset(known), frozenset(known) - defaults.keys(), empty, usual)
+    return _Keys(frozenset(known), frozenset(known) - defaults.keys(), empty, usual, set())
 
 
 _KEYS: dict[type, _Keys] = {kind: _list_keys(kind) for kind in (LeafRecord, OracleRecord, SampleRecord)}
