@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -18,12 +19,13 @@ from tasks.passport.predict import Model
 from tasks.passport.reveal import reveal_tree
 from tasks.passport.reveal_positive import reveal_positive
 from tasks.passport.trees import (
-    SIMPLE,
     Kind,
     Tree,
     decode_tree,
     encode_tree,
     list_nodes,
+    list_terms,
+    make_kind,
     name_kind,
     order_tree,
     without_terms,
@@ -33,8 +35,8 @@ from tasks.passport.trees import (
 TRIED, UNSEEN = 24, 100
 #: Unseen inputs of a sum that is taken to add as one that is known.
 UNSEEN_ALIKE = 50
-#: Where a bias is added last.
-THEN_BIAS = "then the bias"
+#: Where a bias is added.
+THEN_BIAS, FROM_BIAS, BIAS_WITHIN = "then the bias", "from the bias", "the bias within"
 #: Share of unseen results that a model must give to the bit to be called known.
 KNOWN = 0.99
 
@@ -88,7 +90,9 @@ class Reading:
     specials: str | None = column("string", "outcome", "what Inf, Inf − Inf and NaN become")
     predicted: int | None = column("int32", "metrics", "results on unseen inputs that the model gave to the bit", "1")
     unseen: int | None = column("int32", "metrics", "unseen inputs", "1")
-    calls: int | None = column("int32", "metrics", "calls of the device", "1")
+    calls: int | None = column(
+        "int32", "metrics", "calls of the device; 0: it answered as the first element, in the same calls", "1"
+    )
     cpu_ms: float | None = column(
         "float64", "times", "CPU time that the reading took of the process, calls of a device in it among it", "ms"
     )
@@ -127,16 +131,16 @@ class Reading:
 
 
 def read_sum(
-    device: Sum, rows: int | None = None, like: Reading | None = None, seed: int = 0, unseen: int = UNSEEN
+    device: Sum, rows: int | None = None, likes: Sequence[Reading] = (), seed: int = 0, unseen: int = UNSEEN
 ) -> Reading:
-    """The reading of one sum, and what it cost; what cannot be read says why. like: of another element of the same output, or of the same op at other shapes: its
-    steps are taken to add as those do, where one step of it and unseen results tell that this is so."""
+    """The reading of one sum, and what it cost; what cannot be read says why. likes: of other sums of the device, the likeliest first: this one is taken to add as one
+    of them, where its order and one step of it agree and unseen results tell that this is so."""
     began = time.process_time()
-    found = _read(device, rows, like, seed, unseen)
+    found = _read(device, rows, likes, seed, unseen)
     return replace(found, calls=device.calls, cpu_ms=1000 * (time.process_time() - began))
 
 
-def _read(device: Sum, rows: int | None, like: Reading | None, seed: int, unseen: int) -> Reading:
+def _read(device: Sum, rows: int | None, likes: Sequence[Reading], seed: int, unseen: int) -> Reading:
     terms = device.terms
     known: dict[str, Any] = {
         "where": terms.where,
@@ -144,26 +148,27 @@ def _read(device: Sum, rows: int | None, like: Reading | None, seed: int, unseen
         "rows": terms.rows or rows,
         "terms": device.count,
     }
+    guesses = _list_guesses(device, likes)
     if terms.of:
-        return _read_order(device, known, like, seed)
+        return _read_order(device, known, guesses, seed)
     rng = np.random.default_rng(seed)
-    guess = _guess_tree(device, like) if like is not None else None
     try:
-        for guessed in dict.fromkeys((guess, None)):
-            tree, _ = reveal_tree(device, random.Random(seed), guessed)
-            kind, bias = _name_order(device, tree)
+        for tried in (guesses, []):
+            tree, _ = reveal_tree(device, random.Random(seed), tried, _tells_orders(device, likes))
+            kind, where = _name_order(tree, device.count - 1 if terms.alone else None)
             known |= {
                 "tree": tuple(encode_tree(tree)),
-                "kind": f"{kind}{bias}",
+                "kind": f"{kind}, {where}" if where else str(kind),
                 "kind_code": kind.code,
                 "size": kind.size or None,
             }
-            if like is not None and (alike := _list_alike(device, tree, like)):
-                few = min(unseen, UNSEEN_ALIKE)
+            few = min(unseen, UNSEEN_ALIKE)
+            alike = next((models for like in likes if (models := _list_alike(device, tree, like))), [])
+            if alike:
                 model, right = _choose_model(device, alike, few, rng)
                 if right >= KNOWN * few:
                     return _finish(known, model, right, few)
-            if tree != guessed:
+            if tree not in tried:
                 break
         adder = measure_adder(device, tree)
     except NotReadable as error:
@@ -177,20 +182,34 @@ def _read(device: Sum, rows: int | None, like: Reading | None, seed: int, unseen
     return _finish(known, *_choose_model(device, models, unseen, rng), unseen)
 
 
-def _guess_tree(device: Sum, like: Reading) -> Tree | None:
-    """The tree that a sum has if its order is called as that of one that is known; None where that has none, or results of the sum's dtype are too coarse to tell orders
-    apart."""
+def _tells_orders(device: Sum, likes: Sequence[Reading]) -> bool:
+    """Whether unseen results can tell orders apart: those of a dtype with fewer bits than the sum hide them."""
     digits = TABLE[device.dtype].digits or 0
-    if not like.known or like.tree is None or (like.bits or 0) > digits + 1:
+    return all((x.bits or 0) <= digits + 1 for x in likes)
+
+
+def _list_guesses(device: Sum, likes: Sequence[Reading]) -> list[Tree]:
+    """The trees that a sum has if its order is called as one of those that are known."""
+    products, alone = device.terms.products, bool(device.terms.alone)
+    made = (_make_guess(x.tree, products, alone) for x in likes if x.tree is not None)
+    return list(dict.fromkeys(x for x in made if x is not None))
+
+
+@functools.lru_cache(maxsize=1024)
+def _make_guess(parents: tuple[int, ...], products: int, alone: bool) -> Tree | None:
+    """The tree of so many products, and a bias where one is ``alone``, whose order is called as that of a tree as `encode_tree` has it; None where that does not say how it adds so many."""
+    tree = decode_tree(parents)
+    count = len(list_terms(tree))
+    if count == products + alone:
+        return tree
+    parts: list[Tree] = list(range(products))
+    kind, where = _name_order(tree, count - 1 if alone else None)
+    if where == FROM_BIAS:
+        parts[0] = (0, products)
+    made = make_kind(kind, parts) if where != BIAS_WITHIN else None
+    if made is None:
         return None
-    if like.terms == device.count:
-        return decode_tree(like.tree)
-    make, products = SIMPLE.get(like.kind_code or ""), device.terms.products
-    if make is None:
-        return None
-    if not device.terms.alone:
-        return order_tree(make(range(products)))
-    return order_tree((make(range(products)), products)) if str(like.kind).endswith(THEN_BIAS) else None
+    return order_tree((made, products) if where == THEN_BIAS else made)
 
 
 def _list_alike(device: Sum, tree: Tree, like: Reading) -> list[Model]:
@@ -233,16 +252,15 @@ def _finish(known: Mapping[str, Any], model: Model, right: int, unseen: int) -> 
     return replace(found, code="not predicted", words=words)
 
 
-def _read_order(device: Sum, known: dict[str, Any], like: Reading | None, seed: int) -> Reading:
+def _read_order(device: Sum, known: dict[str, Any], guesses: Sequence[Tree], seed: int) -> Reading:
     """What can be read of a sum of which the op makes and takes more than is known: its order, and of terms that are never negative the bits that it keeps."""
     rng = random.Random(seed)
     try:
         if device.terms.positive:
-            guess = decode_tree(like.tree) if like is not None and like.tree else None
-            tree, bits, rounding = reveal_positive(device, rng, guess)
+            tree, bits, rounding = reveal_positive(device, rng, guesses)
             known |= {"bits": bits, "rounding": rounding, "accumulator": FORMATS.get(bits, "")}
         else:
-            tree, _ = reveal_tree(device, rng)
+            tree, _ = reveal_tree(device, rng, guesses)
     except NotReadable as error:
         return Reading(**known, code=error.code, words=str(error))
     kind = name_kind(tree)
@@ -266,15 +284,13 @@ def _list_last_steps(adder: Adder, tree: Tree) -> list[Adder]:
     return [replace(adder, others={**adder.others, last: rule}) for rule in rules]
 
 
-def _name_order(device: Sum, tree: Tree) -> tuple[Kind, str]:
-    """What the order is called, and where a bias comes into it, in words."""
-    bias = device.count - 1
-    body = without_terms(tree, frozenset([bias])) if device.terms.alone else None
+def _name_order(tree: Tree, bias: int | None) -> tuple[Kind, str]:
+    """What the order is called, and where a bias, whose number this is, comes into it, in words."""
+    body = without_terms(tree, frozenset([bias])) if bias is not None else None
     if body is None or not isinstance(tree, tuple):
         return name_kind(tree), ""
     holder = next(node for node in list_nodes(tree) if bias in node)
-    where = THEN_BIAS if holder is tree else "from the bias" if 0 in holder else "the bias within"
-    return name_kind(body), f", {where}"
+    return name_kind(body), THEN_BIAS if holder is tree else FROM_BIAS if 0 in holder else BIAS_WITHIN
 
 
 def draw_terms(device: Sum, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray | None]:
