@@ -13,7 +13,7 @@ import numpy as np
 
 from tasks.model.dtypes import TABLE, np_dtype
 from tasks.model.row import column
-from tasks.passport.adder import FORMATS, Adder, NodeRule, confirm_adder, measure_adder, measure_ends
+from tasks.passport.adder import FACTORS, FORMATS, PRODUCTS, Adder, NodeRule, confirm_adder, measure_adder, measure_ends
 from tasks.passport.device_sum import CODES, NotReadable, Sum
 from tasks.passport.predict import Model
 from tasks.passport.reveal import reveal_tree
@@ -74,6 +74,11 @@ class Reading:
         "int32", "outcome", "of steps of several terms: bits kept of each beside the largest; 0: none", "bit"
     )
     alignment: str | None = column("string", "outcome", "how those lose the rest")
+    exponents: str | None = column(
+        "string",
+        "outcome",
+        "what tells the largest of them: exponents of the products, or the sums of those of their factors",
+    )
     others: tuple[int, ...] | None = column(
         "list<int64>",
         "outcome",
@@ -105,7 +110,14 @@ class Reading:
     @property
     def adder(self) -> tuple[Any, ...]:
         """How its steps add, as far as that may change a result."""
-        return self.bits, self.rounding, self.aligned, self.alignment, self.others, self.fused, self.finish
+        return self.rule, self.others, self.fused, self.finish
+
+    @property
+    def rule(self) -> NodeRule:
+        """How most of its steps add."""
+        return NodeRule(
+            self.bits or 0, self.rounding or "", self.aligned or 0, self.alignment or "", self.exponents or ""
+        )
 
     def describe(self) -> str:
         """The order and the width in a few words; why there are none of what could not be read."""
@@ -123,10 +135,9 @@ class Reading:
         """The model that was read. Raises ValueError where none was."""
         if self.bits is None:
             raise ValueError(f"{self.where}: no model was read: {self.words}")
-        rule = NodeRule(self.bits, self.rounding or "", self.aligned or 0, self.alignment or "")
         pairs = zip((self.others or ())[::2], (self.others or ())[1::2])
-        others = {k: replace(rule, bits=bits) for k, bits in pairs}
-        adder = Adder(rule, others, tuple(self.fused or ()))
+        others = {k: replace(self.rule, bits=bits) for k, bits in pairs}
+        adder = Adder(self.rule, others, tuple(self.fused or ()))
         return Model(decode_tree(self.tree or ()), adder, output, self.finish or "", products)
 
 
@@ -177,7 +188,7 @@ def _read(device: Sum, rows: int | None, likes: Sequence[Reading], seed: int, un
     models = [
         Model(tree, one, device.output, finish, device.terms.products)
         for finish in finishes
-        for one in _list_last_steps(adder, tree)
+        for one in _list_unseen(adder, tree)
     ]
     return _finish(known, *_choose_model(device, models, unseen, rng), unseen)
 
@@ -222,7 +233,7 @@ def _list_alike(device: Sum, tree: Tree, like: Reading) -> list[Model]:
         return [replace(model, adder=measure_ends(device, model.adder))]
     if like.others or 0 < fused < like.terms - 1:
         return []
-    rule = NodeRule(like.bits or 0, like.rounding or "", like.aligned or 0, like.alignment or "")
+    rule = like.rule
     adder = confirm_adder(device, tree, rule, fused > 0)
     return [Model(tree, adder, device.output, like.finish or "", products)] if adder is not None else []
 
@@ -237,6 +248,7 @@ def _finish(known: Mapping[str, Any], model: Model, right: int, unseen: int) -> 
         rounding=rule.rounding,
         aligned=rule.aligned,
         alignment=rule.alignment,
+        exponents=rule.exponents,
         others=tuple(n for k, x in sorted(adder.others.items()) if x != rule for n in (k, x.bits)),
         fused=adder.fused,
         finish=model.finish,
@@ -276,12 +288,24 @@ def _read_order(device: Sum, known: dict[str, Any], guesses: Sequence[Tree], see
     )
 
 
-def _list_last_steps(adder: Adder, tree: Tree) -> list[Adder]:
+def _list_unseen(adder: Adder, tree: Tree) -> list[Adder]:
     """The adder with each of its rules for the last step, whose own is not seen: no step comes after it that would take a large number away
-    again."""
+    again; and with each way to tell the largest term of a step, which shows in no power of two."""
     last = sum(1 for _ in list_nodes(tree)) - 1
     rules = dict.fromkeys([adder.others.get(last, adder.rule), adder.rule, *adder.others.values()])
-    return [replace(adder, others={**adder.others, last: rule}) for rule in rules]
+    found = [replace(adder, others={**adder.others, last: rule}) for rule in rules]
+    if not any(rule.aligned for rule in rules):
+        return found
+    return [_align_by(one, exponents) for one in found for exponents in (PRODUCTS, FACTORS)]
+
+
+def _align_by(adder: Adder, exponents: str) -> Adder:
+    """The adder whose steps of several terms tell the largest one so."""
+
+    def align(rule: NodeRule) -> NodeRule:
+        return replace(rule, exponents=exponents if rule.aligned else "")
+
+    return replace(adder, rule=align(adder.rule), others={k: align(rule) for k, rule in adder.others.items()})
 
 
 def _name_order(tree: Tree, bias: int | None) -> tuple[Kind, str]:
