@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.same import copy_outputs
 from tasks.model import Form, Program, Session, Unsupported, flags
-from tasks.passport import ARITHMETIC, SHAPES, Reading, Sum, read_sum
+from tasks.passport import ARITHMETIC, SHAPES, Reading, Sum, Terms, read_sum
 
 #: Terms of a sum that a tree of Python's calls is made for.
 DEPTH = 10_000
@@ -33,8 +34,8 @@ class Arithmetic(Scenario):
     needs = "forward"
 
     def __init__(self) -> None:
-        #: The first reading of each number of terms, of a device's sums of an op in a dtype: the next are asked whether they are like it.
-        self._read: dict[tuple[str, ...], dict[int, Reading]] = {}
+        #: What was read of a device's sums of a kind in a dtype, with the op: the next are asked whether they are like it.
+        self._read: dict[tuple[Any, ...], list[tuple[str, Reading]]] = {}
 
     def wanted(self, samples: int) -> int:
         """Each op is asked at all shapes."""
@@ -54,13 +55,30 @@ class Arithmetic(Scenario):
         sys.setrecursionlimit(max(sys.getrecursionlimit(), DEPTH))
         rows = first[0].shape[0] if np.ndim(first[0]) else None
         run: Any = again
-        found: list[Reading] = []
-        for terms in form.terms:
-            sums = self._read.setdefault((program.placement, form.op, form.dtype, terms.part), {})
-            like = sums.get(terms.count) or next(iter(sums.values()), None)
-            reading = read_sum(Sum(run, form.arrays, terms, form.dtype), rows, like)
-            sums.setdefault(reading.terms, reading)
-            found.append(reading)
-        program.readings = tuple(found)
-        known: Sequence[str] = sorted({x.kind or x.code for x in found})
+        found: dict[int, Reading] = {}
+        for place, terms in enumerate(form.terms):
+            if place in found:
+                continue
+            left = (k for k in range(place + 1, len(form.terms)) if k not in found)
+            twin = next((k for k in left if terms.is_like(form.terms[k])), None)
+            device = Sum(run, form.arrays, terms, form.dtype, twin=None if twin is None else form.terms[twin])
+            key = (program.placement, form.dtype, bool(terms.right), bool(terms.alone), terms.divided, terms.of)
+            read = self._read.setdefault(key, [])
+            found[place] = read_sum(device, rows, order_likes(read, form.op, terms))
+            read.append((form.op, found[place]))
+            if twin is not None and device.agrees:  # whatever was asked, it answered the same in the same calls
+                found[twin] = replace(found[place], where=form.terms[twin].where, calls=0, cpu_ms=0.0)
+        program.readings = tuple(found[place] for place in sorted(found))
+        known: Sequence[str] = sorted({x.kind or x.code for x in program.readings})
         program.flags = flags.join(program.flags, sums=len(found), orders=len(known))
+
+
+def order_likes(read: Sequence[tuple[str, Reading]], op: str, terms: Terms) -> tuple[Reading, ...]:
+    """Of readings, each with its op, one of each order, those first that a sum of an op is most likely to be like: of as many terms, then of the same op, then the newest."""
+    near = sorted(
+        (one.terms != terms.count, name != op or one.part != terms.part, -k)
+        for k, (name, one) in enumerate(read)
+        if one.tree
+    )
+    likes = [read[-k][1] for _, _, k in near]
+    return tuple({(x.terms if x.terms == terms.count else 0, x.kind, x.adder): x for x in likes[::-1]}.values())[::-1]

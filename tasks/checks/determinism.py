@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.same import APART, again, copy_outputs
+from tasks.checks.two_orders import explain_two_runs
 from tasks.model import Form, OpClass, Program, Session, Unsupported, flags
 
 if TYPE_CHECKING:
@@ -32,8 +34,13 @@ class Determinism(Scenario):
         first = copy_outputs(session.step())
         yield Observation("run 1", first)
         for number in range(2, RUNS + 1):
-            words = f"in run {number} on the same inputs"
-            yield again(f"run {number}", copy_outputs(session.step()), first, "nondeterministic", program, words)
+            words, outputs = f"in run {number} on the same inputs", copy_outputs(session.step())
+            seen = again(f"run {number}", outputs, first, "nondeterministic", program, words)
+            if seen.error is not None and program.again is not None:
+                with contextlib.suppress(Exception):  # what it did not think of must not cost the finding
+                    two = [(first, "run 1"), (outputs, f"run {number}")]
+                    program.columns = program.columns | explain_two_runs(program.again, form.arrays, two)
+            yield seen
         yield again("in another process", _run_in_twin(form), first, "process", program)
         program.flags = flags.join(program.flags, runs=RUNS, processes=2)
         program.columns = program.columns | {APART: 0.0}

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
 from tasks.model.kind import CAUSE_ORDER
+from tasks.passport import NotReadable
 from tasks.passport.explain import Explanation, explain_elements, explain_gated, read_order
 from tasks.passport.locate import locate_gated, locate_order, locate_sum
 
 #: Runs the arrays of a call.
 Run = Callable[[list[Any]], Sequence[Any]]
-#: (runs arrays, arrays, outputs, number of the row, what it is called) of one of the two.
-Side = tuple[Run, Sequence[Any], Sequence[Any], int, str]
+#: (runs arrays, arrays, outputs, number of the row, None of all rows, what it is called) of one of the two.
+Side = tuple[Run, Sequence[Any], Sequence[Any], Optional[int], str]
+#: Elements that differ of which both results are computed again.
+LOOKED_AT = 120
+#: Times that a question is put until the device adds as it did once.
+TIMES = 64
 
 
 def explain_two_orders(sides: Sequence[Side]) -> dict[str, str]:
@@ -22,14 +27,15 @@ def explain_two_orders(sides: Sequence[Side]) -> dict[str, str]:
     they do not give both results to the bit where these are furthest apart."""
     (_, _, first, one, _), (_, _, second, other, _) = sides
     a, b = (np.asarray(x[0]) for x in (first, second))
-    apart = np.abs(a[one].astype(np.float64) - b[other].astype(np.float64)).reshape(-1)
+    a, b = (x if row is None else x[row] for x, row in ((a, one), (b, other)))
+    apart = np.abs(a.astype(np.float64) - b.astype(np.float64)).reshape(-1)
     if not apart.size or not apart.max() > 0:
         return {}
     width, worst = apart.size, int(apart.argmax())
     differ = np.flatnonzero(apart)
     differ = np.unique(np.append(differ[:: -(-differ.size // LOOKED_AT)], worst))
     found = [
-        _explain(run, arrays, outputs[0], row * width + worst, row * width + differ, name)
+        _explain(run, arrays, outputs[0], (row or 0) * width + worst, (row or 0) * width + differ, name)
         for run, arrays, outputs, row, name in sides
     ]
     one_side, other_side = found
@@ -50,6 +56,39 @@ def explain_two_orders(sides: Sequence[Side]) -> dict[str, str]:
     }
 
 
+def explain_two_runs(run: Run, arrays: Sequence[Any], runs: Sequence[tuple[Sequence[Any], str]]) -> dict[str, str]:
+    """As `explain_two_orders`, of two runs of one program on the same arrays, (outputs, name) each. The element that is furthest apart is asked; the others keep their terms, and
+    those that differ tell which of the two orders a call has used. None where a call may use one order here and another one there."""
+    first, second = (np.asarray(outputs[0]).reshape(-1) for outputs, _ in runs)
+    where = locate_sum(arrays, np.asarray(runs[0][0][0]))
+    apart = np.abs(first.astype(np.float64) - second.astype(np.float64))
+    if where is None or not apart.max(initial=0.0) > 0:
+        return {}
+    own = where.list_places(np.array([apart.argmax()]))
+    differ = np.flatnonzero(apart)
+    meets = [np.isin(its, mine).any(0) for (_, mine), (_, its) in zip(own, where.list_places(differ))]
+    marks = differ[~np.logical_or.reduce(meets)]
+    if not marks.size:
+        return {}
+
+    def run_as(told: np.ndarray) -> Run:
+        def run_until(asked: list[Any]) -> Sequence[Any]:
+            given = [np.array(x, order="C") for x in arrays]
+            for number, places in own:
+                at = places.reshape(-1)
+                given[number].reshape(-1)[at] = np.asarray(asked[number]).reshape(-1)[at]
+            for _ in range(TIMES):
+                found = [np.array(x) for x in run(given)]
+                if np.array_equal(found[0].reshape(-1)[marks], told[marks]):
+                    return found
+            raise NotReadable("changes", f"no call of {TIMES} adds as the run did")
+
+        return run_until
+
+    pairs = zip((first, second), runs)
+    return explain_two_orders([(run_as(told), arrays, outputs, None, name) for told, (outputs, name) in pairs])
+
+
 def _explain(run: Run, arrays: Sequence[Any], output: Any, place: int, at: np.ndarray, name: str) -> Explanation | None:
     """How an element of an output is added; of sums that only show in it the order alone. None where it is no sum that is known."""
     if (where := locate_sum(arrays, output)) is not None:
@@ -59,7 +98,3 @@ def _explain(run: Run, arrays: Sequence[Any], output: Any, place: int, at: np.nd
     if (terms := locate_order(arrays, output, place)) is not None:
         return Explanation(read_order(run, arrays, terms, name), np.zeros(0, np.int64), np.zeros(0, bool))
     return None
-
-
-#: Elements that differ of which both results are computed again.
-LOOKED_AT = 120

@@ -7,7 +7,8 @@ Products are exact in all of them: float64 holds those of two numbers of at most
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -103,6 +104,18 @@ class Finite(Adder):
         return np.where(special == 0, total, special)
 
 
+def sum_aligned(
+    terms: Iterable[np.ndarray], unit: np.ndarray, cut: Callable[[np.ndarray], np.ndarray] = np.trunc
+) -> np.ndarray:
+    """The sum of arrays of float64, each cut off to whole ``unit`` s (a power of two for each result) before they are added, exactly. cut: to whole numbers. The adder of
+    matrix units: unit is the largest power of two among the terms, so many digits lower."""
+    per_unit, units = 1 / unit, np.zeros_like(unit)
+    for term in terms:
+        units += cut(term * per_unit)
+    units *= unit
+    return units
+
+
 @dataclass(frozen=True)
 class Truncating(Finite):
     """Products and accumulator are aligned at the largest exponent among them and cut off so many digits below it; their sum is
@@ -128,14 +141,8 @@ class Truncating(Finite):
         places = range(a.values.shape[-2])
         for place in places:
             np.maximum(top, outer(a.powers, b.powers, place, term), out=top)
-        unit = top * 2.0**-self.kept
-        per_unit = 1 / unit
-        units = np.trunc(total * per_unit)
-        for place in places:
-            outer(a.values, b.values, place, term)
-            term *= per_unit
-            units += np.trunc(term, out=term)
-        units *= unit
+        products = (outer(a.values, b.values, place, term) for place in places)
+        units = sum_aligned(itertools.chain([total], products), top * 2.0**-self.kept)
         if self.half:
             with np.errstate(over="ignore"):
                 return units.astype(np.float16).astype(np.float64)
@@ -170,8 +177,7 @@ class Grouped(Finite):
             some = np.logical_or.reduce([x != 0 for x in pairs])
             sums.append(np.add.reduce(pairs) * outer(a.scales, b.scales, block))
             np.maximum(top, np.where(some, outer(a.scale_powers, b.scale_powers, block), 0.0), out=top)
-        unit = top * 2.0**-self.kept
-        return cut_off(np.add.reduce([np.trunc(x / unit) for x in (total, *sums)]) * unit)
+        return cut_off(sum_aligned((total, *sums), top * 2.0**-self.kept))
 
 
 @dataclass(frozen=True)
@@ -270,17 +276,16 @@ class Late(Adder):
         top, term = np.zeros_like(total), np.empty_like(total)
         for place in places:
             np.maximum(top, outer(a.powers, b.powers, place, term), out=top)
-        unit = np.where(top > 0, top, 1.0) * 2.0**-self.kept
-        units = np.zeros_like(total)
-        for place in places:
-            outer(a.values, b.values, place, term)
-            beyond = np.abs(term) >= BEYOND
-            term /= unit
-            np.trunc(term, out=term)
-            if beyond.any():
-                term[beyond] = np.copysign(np.inf, term[beyond])
-            units += term
-        return top, units * unit
+        products = (_overflow(outer(a.values, b.values, place, term)) for place in places)
+        return top, sum_aligned(products, np.where(top > 0, top, 1.0) * 2.0**-self.kept)
+
+
+def _overflow(values: np.ndarray) -> np.ndarray:
+    """Values of which those beyond float32's range are ±inf."""
+    beyond = np.abs(values) >= BEYOND
+    if beyond.any():
+        values[beyond] = np.copysign(np.inf, values[beyond])
+    return values
 
 
 # --- exact arithmetic ---------------------------------------------------------------------------------------------

@@ -35,15 +35,20 @@ FORMATS = {
 }
 
 
+#: What tells the largest term of a step: the exponents of its products, or the sums of the exponents of their factors, as matrix units take them: of 1.5 · 1.5 that of 1.
+PRODUCTS, FACTORS = "products", "factors"
+
+
 @dataclass(frozen=True)
 class NodeRule:
     """How a step adds. bits: that its result keeps; rounding: of ROUNDINGS, "" where it could not be seen; aligned: of a step of several terms, the bits kept
-    of each beside the largest, 0 where that adds two; alignment: how the others' are lost."""
+    of each beside the largest, 0 where that adds two; alignment: how the others' are lost; exponents: PRODUCTS or FACTORS, "" where that adds two."""
 
     bits: int
     rounding: str = ""
     aligned: int = 0
     alignment: str = ""
+    exponents: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,8 @@ def confirm_adder(device: Sum, tree: Tree, rule: NodeRule, fused: bool) -> Adder
     node, parent = next(
         ((child, node) for node in list_nodes(tree) for child in node if isinstance(child, tuple)), (None, None)
     )
-    if node is None or _measure_node(_Probe(device), node, parent) != rule:
+    found = None if node is None else _measure_node(_Probe(device), node, parent)
+    if found is None or replace(found, exponents=rule.exponents) != rule:
         return None
     return measure_ends(device, Adder(rule, {}, tuple(range(device.terms.products)) if fused else ()))
 

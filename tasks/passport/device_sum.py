@@ -112,6 +112,24 @@ class Terms:
         """How many terms there are; a bias is the last."""
         return self.products + bool(self.alone)
 
+    def is_like(self, other: Terms) -> bool:
+        """Whether one call can ask both sums the same: where they share places of an array, the same term lies there."""
+        same = ("part", "fill", "divided", "rows", "of", "scale")
+        if any(getattr(self, name) != getattr(other, name) for name in same):
+            return False
+        mine, its = (x._list_places() for x in (self, other))
+        return [(n, len(places)) for n, places in mine] == [(n, len(places)) for n, places in its] and all(
+            a.get(place, k) == k
+            for (number, places), (_, others) in zip(mine, its)
+            for a in [{x: j for n, held in mine if n == number for j, x in enumerate(held)}]
+            for k, place in enumerate(others)
+        )
+
+    def _list_places(self) -> list[tuple[int, tuple[int, ...]]]:
+        """(number of an array, places in it) of the left factors, the right ones and the bias."""
+        alone = [(self.alone[0], self.alone[1:])] if self.alone else []
+        return [self.left, *([self.right] if self.right else []), *alone]
+
     @property
     def positive(self) -> bool:
         """Whether no term is negative, so that none takes another one away again."""
@@ -122,12 +140,21 @@ class Sum:
     """The sum of some terms on a device.
 
     run: outputs, flat, of a call's arrays. dtype: of its inputs; output: of its result. A call of it costs one of the device's; most: how many it may
-    take, 0 for any number.
+    take, 0 for any number. twin: another sum of the call, which is asked whatever this one is asked; ``agrees`` says whether it has given the same
+    result each time.
     """
 
     def __init__(
-        self, run: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any], terms: Terms, dtype: str, most: int = 0
+        self,
+        run: Callable[[list[Any]], Sequence[Any]],
+        arrays: Sequence[Any],
+        terms: Terms,
+        dtype: str,
+        most: int = 0,
+        twin: Terms | None = None,
     ) -> None:
+        self._twin = twin if twin is not None and terms.is_like(twin) else None
+        self.agrees = self._twin is not None
         self.terms, self.dtype, self._run = terms, dtype, run
         self.count, self.weighted = terms.count, bool(terms.right)
         kind = np_dtype(dtype)
@@ -135,8 +162,9 @@ class Sum:
             np.full(x.shape, terms.fill[k], kind) if x.dtype == kind and k < len(terms.fill) else np.array(x, order="C")
             for k, x in enumerate(arrays)
         ]
-        lists = [terms.left[1], *([terms.right[1]] if terms.right else ()), *([terms.alone[1:]] if terms.alone else ())]
-        self._places = {places: np.array(places) for places in lists}
+        sums = [terms, *([self._twin] if self._twin else ())]
+        #: (number of an array, places in it) of what is given of this sum and of its twin, in the order in which it is given.
+        self._places = [[(n, np.array(places)) for n, places in x._list_places()] for x in sums]
         self.calls, self._most = 0, most
         self.output = dtype
 
@@ -144,11 +172,8 @@ class Sum:
         """The sum of left·right, arrays of [count] in float64 whose values the dtype holds; without ``right`` of left alone. Of deviations it is what
         their mean says of it. Raises NotReadable beyond the calls that it may take."""
         terms = self.terms
-        given = [(terms.left, left)] if right is None or not terms.right else [(terms.left, left), (terms.right, right)]
-        if terms.alone:
-            given.append(((terms.alone[0], terms.alone[1:]), left[-1:]))
-        out = self._call(given)
-        return self._undo_deviation(out, left) if terms.of else float(out[terms.output])
+        given = [left, np.ones(self.count) if right is None else right] if terms.right else [left]
+        return self._ask([*given, left[-1:]] if terms.alone else given, lambda out, one: self._see_sum(out, one, left))
 
     def show(self, large: int, values: Mapping[int, float]) -> float:
         """What is seen of a sum of terms that are never negative, of which term ``large`` is the largest, others have ``values``, shares of it,
@@ -162,27 +187,35 @@ class Sum:
         else:
             inputs = np.full(self.count, GONE)
             inputs[shares > 0] = np.log(shares[shares > 0])
-        given = [(terms.left, inputs)]
-        if terms.right:  # what is weighed: the largest alone counts
-            given.append((terms.right, (shares == 1.0).astype(np.float64)))
-        return float(self._call(given)[terms.outputs[large if len(terms.outputs) > 1 else 0]])
+        # What is weighed: the largest alone counts.
+        given = [inputs, (shares == 1.0).astype(np.float64)] if terms.right else [inputs]
+        return self._ask(given, lambda out, one: float(out[one.outputs[large if len(one.outputs) > 1 else 0]]))
 
-    def _call(self, given: Sequence[tuple[tuple[int, tuple[int, ...]], np.ndarray]]) -> np.ndarray:
-        """The first output, flat, with these values, float64, at places (number of an array, places in it)."""
+    def _ask(self, given: Sequence[np.ndarray], see: Callable[[np.ndarray, Terms], float]) -> float:
+        """What is seen in the first output, flat, of a call with these values, float64, where this sum has them, and its twin."""
         kind = np_dtype(self.dtype)
         # All of them each time, in arrays of its own: to copy those costs more than most calls.
-        for (number, places), values in given:
-            self._arrays[number].reshape(-1)[self._places[places]] = values[: len(places)].astype(kind)
+        for one in self._places:
+            for (number, places), values in zip(one, given):
+                self._arrays[number].reshape(-1)[places] = values[: len(places)].astype(kind)
         self.calls += 1
         if self.calls > self._most > 0:
             raise NotReadable("too many calls", f"its order was not told by {self._most} calls")
         out = np.asarray(self._run(list(self._arrays))[0])
         self.output = out.dtype.name
-        return out.reshape(-1)
+        out = out.reshape(-1)
+        seen = see(out, self.terms)
+        if self.agrees and self._twin is not None:
+            its = see(out, self._twin)
+            self.agrees = seen == its or (seen != seen and its != its)
+        return seen
 
-    def _undo_deviation(self, out: np.ndarray, left: np.ndarray) -> float:
-        """The sum, of y = (x − mean) / σ · scale at the first of the smallest terms, where nearly all of σ is of large ones."""
+    def _see_sum(self, out: np.ndarray, terms: Terms, left: np.ndarray) -> float:
+        """The sum that an element of the output is; of deviations what their mean says of it: of y = (x − mean) / σ · scale at the first of the smallest terms,
+        where nearly all of σ is of large ones."""
+        if not terms.of:
+            return float(out[terms.output])
         seen = int(np.argmin(np.abs(left)))
         deviation = float(np.sqrt(np.square(left).mean()))
-        y = float(out[self.terms.outputs[seen]]) / self.terms.scale
+        y = float(out[terms.outputs[seen]]) / terms.scale
         return self.count * (float(left[seen]) - y * deviation)

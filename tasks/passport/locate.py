@@ -56,6 +56,16 @@ class LocatedSum:
             right = None if right is None else np.concatenate([right, np.ones((1, len(at)))])
         return np.ascontiguousarray(left.T), None if right is None else np.ascontiguousarray(right.T)
 
+    def list_places(self, at: np.ndarray) -> list[tuple[int, np.ndarray]]:
+        """(number of an array, places [terms, e] in it) of the left factors, the right ones and what is added, of elements at some places of the flat output."""
+        left, right = self.places(at)
+        found = [(self.left, left)]
+        if self.right is not None and right is not None:
+            found.append((self.right, right))
+        if self.alone is not None and self.alone_at is not None:
+            found.append((self.alone, self.alone_at(at)[None]))
+        return found
+
     def at_element(self, place: int, arrays: int, where: str = "") -> Terms:
         """Where the terms of one element of the flat output lie. arrays: how many there are. Raises ValueError for one whose window lies beyond the edge."""
         at = np.array([place])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -12,18 +13,19 @@ import numpy as np
 
 from tasks.model.dtypes import TABLE, np_dtype
 from tasks.model.row import column
-from tasks.passport.adder import FORMATS, Adder, NodeRule, confirm_adder, measure_adder, measure_ends
+from tasks.passport.adder import FACTORS, FORMATS, PRODUCTS, Adder, NodeRule, confirm_adder, measure_adder, measure_ends
 from tasks.passport.device_sum import CODES, NotReadable, Sum
 from tasks.passport.predict import Model
 from tasks.passport.reveal import reveal_tree
 from tasks.passport.reveal_positive import reveal_positive
 from tasks.passport.trees import (
-    SIMPLE,
     Kind,
     Tree,
     decode_tree,
     encode_tree,
     list_nodes,
+    list_terms,
+    make_kind,
     name_kind,
     order_tree,
     without_terms,
@@ -33,8 +35,8 @@ from tasks.passport.trees import (
 TRIED, UNSEEN = 24, 100
 #: Unseen inputs of a sum that is taken to add as one that is known.
 UNSEEN_ALIKE = 50
-#: Where a bias is added last.
-THEN_BIAS = "then the bias"
+#: Where a bias is added.
+THEN_BIAS, FROM_BIAS, BIAS_WITHIN = "then the bias", "from the bias", "the bias within"
 #: Share of unseen results that a model must give to the bit to be called known.
 KNOWN = 0.99
 
@@ -72,6 +74,11 @@ class Reading:
         "int32", "outcome", "of steps of several terms: bits kept of each beside the largest; 0: none", "bit"
     )
     alignment: str | None = column("string", "outcome", "how those lose the rest")
+    exponents: str | None = column(
+        "string",
+        "outcome",
+        "what tells the largest of them: exponents of the products, or the sums of those of their factors",
+    )
     others: tuple[int, ...] | None = column(
         "list<int64>",
         "outcome",
@@ -88,7 +95,9 @@ class Reading:
     specials: str | None = column("string", "outcome", "what Inf, Inf − Inf and NaN become")
     predicted: int | None = column("int32", "metrics", "results on unseen inputs that the model gave to the bit", "1")
     unseen: int | None = column("int32", "metrics", "unseen inputs", "1")
-    calls: int | None = column("int32", "metrics", "calls of the device", "1")
+    calls: int | None = column(
+        "int32", "metrics", "calls of the device; 0: it answered as the first element, in the same calls", "1"
+    )
     cpu_ms: float | None = column(
         "float64", "times", "CPU time that the reading took of the process, calls of a device in it among it", "ms"
     )
@@ -101,7 +110,14 @@ class Reading:
     @property
     def adder(self) -> tuple[Any, ...]:
         """How its steps add, as far as that may change a result."""
-        return self.bits, self.rounding, self.aligned, self.alignment, self.others, self.fused, self.finish
+        return self.rule, self.others, self.fused, self.finish
+
+    @property
+    def rule(self) -> NodeRule:
+        """How most of its steps add."""
+        return NodeRule(
+            self.bits or 0, self.rounding or "", self.aligned or 0, self.alignment or "", self.exponents or ""
+        )
 
     def describe(self) -> str:
         """The order and the width in a few words; why there are none of what could not be read."""
@@ -119,24 +135,23 @@ class Reading:
         """The model that was read. Raises ValueError where none was."""
         if self.bits is None:
             raise ValueError(f"{self.where}: no model was read: {self.words}")
-        rule = NodeRule(self.bits, self.rounding or "", self.aligned or 0, self.alignment or "")
         pairs = zip((self.others or ())[::2], (self.others or ())[1::2])
-        others = {k: replace(rule, bits=bits) for k, bits in pairs}
-        adder = Adder(rule, others, tuple(self.fused or ()))
+        others = {k: replace(self.rule, bits=bits) for k, bits in pairs}
+        adder = Adder(self.rule, others, tuple(self.fused or ()))
         return Model(decode_tree(self.tree or ()), adder, output, self.finish or "", products)
 
 
 def read_sum(
-    device: Sum, rows: int | None = None, like: Reading | None = None, seed: int = 0, unseen: int = UNSEEN
+    device: Sum, rows: int | None = None, likes: Sequence[Reading] = (), seed: int = 0, unseen: int = UNSEEN
 ) -> Reading:
-    """The reading of one sum, and what it cost; what cannot be read says why. like: of another element of the same output, or of the same op at other shapes: its
-    steps are taken to add as those do, where one step of it and unseen results tell that this is so."""
+    """The reading of one sum, and what it cost; what cannot be read says why. likes: of other sums of the device, the likeliest first: this one is taken to add as one
+    of them, where its order and one step of it agree and unseen results tell that this is so."""
     began = time.process_time()
-    found = _read(device, rows, like, seed, unseen)
+    found = _read(device, rows, likes, seed, unseen)
     return replace(found, calls=device.calls, cpu_ms=1000 * (time.process_time() - began))
 
 
-def _read(device: Sum, rows: int | None, like: Reading | None, seed: int, unseen: int) -> Reading:
+def _read(device: Sum, rows: int | None, likes: Sequence[Reading], seed: int, unseen: int) -> Reading:
     terms = device.terms
     known: dict[str, Any] = {
         "where": terms.where,
@@ -144,26 +159,27 @@ def _read(device: Sum, rows: int | None, like: Reading | None, seed: int, unseen
         "rows": terms.rows or rows,
         "terms": device.count,
     }
+    guesses = _list_guesses(device, likes)
     if terms.of:
-        return _read_order(device, known, like, seed)
+        return _read_order(device, known, guesses, seed)
     rng = np.random.default_rng(seed)
-    guess = _guess_tree(device, like) if like is not None else None
     try:
-        for guessed in dict.fromkeys((guess, None)):
-            tree, _ = reveal_tree(device, random.Random(seed), guessed)
-            kind, bias = _name_order(device, tree)
+        for tried in (guesses, []):
+            tree, _ = reveal_tree(device, random.Random(seed), tried, _tells_orders(device, likes))
+            kind, where = _name_order(tree, device.count - 1 if terms.alone else None)
             known |= {
                 "tree": tuple(encode_tree(tree)),
-                "kind": f"{kind}{bias}",
+                "kind": f"{kind}, {where}" if where else str(kind),
                 "kind_code": kind.code,
                 "size": kind.size or None,
             }
-            if like is not None and (alike := _list_alike(device, tree, like)):
-                few = min(unseen, UNSEEN_ALIKE)
+            few = min(unseen, UNSEEN_ALIKE)
+            alike = next((models for like in likes if (models := _list_alike(device, tree, like))), [])
+            if alike:
                 model, right = _choose_model(device, alike, few, rng)
                 if right >= KNOWN * few:
                     return _finish(known, model, right, few)
-            if tree != guessed:
+            if tree not in tried:
                 break
         adder = measure_adder(device, tree)
     except NotReadable as error:
@@ -172,25 +188,39 @@ def _read(device: Sum, rows: int | None, like: Reading | None, seed: int, unseen
     models = [
         Model(tree, one, device.output, finish, device.terms.products)
         for finish in finishes
-        for one in _list_last_steps(adder, tree)
+        for one in _list_unseen(adder, tree)
     ]
     return _finish(known, *_choose_model(device, models, unseen, rng), unseen)
 
 
-def _guess_tree(device: Sum, like: Reading) -> Tree | None:
-    """The tree that a sum has if its order is called as that of one that is known; None where that has none, or results of the sum's dtype are too coarse to tell orders
-    apart."""
+def _tells_orders(device: Sum, likes: Sequence[Reading]) -> bool:
+    """Whether unseen results can tell orders apart: those of a dtype with fewer bits than the sum hide them."""
     digits = TABLE[device.dtype].digits or 0
-    if not like.known or like.tree is None or (like.bits or 0) > digits + 1:
+    return all((x.bits or 0) <= digits + 1 for x in likes)
+
+
+def _list_guesses(device: Sum, likes: Sequence[Reading]) -> list[Tree]:
+    """The trees that a sum has if its order is called as one of those that are known."""
+    products, alone = device.terms.products, bool(device.terms.alone)
+    made = (_make_guess(x.tree, products, alone) for x in likes if x.tree is not None)
+    return list(dict.fromkeys(x for x in made if x is not None))
+
+
+@functools.lru_cache(maxsize=1024)
+def _make_guess(parents: tuple[int, ...], products: int, alone: bool) -> Tree | None:
+    """The tree of so many products, and a bias where one is ``alone``, whose order is called as that of a tree as `encode_tree` has it; None where that does not say how it adds so many."""
+    tree = decode_tree(parents)
+    count = len(list_terms(tree))
+    if count == products + alone:
+        return tree
+    parts: list[Tree] = list(range(products))
+    kind, where = _name_order(tree, count - 1 if alone else None)
+    if where == FROM_BIAS:
+        parts[0] = (0, products)
+    made = make_kind(kind, parts) if where != BIAS_WITHIN else None
+    if made is None:
         return None
-    if like.terms == device.count:
-        return decode_tree(like.tree)
-    make, products = SIMPLE.get(like.kind_code or ""), device.terms.products
-    if make is None:
-        return None
-    if not device.terms.alone:
-        return order_tree(make(range(products)))
-    return order_tree((make(range(products)), products)) if str(like.kind).endswith(THEN_BIAS) else None
+    return order_tree((made, products) if where == THEN_BIAS else made)
 
 
 def _list_alike(device: Sum, tree: Tree, like: Reading) -> list[Model]:
@@ -203,7 +233,7 @@ def _list_alike(device: Sum, tree: Tree, like: Reading) -> list[Model]:
         return [replace(model, adder=measure_ends(device, model.adder))]
     if like.others or 0 < fused < like.terms - 1:
         return []
-    rule = NodeRule(like.bits or 0, like.rounding or "", like.aligned or 0, like.alignment or "")
+    rule = like.rule
     adder = confirm_adder(device, tree, rule, fused > 0)
     return [Model(tree, adder, device.output, like.finish or "", products)] if adder is not None else []
 
@@ -218,6 +248,7 @@ def _finish(known: Mapping[str, Any], model: Model, right: int, unseen: int) -> 
         rounding=rule.rounding,
         aligned=rule.aligned,
         alignment=rule.alignment,
+        exponents=rule.exponents,
         others=tuple(n for k, x in sorted(adder.others.items()) if x != rule for n in (k, x.bits)),
         fused=adder.fused,
         finish=model.finish,
@@ -233,16 +264,15 @@ def _finish(known: Mapping[str, Any], model: Model, right: int, unseen: int) -> 
     return replace(found, code="not predicted", words=words)
 
 
-def _read_order(device: Sum, known: dict[str, Any], like: Reading | None, seed: int) -> Reading:
+def _read_order(device: Sum, known: dict[str, Any], guesses: Sequence[Tree], seed: int) -> Reading:
     """What can be read of a sum of which the op makes and takes more than is known: its order, and of terms that are never negative the bits that it keeps."""
     rng = random.Random(seed)
     try:
         if device.terms.positive:
-            guess = decode_tree(like.tree) if like is not None and like.tree else None
-            tree, bits, rounding = reveal_positive(device, rng, guess)
+            tree, bits, rounding = reveal_positive(device, rng, guesses)
             known |= {"bits": bits, "rounding": rounding, "accumulator": FORMATS.get(bits, "")}
         else:
-            tree, _ = reveal_tree(device, rng)
+            tree, _ = reveal_tree(device, rng, guesses)
     except NotReadable as error:
         return Reading(**known, code=error.code, words=str(error))
     kind = name_kind(tree)
@@ -258,23 +288,33 @@ def _read_order(device: Sum, known: dict[str, Any], like: Reading | None, seed: 
     )
 
 
-def _list_last_steps(adder: Adder, tree: Tree) -> list[Adder]:
+def _list_unseen(adder: Adder, tree: Tree) -> list[Adder]:
     """The adder with each of its rules for the last step, whose own is not seen: no step comes after it that would take a large number away
-    again."""
+    again; and with each way to tell the largest term of a step, which shows in no power of two."""
     last = sum(1 for _ in list_nodes(tree)) - 1
     rules = dict.fromkeys([adder.others.get(last, adder.rule), adder.rule, *adder.others.values()])
-    return [replace(adder, others={**adder.others, last: rule}) for rule in rules]
+    found = [replace(adder, others={**adder.others, last: rule}) for rule in rules]
+    if not any(rule.aligned for rule in rules):
+        return found
+    return [_align_by(one, exponents) for one in found for exponents in (PRODUCTS, FACTORS)]
 
 
-def _name_order(device: Sum, tree: Tree) -> tuple[Kind, str]:
-    """What the order is called, and where a bias comes into it, in words."""
-    bias = device.count - 1
-    body = without_terms(tree, frozenset([bias])) if device.terms.alone else None
+def _align_by(adder: Adder, exponents: str) -> Adder:
+    """The adder whose steps of several terms tell the largest one so."""
+
+    def align(rule: NodeRule) -> NodeRule:
+        return replace(rule, exponents=exponents if rule.aligned else "")
+
+    return replace(adder, rule=align(adder.rule), others={k: align(rule) for k, rule in adder.others.items()})
+
+
+def _name_order(tree: Tree, bias: int | None) -> tuple[Kind, str]:
+    """What the order is called, and where a bias, whose number this is, comes into it, in words."""
+    body = without_terms(tree, frozenset([bias])) if bias is not None else None
     if body is None or not isinstance(tree, tuple):
         return name_kind(tree), ""
     holder = next(node for node in list_nodes(tree) if bias in node)
-    where = THEN_BIAS if holder is tree else "from the bias" if 0 in holder else "the bias within"
-    return name_kind(body), f", {where}"
+    return name_kind(body), THEN_BIAS if holder is tree else FROM_BIAS if 0 in holder else BIAS_WITHIN
 
 
 def draw_terms(device: Sum, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray | None]:

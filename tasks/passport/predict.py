@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from tasks.matrix_units.adders import round_to_odd, two_sum
+from tasks.matrix_units.adders import powers_of, round_to_odd, sum_aligned, two_sum
 from tasks.model.dtypes import round_to_dtype
-from tasks.passport.adder import Adder, NodeRule
+from tasks.passport.adder import FACTORS, Adder, NodeRule
 from tasks.passport.trees import Tree, list_nodes
 
-#: Bits of float64.
-FULL = 53
+#: Bits of float64, and the exponent of its smallest normal number.
+FULL, LOWEST = 53, -1022
 #: Splits a float64 into two halves whose products are exact (Dekker 1971).
 _SPLIT = 2.0**27 + 1
 
@@ -23,8 +23,7 @@ _SPLIT = 2.0**27 + 1
 class Model:
     """What a device computes of some terms.
 
-    finish: what is done with the sum: "" nothing, "divide" by the number of terms, "reciprocal": times one over that number, rounded;
-    kept: the dtype that the sum is rounded to before that, "" for none.
+    finish: what is done with the sum: "" nothing, "divide" by the number of terms, "reciprocal": times one over that number, rounded.
     """
 
     tree: Tree
@@ -36,6 +35,7 @@ class Model:
     def compute(self, left: np.ndarray, right: np.ndarray | None = None) -> np.ndarray:
         """The result of terms [..., count], in float64; each value is one of the output's dtype. right: the other factors."""
         high, low = (left, None) if right is None else _multiply(left, right)
+        powers = _power(left) * (1.0 if right is None else _power(right))
         fused = frozenset(self.adder.fused)
         number = {id(node): k for k, node in enumerate(list_nodes(self.tree))}
 
@@ -58,7 +58,12 @@ class Model:
                 parts[0] = (value if rule.bits >= FULL else _round(_to_odd(value, rest), rule)), None
             if len(parts) == 2 and not rule.aligned:
                 return _add(parts[0], parts[1], rule), None
-            return _add_aligned(parts, rule), None
+            by_factors = rule.exponents == FACTORS
+            tops = [
+                powers[..., child] if by_factors and isinstance(child, int) else _power(part[0])
+                for child, part in zip(node, parts)
+            ]
+            return _add_aligned(parts, tops, rule), None
 
         value, rest = evaluate(self.tree)
         total = value if rest is None else value + rest
@@ -109,12 +114,19 @@ def _add(
     return _round(_to_odd(total, rest), rule)
 
 
-def _add_aligned(parts: list[tuple[np.ndarray, np.ndarray | None]], rule: NodeRule) -> np.ndarray:
-    """Several terms added at once: each is cut to the bits that are kept beside the largest, their sum is exact, and is rounded."""
-    values = np.stack([p[0] if p[1] is None else _to_odd(p[0], p[1]) for p in parts])
-    largest = np.frexp(np.abs(values).max(0))[1]
-    unit = np.ldexp(1.0, largest - (rule.aligned or FULL))
-    return _round((_cut(values / unit, rule.alignment) * unit).sum(0), rule)
+def _add_aligned(
+    parts: list[tuple[np.ndarray, np.ndarray | None]], powers: list[np.ndarray], rule: NodeRule
+) -> np.ndarray:
+    """Several terms added at once: each is cut to the bits that are kept beside the largest power of two, their sum is exact, and is rounded."""
+    values = [p[0] if p[1] is None else _to_odd(p[0], p[1]) for p in parts]
+    top = np.maximum.reduce(np.broadcast_arrays(*powers))
+    unit = np.where(top > 0, top, 1.0) * 2.0 ** (1 - (rule.aligned or FULL))
+    return _round(sum_aligned(values, unit, lambda x: _cut(x, rule.alignment)), rule)
+
+
+def _power(values: np.ndarray) -> np.ndarray:
+    """2 to the exponent of each value; 0 for zero."""
+    return powers_of(values, LOWEST)
 
 
 def _round(value: np.ndarray, rule: NodeRule) -> np.ndarray:

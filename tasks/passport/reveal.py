@@ -6,19 +6,20 @@ the two have met, and so says how many terms the smallest part has in which both
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tasks.model.dtypes import TABLE
 from tasks.passport.device_sum import NotReadable, Sum
-from tasks.passport.trees import Tree, encode_tree, order_tree
+from tasks.passport.trees import Tree, encode_tree, get_first_term, list_nodes, order_tree
 
-#: Pairs that are asked again once the tree is known, and of a tree that was guessed.
-ASKED_AGAIN, CONFIRMED = 48, 24
+#: Pairs that are asked again once the tree is known, and of a tree that was guessed and that unseen results will tell.
+ASKED_AGAIN, CONFIRMED = 48, 12
 #: Bits of accumulators that do not round to nearest, which are tried one after the other.
 CUTTING = (24, 13, 14, 11, 8, 16, 22, 25, 53)
 #: How far from a whole number a count may be: one that was divided and rounded is no whole number.
@@ -141,9 +142,11 @@ class _Asked:
         return near % self.mask.modulus if self.mask.modulus else near
 
 
-def reveal_tree(device: Sum, rng: random.Random, guess: Tree | None = None) -> tuple[Tree, Mask]:
-    """The tree of a sum and the mask that showed it. guess: one that is returned where some pairs agree with it, which proves that it is no other tree only where results
-    are then predicted to the bit. Raises NotReadable, whose code is "not a sum", "overflows", "wider than the masks",
+def reveal_tree(
+    device: Sum, rng: random.Random, guesses: Sequence[Tree] = (), is_tried: bool = False
+) -> tuple[Tree, Mask]:
+    """The tree of a sum and the mask that showed it. guesses: trees that it may have; one is returned where a pair of each step agrees with it, which proves it, or, where it
+    ``is_tried`` on unseen results afterwards, some pairs. Raises NotReadable, whose code is "not a sum", "overflows", "wider than the masks",
     "too few values" or "changes"."""
     row = TABLE[device.dtype]
     if row.family != "float" or row.digits is None:
@@ -163,8 +166,10 @@ def reveal_tree(device: Sum, rng: random.Random, guess: Tree | None = None) -> t
     for mask in list_deviation_masks(device.dtype, device.count) if device.terms.of else masks:
         try:
             asked = _Asked(device, mask)
-            if guess is not None and not any(_list_disagreeing(asked, guess, rng, CONFIRMED)):
-                return guess, mask
+            for guess in guesses:
+                proof = _draw_pairs(device.count, rng, CONFIRMED) if is_tried else list_proof(guess)
+                if not any(_list_disagreeing(asked, guess, proof)):
+                    return guess, mask
             tree = order_tree(_build_whole(asked))
             _check_tree(asked, tree, rng)
             return tree, mask
@@ -209,7 +214,8 @@ def _build(asked: _Asked, terms: Sequence[int]) -> list[Tree]:
 
 def _check_tree(asked: _Asked, tree: Tree, rng: random.Random) -> None:
     """Raises NotReadable where pairs drawn at random say otherwise than the tree, or otherwise the second time."""
-    for i, j, expected, first in _list_disagreeing(asked, tree, rng, ASKED_AGAIN):
+    pairs = _draw_pairs(asked.device.count, rng, ASKED_AGAIN)
+    for i, j, expected, first in _list_disagreeing(asked, tree, pairs):
         for (one, other), was in [((i, j), first), *asked.remember(rng, CONFIRMED)]:
             if (now := asked.size(one, other, again=True)) != was:
                 words = f"the order changes from run to run: terms {one} and {other} met among {was}, then among {now}"
@@ -217,13 +223,27 @@ def _check_tree(asked: _Asked, tree: Tree, rng: random.Random) -> None:
         raise NotReadable("not a sum", f"terms {i} and {j} meet among {first} terms, and in the tree among {expected}")
 
 
-def _list_disagreeing(asked: _Asked, tree: Tree, rng: random.Random, pairs: int) -> Iterator[tuple[int, int, int, int]]:
-    """Of so many pairs of terms drawn at random those that do not meet as the tree says: (one, other, among how many terms they do in the tree, and on the device)."""
-    count = asked.device.count
-    parents = encode_tree(tree)
-    sizes = measure_sizes(parents)
+def _draw_pairs(count: int, rng: random.Random, pairs: int) -> Iterator[tuple[int, int]]:
+    """So many pairs of terms, at random."""
     for _ in range(pairs if count > 1 else 0):
         i, j = rng.sample(range(count), 2)
+        yield i, j
+
+
+def list_proof(tree: Tree) -> Iterator[tuple[int, int]]:
+    """Pairs of terms, of each two parts that a step adds a term of each, those of large steps first: only this tree has them all meet as it does. For parts that are
+    parts of the device's, of which two terms meet among as many terms as the parts have, are added in one step."""
+    for node in reversed(list(list_nodes(tree))):
+        yield from itertools.combinations(map(get_first_term, node), 2)
+
+
+def _list_disagreeing(
+    asked: _Asked, tree: Tree, pairs: Iterable[tuple[int, int]]
+) -> Iterator[tuple[int, int, int, int]]:
+    """Of pairs of terms those that do not meet as the tree says: (one, other, among how many terms they do in the tree, and on the device)."""
+    parents = encode_tree(tree)
+    sizes = measure_sizes(parents)
+    for i, j in pairs:
         expected, found = find_meeting_size(parents, sizes, i, j), asked.size(i, j, again=True)
         if found != expected:
             yield i, j, expected, found

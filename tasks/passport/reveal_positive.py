@@ -12,7 +12,8 @@ import random
 from collections.abc import Iterator, Sequence
 
 from tasks.passport.device_sum import NotReadable, Sum
-from tasks.passport.trees import Tree, list_nodes, list_terms, order_tree
+from tasks.passport.reveal import find_meeting_size, measure_sizes
+from tasks.passport.trees import Tree, encode_tree, get_first_term, list_nodes, order_tree
 
 #: Shares of the smallest number that the large term does not lose: a term that it loses, two of which it does not.
 SMALL = 0.75
@@ -75,12 +76,12 @@ def _equal(a: float, b: float) -> bool:
     return a == b or (a != a and b != b)
 
 
-def reveal_positive(device: Sum, rng: random.Random, guess: Tree | None = None) -> tuple[Tree, int, str]:
-    """(tree, bits that its sums keep, how they lose the rest). guess: a tree that it may have, which is cheaper to confirm than to find. Raises NotReadable, whose code is
+def reveal_positive(device: Sum, rng: random.Random, guesses: Sequence[Tree] = ()) -> tuple[Tree, int, str]:
+    """(tree, bits that its sums keep, how they lose the rest). guesses: trees that it may have, which are cheaper to confirm than to find. Raises NotReadable, whose code is
     "rounded away", "wider than the masks", "too few terms", "not a sum" or "changes"."""
     beside, terms = _Beside(device), range(device.count)
     beside.find_first(0, device.count // 2, device.count - 1)
-    if guess is not None and list_terms(guess) == tuple(terms):
+    for guess in guesses:
         joined = all(beside.meet(later, (i, j)) for i, j, later in _list_threes(guess))
         if joined and not any(_list_disagreeing(beside, guess, rng)):
             return (guess, *beside.measure_rounding())
@@ -153,27 +154,24 @@ def _list_threes(tree: Tree) -> Iterator[tuple[int, int, int]]:
         for child in node:
             if isinstance(child, tuple):
                 beside = next(x for x in node if x is not child)
-                yield list_terms(child[0])[0], list_terms(child[1])[0], list_terms(beside)[0]
+                yield get_first_term(child[0]), get_first_term(child[1]), get_first_term(beside)
 
 
 def _list_disagreeing(
     beside: _Beside, tree: Tree, rng: random.Random
 ) -> Iterator[tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...]]]:
     """Of threes drawn at random those that do not meet as the tree says: (three, which two meet first in the tree, and on the device)."""
+    parents = encode_tree(tree)
+    sizes = measure_sizes(parents)
     for _ in range(ASKED_AGAIN):
         i, j, k = sorted(rng.sample(range(beside.device.count), 3))
-        expected, found = _find_first(tree, i, j, k), beside.find_first(i, j, k)
+        expected, found = _find_first(parents, sizes, i, j, k), beside.find_first(i, j, k)
         if found != expected:
             yield (i, j, k), expected, found
 
 
-def _find_first(tree: Tree, i: int, j: int, k: int) -> tuple[int, ...]:
-    """The two of three terms that meet first in a tree, as `_Beside.find_first` has them; () where one step takes all three."""
-    node = tree
-    while isinstance(node, tuple):
-        held = [[t for t in (i, j, k) if t in terms] for terms in map(list_terms, node)]
-        most = max(held, key=len)
-        if len(most) < 3:
-            return tuple(most) if len(most) == 2 else ()
-        node = node[held.index(most)]
-    raise ValueError(f"terms {i}, {j}, {k} are not three of the tree's")
+def _find_first(parents: Sequence[int], sizes: Sequence[int], i: int, j: int, k: int) -> tuple[int, ...]:
+    """The two of three terms that meet first in a tree as `encode_tree` and `measure_sizes` have it, as `_Beside.find_first` has them; () where one step takes all three."""
+    met = {pair: find_meeting_size(parents, sizes, *pair) for pair in ((i, j), (i, k), (j, k))}
+    first = min(met, key=lambda pair: met[pair])
+    return first if met[first] < max(met.values()) else ()

@@ -63,6 +63,13 @@ def list_terms(tree: Tree) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
+def get_first_term(tree: Tree) -> int:
+    """The number of a term of a tree, of one that `order_tree` made the smallest."""
+    while not isinstance(tree, int):
+        tree = tree[0]
+    return tree
+
+
 def list_nodes(tree: Tree) -> Iterator[tuple[Tree, ...]]:
     """Every step of a tree, those of its parts before it."""
     if isinstance(tree, int):
@@ -175,6 +182,27 @@ def list_lanes(count: int, lanes: int) -> list[list[int]]:
 
 #: Orders that have no number.
 SIMPLE = {"sequential": make_sequential, "pairwise": make_pairwise, "halves": make_halves, "folded": make_folded}
+
+
+def make_kind(kind: Kind, parts: Sequence[Tree]) -> Tree | None:
+    """The order of a kind over some parts; None of a kind that does not say how it adds another number of them."""
+    if len(parts) == 1:
+        return parts[0]
+    if kind.code == "term" or kind.code in SIMPLE:
+        return SIMPLE.get(kind.code, make_sequential)(parts)
+    if kind.code == "reversed":
+        return make_sequential(parts[::-1])
+    if kind.code == "fused":
+        return make_fused(parts, kind.size)
+    if kind.code not in ("lanes", "blocks", "strided") or (kind.code == "strided" and kind.inner):
+        return None
+    split = list_blocks if kind.code == "blocks" else list_lanes
+    groups = [[parts[k] for k in group] for group in split(len(parts), kind.size)]
+    if kind.code == "strided":
+        return make_sequential([part for group in groups for part in group])
+    made = [make_kind(kind.inner or Kind("sequential"), group) for group in groups]
+    found = [tree for tree in made if tree is not None]
+    return make_kind(kind.outer or Kind("sequential"), found) if len(found) == len(made) else None
 
 
 # --- what an order is called --------------------------------------------------------------------------------------

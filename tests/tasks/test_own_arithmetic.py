@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from tasks import wire
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.checks.two_orders import explain_two_orders
+from tasks.checks.two_orders import explain_two_orders, explain_two_runs
 from tasks.judge import verdict
 from tasks.judging import Judgement, judge_outputs
 from tasks.model import EPS, Flushes, Form, Group, Leaf, OpClass, RuntimeInfo, Status
@@ -246,6 +247,34 @@ def test_two_orders_are_named_only_where_they_give_both_results() -> None:
     spoilt = split(many)[0].copy()
     spoilt[0] *= np.float32(1 + 2.0**-18)
     assert explain(split, spoilt) == {}  # two orders, and not those of these results
+
+
+def test_two_runs_that_differ_are_named_by_the_two_orders_between_which_the_device_changes() -> None:
+    pair = [
+        device(in_order(), 24, "float32"),
+        device(make_pairwise([make_sequential(x) for x in list_blocks(TERMS, 8)]), 24, "float32"),
+    ]
+    arrays, draw = factors("float32"), random.Random(5)
+
+    def explain(run: Run) -> dict[str, str]:
+        return explain_two_runs(run, arrays, [(pair[0](arrays), "run 1"), (pair[1](arrays), "run 2")])
+
+    found = explain(lambda x: draw.choice(pair)(x))
+    assert found["cause_code"] == CAUSE_ORDER
+    assert "run 1: sequential, in float32" in found["cause"] and "run 2: 4 blocks of 8" in found["cause"]
+    assert "to the bit" in found["cause"]
+    for run in (pair[0], race_of(pair, draw)):  # no call adds as the second run did; no call is of one order
+        assert explain(run) == {}
+
+
+def race_of(pair: Sequence[Run], draw: random.Random) -> Run:
+    """A device that adds each element by itself in one of two orders."""
+
+    def run(arrays: list[Any]) -> list[np.ndarray]:
+        first, second = (one(arrays)[0] for one in pair)
+        return [np.where(np.random.default_rng(draw.randrange(10**6)).random(first.shape) < 0.5, first, second)]
+
+    return run
 
 
 def test_a_passport_travels_to_where_results_are_judged() -> None:

@@ -228,17 +228,17 @@ def test_the_model_of_a_reading_computes_what_was_read() -> None:
 
 def test_what_adds_as_one_that_is_known_is_asked_less_and_what_does_not_is_read_anew() -> None:
     like = read_sum(make_sum(compute_in(SEQUENTIAL)))
-    longer = read_sum(make_sum(compute_in(make_sequential(range(64))), 64), like=like)
+    longer = read_sum(make_sum(compute_in(make_sequential(range(64))), 64), likes=[like])
     assert longer.known and longer.kind_code == "sequential" and (longer.calls or 0) < (like.calls or 0) / 2
     # The last two of 32 terms are added to each other first: pairs drawn at random may miss it, results do not.
     late = order_tree((make_sequential(range(30)), (30, 31)))
     for tree in (late, make_pairwise(terms)):
-        found = read_sum(make_sum(compute_in(tree)), like=like)
+        found = read_sum(make_sum(compute_in(tree)), likes=[like])
         assert found.known and decode_tree(found.tree or ()) == order_tree(tree)
     narrow = Model(SEQUENTIAL, Adder(NEAREST, {k: NodeRule(20, "nearest even") for k in range(10, 20)}), "float32")
-    other = read_sum(make_sum(narrow.compute), like=like)
+    other = read_sum(make_sum(narrow.compute), likes=[like])
     assert decode_tree(other.tree or ()) == order_tree(SEQUENTIAL) and (other.code == "not predicted" or other.others)
-    cut = read_sum(make_sum(compute_in(SEQUENTIAL, NodeRule(24, "truncated"))), like=like)
+    cut = read_sum(make_sum(compute_in(SEQUENTIAL, NodeRule(24, "truncated"))), likes=[like])
     assert cut.known and cut.rounding == "truncated"
 
 
@@ -302,11 +302,11 @@ def test_groups_that_one_step_takes_are_groups_without_negative_terms_too() -> N
 
 def test_a_guess_is_confirmed_and_a_wrong_one_is_not_taken() -> None:
     right = read_sum(make_positive(lanes(N, 4, make_folded)))
-    again = read_sum(make_positive(lanes(N, 4, make_folded)), like=right)
+    again = read_sum(make_positive(lanes(N, 4, make_folded)), likes=[right])
     assert again.tree == right.tree and (again.calls or 0) < (right.calls or 0)
     swapped = make_sequential([lanes(N, 4, make_folded), 32])  # as many but one
     for other in (lanes(N, 8, make_folded), make_pairwise(terms), swapped):
-        assert decode_tree(read_sum(make_positive(other), like=right).tree or ()) == order_tree(other)
+        assert decode_tree(read_sum(make_positive(other), likes=[right]).tree or ()) == order_tree(other)
 
 
 def test_a_sum_whose_result_has_fewer_bits_is_said_to_be_rounded_away() -> None:
