@@ -332,16 +332,6 @@ def measured() -> str:
     return table(["command", "figures", "when, where"], rows)
 
 
-#: What a course on framework validation asks: the question, the one command that answers it, and the bench that kept what it said.
-EXERCISES = (
-    ("Op coverage audit: the fifty commonest operations, CPU against GPU", "farm run configs/top50.yaml", "top50"),
-    ("ONNX round trip of ResNet-50: what is the maximum difference?", "farm run configs/roundtrip.yaml", "roundtrip"),
-    ("torch.compile: is a transformer's block right, and how much faster?", "farm run configs/speedup.yaml", "faster"),
-    ("Mixed precision: how far do the gradients of a step diverge?", "farm run configs/training_step.yaml", "training"),
-    ("Framework parity: one model, the same weights; identical?", "farm run configs/parity.yaml", "parity"),
-)
-
-
 def evaluator() -> str:
     from tasks.fuzz.table import SPECS
 
@@ -362,10 +352,18 @@ def generated() -> str:
     return table(["operators", "dtypes under test"], ([code(ops), code(names)] for names, ops in rows))
 
 
-def exercises() -> str:
-    kept = _benches()
-    rows = ([question, f"`{command}`", kept[bench]["text"]] for question, command, bench in EXERCISES if bench in kept)
-    return table(["exercise", "command", "what it found"], rows)
+def operators() -> str:
+    """Torch's operators by whether the farm calls them, from the file that docs/_operators.py writes."""
+    import csv
+
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in csv.DictReader((HERE / "operators.csv").open()):
+        found[row["status"], row["why"] or ("only inside of others" if row["inside"] and not row["called"] else "")].append(row["operator"])
+    rows = sorted(found.items(), key=lambda pair: (pair[0][0] != "covered", pair[0][0], -len(pair[1])))
+    return table(
+        ["status", "why", "operators", "of them"],
+        ([status, why or "–", len(names), code(sorted(names, key=lambda x: (x.startswith("_"), x))[:8])] for (status, why), names in rows),
+    )
 
 
 def kinds() -> str:
@@ -438,7 +436,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "deprecated": deprecated,
     "dtypes": dtypes,
     "evaluator": evaluator,
-    "exercises": exercises,
     "generated": generated,
     "judge": judge,
     "keys of a kernel": functools.partial(declared, "UserOp"),
@@ -451,6 +448,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "matrix units": matrix_units,
     "measured": measured,
     "needs": needs,
+    "operators": operators,
     "sources of matrix units": sources_of_units,
     "relations": relations,
     "screen": screen,

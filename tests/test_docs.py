@@ -54,6 +54,16 @@ RUN_AS = {
     "farm run configs/training.yaml": (
         "farm run configs/training.yaml --ops convolution --dtypes float32 --inline --results training"
     ),
+    "farm run configs/top50.yaml": "farm run configs/top50.yaml --ops softmax --samples 1 --backends torch-cpu --inline --results course",
+    "farm run configs/roundtrip.yaml": "farm run configs/roundtrip.yaml --backends ort-cpu --inline --results course",
+    "farm run configs/speedup.yaml": "farm run configs/speedup.yaml --ops softmax --backends torch-cpu --inline --results course",
+    "farm run configs/training_step.yaml": (
+        "farm run configs/training_step.yaml --ops bert_base.small --dtypes float32 --backends torch-cpu --inline --results course"
+    ),
+    "farm run configs/parity.yaml": "farm run configs/parity.yaml --backends torch-cpu,ort-cpu --inline --results course",
+    "farm report --case forward/critical:bert_encoder/float32/0": (
+        "farm report --case forward/critical:bert_encoder/float32/0 --results course"
+    ),
     "farm run --resume last": "farm run --resume last --inline",
     "farm run mine/farm.yaml": "farm run mine/farm.yaml --samples 1 --inline --results own",
     "farm run examples/leaderboard": "farm run examples/leaderboard --samples 1 --checks forward --no-ray --results board",
@@ -307,6 +317,22 @@ def test_links_and_paths_lead_somewhere() -> None:
             assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name}: {link}"
         for path in re.findall(r"`((?:farm|tasks|tests|configs|examples|docs)/[\w./-]*)`", text):
             assert "NAME" in path or (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+#: The exercises of the page on framework validation, in its order: the bench whose figures each answer has.
+EXERCISES = ("top50", "roundtrip", "faster", "training", "parity")
+
+
+def test_the_answers_of_the_exercises_are_measured() -> None:
+    """Every figure of an answer is one that its bench kept."""
+    kept = json.loads((ROOT / "docs" / "measured.json").read_text())
+    page = (ROOT / "docs" / "framework_validation.md").read_text()
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", page.partition("## The steps")[0], re.M)[1:]
+    assert len(rows) == len(EXERCISES)
+    for (question, answer), bench in zip(rows, EXERCISES):
+        figures = re.findall(r"(?<![\w-])\d[\d.]*(?:e-\d+)?(?!\w)", answer.replace("float32", "").replace("float16", ""))
+        missing = [x for x in figures if x not in re.findall(r"\d[\d.]*(?:e-\d+)?", kept[bench]["text"])]
+        assert figures and not missing, f"{question}: {missing} not in {kept[bench]['text']}"
 
 
 def test_every_bench_of_the_figures_says_where_they_come_from() -> None:
