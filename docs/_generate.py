@@ -358,11 +358,16 @@ def operators() -> str:
 
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for row in csv.DictReader((HERE / "operators.csv").open()):
-        found[row["status"], row["why"] or ("only inside of others" if row["inside"] and not row["called"] else "")].append(row["operator"])
+        found[
+            row["status"], row["why"] or ("only inside of others" if row["inside"] and not row["called"] else "")
+        ].append(row["operator"])
     rows = sorted(found.items(), key=lambda pair: (pair[0][0] != "covered", pair[0][0], -len(pair[1])))
     return table(
         ["status", "why", "operators", "of them"],
-        ([status, why or "–", len(names), code(sorted(names, key=lambda x: (x.startswith("_"), x))[:8])] for (status, why), names in rows),
+        (
+            [status, why or "–", len(names), code(sorted(names, key=lambda x: (x.startswith("_"), x))[:8])]
+            for (status, why), names in rows
+        ),
     )
 
 

@@ -81,7 +81,9 @@ def _copy(leaf: Any) -> Any:
     return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
-def record(calls: Iterator[tuple[str, Callable[[], Any]]]) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]]:
+def record(
+    calls: Iterator[tuple[str, Callable[[], Any]]],
+) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]]:
     """The overloads that were called, and those that ran only inside of another operator, each with an op of the catalog that did it."""
     direct: dict[tuple[str, str], str] = {}
     inside: dict[tuple[str, str], str] = {}
@@ -140,7 +142,9 @@ def explain(name: str, schema: Any) -> str:
         return "internal: called by other operators"
     if schema.overload_name.endswith("out") and torch.Tag.generated in _tags(name, schema):
         return GENERATED
-    if not has_kernel("CPU", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"):
+    if not has_kernel(
+        "CPU", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"
+    ):
         return "no kernel for dense tensors on a CPU"
     return ""
 
@@ -155,7 +159,9 @@ def rows() -> Iterator[dict[str, str]]:
     direct, inside = record(call_all())
     for name, schemas in sorted(list_overloads().items()):
         called = [s.overload_name for s in schemas if (name, s.overload_name) in direct]
-        within = [s.overload_name for s in schemas if (name, s.overload_name) in inside and s.overload_name not in called]
+        within = [
+            s.overload_name for s in schemas if (name, s.overload_name) in inside and s.overload_name not in called
+        ]
         left = {s.overload_name: explain(name, s) for s in schemas if s.overload_name not in called + within}
         meant = [x for x, why in left.items() if not why]
         status = COVERED if called and not meant and not within else IN_PART if called or within else NOT

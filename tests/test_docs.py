@@ -29,6 +29,8 @@ TEXTS = [
     *sorted((ROOT / "docs" / "decisions").glob("*.md")),
 ]
 
+HOW_TOS = [page for page in PAGES if page.read_text().startswith("# How to: ")]
+
 SMALL = "--ops log_softmax,softmax --dtypes float16,float32 --backends torch-cpu,ort-cpu --inline"
 CASE = "last:forward/torch:log_softmax/float16/4:torch-cpu"
 #: How the test runs a command whose whole would take minutes: the same command on fewer cells, without a cluster.
@@ -166,7 +168,8 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def commands() -> Iterator[tuple[Path, str]]:
-    for page in TEXTS:
+    """Every command of a page; those of the how-tos, which have files of their own, are walked in tests/test_howtos.py."""
+    for page in (page for page in TEXTS if page not in HOW_TOS):
         for block in blocks(page.read_text(), "console"):
             for line in block.splitlines():
                 assert line.startswith("$ "), f"{page.name}: {line}"
@@ -330,7 +333,9 @@ def test_the_answers_of_the_exercises_are_measured() -> None:
     rows = re.findall(r"^\| (.+) \| (.+) \|$", page.partition("## The steps")[0], re.M)[1:]
     assert len(rows) == len(EXERCISES)
     for (question, answer), bench in zip(rows, EXERCISES):
-        figures = re.findall(r"(?<![\w-])\d[\d.]*(?:e-\d+)?(?!\w)", answer.replace("float32", "").replace("float16", ""))
+        figures = re.findall(
+            r"(?<![\w-])\d[\d.]*(?:e-\d+)?(?!\w)", answer.replace("float32", "").replace("float16", "")
+        )
         missing = [x for x in figures if x not in re.findall(r"\d[\d.]*(?:e-\d+)?", kept[bench]["text"])]
         assert figures and not missing, f"{question}: {missing} not in {kept[bench]['text']}"
 

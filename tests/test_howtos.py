@@ -57,5 +57,7 @@ def test_a_how_to_works_as_it_is_written(page: Path, tmp_path: Path) -> None:
         )
         meant = CODE.search("#" + comment)
         said = done.stdout + done.stderr
-        assert done.returncode == int(meant[1] if meant else 0), f"$ {text}\nexit code {done.returncode}\n{said[-3000:]}"
+        assert done.returncode == int(meant[1] if meant else 0), (
+            f"$ {text}\nexit code {done.returncode}\n{said[-3000:]}"
+        )
         assert "Traceback" not in said, f"$ {text}\n{said[-3000:]}"

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from farm import lake
+from tests import bare_root
 from tests.conftest import ROOT
 
 EXAMPLE = ROOT / "examples" / "repository"
@@ -116,3 +117,26 @@ def test_the_container_copies_what_it_installs() -> None:
     optional: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert extras <= set(optional["optional-dependencies"])
     assert (ROOT / "constraints.txt").exists() and "-c constraints.txt" in lines
+
+
+def test_the_containers_instructions_are_read_and_known(tmp_path: Path) -> None:
+    """All of the Containerfile but what takes minutes: the commands themselves, which `python -m tests.bare_root` runs."""
+    taken = []
+
+    class Recorded(bare_root.Container):
+        def run(self, command: Any) -> int:
+            taken.append((self.workdir, command[-1]))
+            return 0
+
+    container = Recorded(tmp_path, ())
+    for name, rest in bare_root.read_instructions((ROOT / "Containerfile").read_text()):
+        bare_root.take(container, name, rest)
+    assert container.entry == ["farm"] and container.workdir == "/work"
+    assert container.variables["PATH"].startswith("/venv/bin:/usr/bin")
+    assert all(where == "/farm" and "/venv" in command for where, command in taken) and len(taken) == 3
+    assert (tmp_path / "farm" / "pyproject.toml").exists()
+
+
+def test_an_instruction_that_nobody_knows_ends_it(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="HEALTHCHECK"):
+        bare_root.take(bare_root.Container(tmp_path, ()), "HEALTHCHECK", "true")

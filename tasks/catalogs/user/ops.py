@@ -183,7 +183,7 @@ class UserOp:
         default=(),
         metadata=key(
             LIST,
-            "inputs to differentiate under `checks: [backward, double_backward]`; see [the two oracles](verdict.md#gradients). With a NumPy "
+            "inputs to differentiate under `checks: [backward, double_backward]`; see [the two oracles](gradients.md). With a NumPy "
             "reference or a script at most 1000 elements",
             names=Names("no input", input_names),
         ),
@@ -193,7 +193,7 @@ class UserOp:
         metadata=key(
             FLAG,
             "the gradient is computed from the rounded output (tanh′ = 1 − y²) and may lose what that has lost: see "
-            "[Gradients](verdict.md#gradients)",
+            "[Gradients](gradients.md)",
         ),
     )
     refuses: Sequence[Mapping[str, Any]] = field(
