@@ -23,6 +23,14 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return MARK.sub(lambda found: TABLES[found[1]](), markdown)
 
 
+def on_post_build(config: Any, **_: Any) -> None:
+    """mkdocs calls this when the site is written: its search is replaced by one that also works from disk (`docs/_search.js`)."""
+    folder = Path(config["site_dir"]) / "search"
+    index = (folder / "search_index.json").read_text()
+    (folder / "search_index.js").write_text(f"window.searchIndex = {index};\n")
+    (folder / "main.js").write_text((HERE / "_search.js").read_text())
+
+
 def table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     heads = list(heads)
     lines = [heads, ["---"] * len(heads), *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]

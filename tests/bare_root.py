@@ -40,7 +40,19 @@ class Container:
         given = (Path(path) for path in (*BASE, *self.also))
         binds = [word for path in given if path.exists() for word in ("--ro-bind", str(path), str(path))]
         words = [word for pair in self.variables.items() for word in ("--setenv", *pair)]
-        outside = ["bwrap", "--bind", str(self.root), "/", *binds, "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]
+        outside = [
+            "bwrap",
+            "--bind",
+            str(self.root),
+            "/",
+            *binds,
+            "--dev",
+            "/dev",
+            "--proc",
+            "/proc",
+            "--tmpfs",
+            "/tmp",
+        ]
         return subprocess.run([*outside, "--chdir", self.workdir, "--die-with-parent", *words, *command]).returncode
 
 

@@ -311,6 +311,39 @@ def test_the_site_builds(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "lake.html").read_text()
     assert all(name in text for name in lake.SCHEMA.names) and "table: " not in text
+    assert_search_needs_no_server(tmp_path / "search")
+
+
+def assert_search_needs_no_server(folder: Path) -> None:
+    """The search finds a page where there is neither a worker nor anything to fetch, as in a browser that reads from disk."""
+    import quickjs
+
+    scripts = [(folder / name).read_text() for name in ("lunr.js", "search_index.js", "main.js")]
+    context = quickjs.Context()
+    context.eval(DOCUMENT)
+    context.set("lunr_js", scripts[0])
+    context.set("index_js", scripts[1])
+    context.eval(scripts[2])
+    found = json.loads(context.eval("JSON.stringify(links)"))
+    assert "verdict_witnesses.html#bias" in found, found[:5]
+
+
+#: As much of a browser as the search asks for; a script that is added is run at once.
+DOCUMENT = """
+var base_url = ".", links = [], window = globalThis, location = {search: "?q=bias"};
+globalThis.URLSearchParams = function () { this.get = function () { return "bias"; }; };
+function element(name) {
+  return {name: name, children: [], getAttribute: function () { return null; }, addEventListener: function () {},
+    append: function () { this.children.push.apply(this.children, arguments); },
+    appendChild: function (child) { this.children.push(child); note(child); }};
+}
+function note(child) { if (child.href) links.push(child.href.slice(2)); }
+var fields = {"mkdocs-search-results": element("div"), "mkdocs-search-query": element("input")};
+var document = {createElement: element, getElementById: function (name) { return fields[name]; }, head: {appendChild: function (script) {
+  (0, eval)(script.src.indexOf("lunr") > 0 ? lunr_js : index_js);
+  script.onload();
+}}};
+"""
 
 
 def test_links_and_paths_lead_somewhere() -> None:
