@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 import sys
@@ -147,7 +148,6 @@ def answered() -> str:
 
 def layers() -> str:
     """The rooms of both packages, as the contracts of the imports have them."""
-    import itertools
     import tomllib
 
     contracts = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
@@ -235,7 +235,6 @@ def way() -> str:
 def judge() -> str:
     """The judge's steps as it runs them, in the words of their docstrings."""
     import inspect
-    import itertools
 
     from tasks import judging
 
@@ -360,6 +359,19 @@ def generated() -> str:
     return table(["operators", "dtypes under test"], ([code(ops), code(names)] for names, ops in rows))
 
 
+def configs() -> str:
+    """The shipped configs, each in the first sentence of its own first comment."""
+
+    def describe(path: Path) -> str:
+        lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text().splitlines())
+        words = " ".join(line.removeprefix("#").strip() for line in lines)
+        first = re.match(r".*?[.?](?= |$)", words)
+        return first[0].removesuffix(".") if first else words
+
+    files = sorted((HERE.parent / "configs").glob("*.yaml"))
+    return table(["config", "what it runs"], ((f"`configs/{file.name}`", describe(file)) for file in files))
+
+
 def operators() -> str:
     """Torch's operators by whether the farm calls them, from the file that docs/_operators.py writes."""
     import csv
@@ -442,6 +454,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "backends": backends,
     "checks": checks,
     "columns": columns,
+    "configs": configs,
     "trace": functools.partial(columns, "trace"),
     "passports": functools.partial(columns, "passports"),
     "codes of passports": passport_codes,
