@@ -6,12 +6,16 @@ RESULTS is a lake with a run or more. Writes report.png and site.png as Chromium
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import pty
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
@@ -52,27 +56,28 @@ def picture_page(page: str, file: Path) -> None:
     print(file)
 
 
-def show_in_terminal(command: Sequence[str]) -> str:
-    """What a command writes to a terminal, with its colours."""
+def show_in_terminal(command: Sequence[str], folder: Path) -> str:
+    """What a command in a folder writes to a terminal, with its colours."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+    variables = os.environ | {"COLUMNS": str(COLUMNS), "TERM": "xterm-256color"}
+    process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=variables, cwd=folder)
+    os.close(its)
     said = bytearray()
-
-    def read(descriptor: int) -> bytes:
-        some = os.read(descriptor, 4096)
-        said.extend(some)
-        return b""
-
-    kept = os.environ | {"COLUMNS": str(COLUMNS), "TERM": "xterm-256color"}
-    os.environ.update(kept)
-    pty.spawn([*command], read)
+    with contextlib.suppress(OSError):  # a terminal without a process reads as an error
+        while some := os.read(ours, 4096):
+            said.extend(some)
+    os.close(ours)
+    process.wait()
     return said.decode(errors="replace").replace("\r\n", "\n")
 
 
-def picture_terminal(command: Sequence[str], file: Path) -> None:
-    """The last lines of what a command writes, as a terminal shows them."""
-    lines = show_in_terminal([sys.executable, "-m", *command]).rstrip("\n").split("\n")[-LINES:]
+def picture_terminal(name: str, command: Sequence[str], file: Path, folder: Path) -> None:
+    """The last lines of what a command writes in a folder, as a terminal shows them below the command's name."""
+    lines = show_in_terminal(command, folder).rstrip("\n").split("\n")[-LINES:]
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True, color_system="truecolor")
     console.print(Text.from_ansi("\n".join(lines)))
-    file.write_text(console.export_svg(title=" ".join(command)))
+    file.write_text(console.export_svg(title=name))
     print(file)
 
 
@@ -83,9 +88,10 @@ def main(arguments: Sequence[str]) -> None:
     page = (last / "_report" / "report.html").resolve().as_uri()
     picture_page(page, folder / "report.png")
     with tempfile.TemporaryDirectory() as made:
-        subprocess.run([sys.executable, "-m", "farm", "site", made, "--results", str(results)], check=True)
+        subprocess.run([sys.executable, "-m", "farm", "site", made, str(results)], check=True)
         picture_page((Path(made) / "index.html").as_uri(), folder / "site.png")
-    picture_terminal(["farm", "report", "--results", str(results)], folder / "terminal.svg")
+    report = [sys.executable, "-m", "farm", "report", "--results", "."]
+    picture_terminal("farm report", report, folder / "terminal.svg", results)
 
 
 if __name__ == "__main__":
