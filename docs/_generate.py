@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 import sys
@@ -21,6 +22,14 @@ MARK = re.compile(r"<!-- table: (.+?) -->")
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """mkdocs calls this for every page."""
     return MARK.sub(lambda found: TABLES[found[1]](), markdown)
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """mkdocs calls this when the site is written: its search is replaced by one that also works from disk (`docs/_search.js`)."""
+    folder = Path(config["site_dir"]) / "search"
+    index = (folder / "search_index.json").read_text()
+    (folder / "search_index.js").write_text(f"window.searchIndex = {index};\n")
+    (folder / "main.js").write_text((HERE / "_search.js").read_text())
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -139,7 +148,6 @@ def answered() -> str:
 
 def layers() -> str:
     """The rooms of both packages, as the contracts of the imports have them."""
-    import itertools
     import tomllib
 
     contracts = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
@@ -227,7 +235,6 @@ def way() -> str:
 def judge() -> str:
     """The judge's steps as it runs them, in the words of their docstrings."""
     import inspect
-    import itertools
 
     from tasks import judging
 
@@ -332,16 +339,6 @@ def measured() -> str:
     return table(["command", "figures", "when, where"], rows)
 
 
-#: What a course on framework validation asks: the question, the one command that answers it, and the bench that kept what it said.
-EXERCISES = (
-    ("Op coverage audit: the fifty commonest operations, CPU against GPU", "farm run configs/top50.yaml", "top50"),
-    ("ONNX round trip of ResNet-50: what is the maximum difference?", "farm run configs/roundtrip.yaml", "roundtrip"),
-    ("torch.compile: is a transformer's block right, and how much faster?", "farm run configs/speedup.yaml", "faster"),
-    ("Mixed precision: how far do the gradients of a step diverge?", "farm run configs/training_step.yaml", "training"),
-    ("Framework parity: one model, the same weights; identical?", "farm run configs/parity.yaml", "parity"),
-)
-
-
 def evaluator() -> str:
     from tasks.fuzz.table import SPECS
 
@@ -362,10 +359,36 @@ def generated() -> str:
     return table(["operators", "dtypes under test"], ([code(ops), code(names)] for names, ops in rows))
 
 
-def exercises() -> str:
-    kept = _benches()
-    rows = ([question, f"`{command}`", kept[bench]["text"]] for question, command, bench in EXERCISES if bench in kept)
-    return table(["exercise", "command", "what it found"], rows)
+def configs() -> str:
+    """The shipped configs, each in the first sentence of its own first comment."""
+
+    def describe(path: Path) -> str:
+        lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text().splitlines())
+        words = " ".join(line.removeprefix("#").strip() for line in lines)
+        first = re.match(r".*?[.?](?= |$)", words)
+        return first[0].removesuffix(".") if first else words
+
+    files = sorted((HERE.parent / "configs").glob("*.yaml"))
+    return table(["config", "what it runs"], ((f"`configs/{file.name}`", describe(file)) for file in files))
+
+
+def operators() -> str:
+    """Torch's operators by whether the farm calls them, from the file that docs/_operators.py writes."""
+    import csv
+
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in csv.DictReader((HERE / "operators.csv").open()):
+        found[
+            row["status"], row["why"] or ("only inside of others" if row["inside"] and not row["called"] else "")
+        ].append(row["operator"])
+    rows = sorted(found.items(), key=lambda pair: (pair[0][0] != "covered", pair[0][0], -len(pair[1])))
+    return table(
+        ["status", "why", "operators", "of them"],
+        (
+            [status, why or "–", len(names), code(sorted(names, key=lambda x: (x.startswith("_"), x))[:8])]
+            for (status, why), names in rows
+        ),
+    )
 
 
 def kinds() -> str:
@@ -431,6 +454,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "backends": backends,
     "checks": checks,
     "columns": columns,
+    "configs": configs,
     "trace": functools.partial(columns, "trace"),
     "passports": functools.partial(columns, "passports"),
     "codes of passports": passport_codes,
@@ -438,7 +462,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "deprecated": deprecated,
     "dtypes": dtypes,
     "evaluator": evaluator,
-    "exercises": exercises,
     "generated": generated,
     "judge": judge,
     "keys of a kernel": functools.partial(declared, "UserOp"),
@@ -451,6 +474,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "matrix units": matrix_units,
     "measured": measured,
     "needs": needs,
+    "operators": operators,
     "sources of matrix units": sources_of_units,
     "relations": relations,
     "screen": screen,

@@ -29,6 +29,8 @@ TEXTS = [
     *sorted((ROOT / "docs" / "decisions").glob("*.md")),
 ]
 
+HOW_TOS = [page for page in PAGES if page.read_text().startswith("# How to: ")]
+
 SMALL = "--ops log_softmax,softmax --dtypes float16,float32 --backends torch-cpu,ort-cpu --inline"
 CASE = "last:forward/torch:log_softmax/float16/4:torch-cpu"
 #: How the test runs a command whose whole would take minutes: the same command on fewer cells, without a cluster.
@@ -53,6 +55,16 @@ RUN_AS = {
     ),
     "farm run configs/training.yaml": (
         "farm run configs/training.yaml --ops convolution --dtypes float32 --inline --results training"
+    ),
+    "farm run configs/top50.yaml": "farm run configs/top50.yaml --ops softmax --samples 1 --backends torch-cpu --inline --results course",
+    "farm run configs/roundtrip.yaml": "farm run configs/roundtrip.yaml --backends ort-cpu --inline --results course",
+    "farm run configs/speedup.yaml": "farm run configs/speedup.yaml --ops softmax --backends torch-cpu --inline --results course",
+    "farm run configs/training_step.yaml": (
+        "farm run configs/training_step.yaml --ops bert_base.small --dtypes float32 --backends torch-cpu --inline --results course"
+    ),
+    "farm run configs/parity.yaml": "farm run configs/parity.yaml --backends torch-cpu,ort-cpu --inline --results course",
+    "farm report --case forward/critical:bert_encoder/float32/0": (
+        "farm report --case forward/critical:bert_encoder/float32/0 --results course"
     ),
     "farm run --resume last": "farm run --resume last --inline",
     "farm run mine/farm.yaml": "farm run mine/farm.yaml --samples 1 --inline --results own",
@@ -111,6 +123,9 @@ NOT_RUN = {
     "farm fingerprint configs/versions.yaml": "ten environments; tests/farm/test_fingerprint.py names a config",
     "farm fingerprint --diff openvino-cpu@2024.6.0": "needs the run before it",
     "python -m tests.devices.products": "tests/tasks/test_matrix_units.py recomputes recorded rows",
+    "farm minimise last:forward/onnx:Split": "needs ncnn's crash; tests/farm/test_minimise.py has planted ones",
+    "farm minimise 13679457532755275413": "needs a run that has the seed; tests/farm/test_client.py has one",
+    "farm minimise --model": "needs a model; tests/farm/test_minimise.py has one",
     "farm gradcheck my.py": "needs a file; tests/farm/test_gradcheck.py has one",
     "farm gradcheck softmax": "needs a farm.yaml; tests/farm/test_gradcheck.py has one",
     "farm gradcheck --table": "needs a run with the check backward; tests/farm/test_gradcheck.py has one",
@@ -156,7 +171,8 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def commands() -> Iterator[tuple[Path, str]]:
-    for page in TEXTS:
+    """Every command of a page; those of the how-tos, which have files of their own, are walked in tests/test_howtos.py."""
+    for page in (page for page in TEXTS if page not in HOW_TOS):
         for block in blocks(page.read_text(), "console"):
             for line in block.splitlines():
                 assert line.startswith("$ "), f"{page.name}: {line}"
@@ -199,6 +215,18 @@ def test_every_command_runs(session: Session) -> None:
         if code != 0 and not (code == 1 and FINDS.match(line)) and not (code == 3 and UNPROVED.match(line))
     ]
     assert not bad, "\n".join(bad)
+
+
+def test_commands_stand_in_console_blocks() -> None:
+    """A command in a block of another kind is one that no test runs. (`$(…)` of a shell script is no prompt.)"""
+    others = [
+        f"{page.name}: {line}"
+        for page in TEXTS
+        for language, block in re.findall(r"```(\w*)\n(.*?)```", page.read_text(), re.S)
+        for line in block.splitlines()
+        if language != "console" and re.match(r"(\$ |farm [a-z]+ |python -m farm|podman |- run: farm )", line)
+    ]
+    assert not others
 
 
 def test_the_lists_of_commands_are_in_use() -> None:
@@ -298,6 +326,39 @@ def test_the_site_builds(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "lake.html").read_text()
     assert all(name in text for name in lake.SCHEMA.names) and "table: " not in text
+    assert_search_needs_no_server(tmp_path / "search")
+
+
+def assert_search_needs_no_server(folder: Path) -> None:
+    """The search finds a page where there is neither a worker nor anything to fetch, as in a browser that reads from disk."""
+    import quickjs
+
+    scripts = [(folder / name).read_text() for name in ("lunr.js", "search_index.js", "main.js")]
+    context = quickjs.Context()
+    context.eval(DOCUMENT)
+    context.set("lunr_js", scripts[0])
+    context.set("index_js", scripts[1])
+    context.eval(scripts[2])
+    found = json.loads(context.eval("JSON.stringify(links)"))
+    assert "verdict_witnesses.html#bias" in found, found[:5]
+
+
+#: As much of a browser as the search asks for; a script that is added is run at once.
+DOCUMENT = """
+var base_url = ".", links = [], window = globalThis, location = {search: "?q=bias"};
+globalThis.URLSearchParams = function () { this.get = function () { return "bias"; }; };
+function element(name) {
+  return {name: name, children: [], getAttribute: function () { return null; }, addEventListener: function () {},
+    append: function () { this.children.push.apply(this.children, arguments); },
+    appendChild: function (child) { this.children.push(child); note(child); }};
+}
+function note(child) { if (child.href) links.push(child.href.slice(2)); }
+var fields = {"mkdocs-search-results": element("div"), "mkdocs-search-query": element("input")};
+var document = {createElement: element, getElementById: function (name) { return fields[name]; }, head: {appendChild: function (script) {
+  (0, eval)(script.src.indexOf("lunr") > 0 ? lunr_js : index_js);
+  script.onload();
+}}};
+"""
 
 
 def test_links_and_paths_lead_somewhere() -> None:
@@ -307,6 +368,24 @@ def test_links_and_paths_lead_somewhere() -> None:
             assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name}: {link}"
         for path in re.findall(r"`((?:farm|tasks|tests|configs|examples|docs)/[\w./-]*)`", text):
             assert "NAME" in path or (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+#: The exercises of the page on framework validation, in its order: the bench whose figures each answer has.
+EXERCISES = ("top50", "roundtrip", "faster", "training", "parity")
+
+
+def test_the_answers_of_the_exercises_are_measured() -> None:
+    """Every figure of an answer is one that its bench kept."""
+    kept = json.loads((ROOT / "docs" / "measured.json").read_text())
+    page = (ROOT / "docs" / "framework_validation.md").read_text()
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", page.partition("## The steps")[0], re.M)[1:]
+    assert len(rows) == len(EXERCISES)
+    for (question, answer), bench in zip(rows, EXERCISES):
+        figures = re.findall(
+            r"(?<![\w-])\d[\d.]*(?:e-\d+)?(?!\w)", answer.replace("float32", "").replace("float16", "")
+        )
+        missing = [x for x in figures if x not in re.findall(r"\d[\d.]*(?:e-\d+)?", kept[bench]["text"])]
+        assert figures and not missing, f"{question}: {missing} not in {kept[bench]['text']}"
 
 
 def test_every_bench_of_the_figures_says_where_they_come_from() -> None:

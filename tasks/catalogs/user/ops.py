@@ -183,7 +183,7 @@ class UserOp:
         default=(),
         metadata=key(
             LIST,
-            "inputs to differentiate under `checks: [backward, double_backward]`; see [the two oracles](verdict.md#gradients). With a NumPy "
+            "inputs to differentiate under `checks: [backward, double_backward]`; see [the two oracles](gradients.md). With a NumPy "
             "reference or a script at most 1000 elements",
             names=Names("no input", input_names),
         ),
@@ -193,7 +193,7 @@ class UserOp:
         metadata=key(
             FLAG,
             "the gradient is computed from the rounded output (tanh′ = 1 − y²) and may lose what that has lost: see "
-            "[Gradients](verdict.md#gradients)",
+            "[Gradients](gradients.md)",
         ),
     )
     refuses: Sequence[Mapping[str, Any]] = field(
@@ -207,7 +207,7 @@ class UserOp:
         default="",
         metadata=key(
             FUNCTION,
-            "the gradient of a kernel of NumPy arrays, a function: see [Your own autograd](#your-own-autograd)",
+            "the gradient of a kernel of NumPy arrays, a function: see [Your own autograd](kernel_tests.md#your-own-autograd)",
             shown="the kernel's attribute `backward`",
         ),
     )
@@ -216,7 +216,7 @@ class UserOp:
         metadata=key(
             FUNCTION,
             "what it is timed against under `checks: [speedup]`: `eager`, `compiled`, `numpy`, or a function of your own or a library's "
-            "(`torch.nn.functional:softmax`): see [Speed](#speed)",
+            "(`torch.nn.functional:softmax`): see [Speed](kernel_speed.md)",
             shown="`eager` for a reference in torch, `numpy` for one in NumPy on a CPU",
         ),
     )
@@ -225,7 +225,7 @@ class UserOp:
         metadata=key(
             SIZE,
             "bytes that a call has to move to and from memory, of the dimensions and `itemsize`: `2*rows*width*itemsize`, for its share of the "
-            "[roofline](#speed)",
+            "[roofline](kernel_speed.md)",
             shown="all inputs and outputs, once each",
             yaml="bytes",
         ),
@@ -242,7 +242,7 @@ class UserOp:
         default=None,
         metadata=key(
             LIST,
-            "how its inputs may lie in memory: see [How inputs lie in memory](#how-inputs-lie-in-memory)",
+            "how its inputs may lie in memory: see [How inputs lie in memory](kernel_inputs.md#how-inputs-lie-in-memory)",
             shown="not said: all are tried, and it may refuse any but the contiguous one",
             names=Names("unknown layout", lambda op: NAMES),
         ),
@@ -260,7 +260,7 @@ class UserOp:
         default="",
         metadata=key(
             TEXT,
-            "the kernel is a session, and this the dimension whose size is the number of its steps: see [Sessions](#sessions)",
+            "the kernel is a session, and this the dimension whose size is the number of its steps: see [Sessions](sessions.md)",
             shown="none: it is a function",
         ),
     )

@@ -38,7 +38,7 @@ class InputKeys:
         default="",
         metadata=key(
             NAME,
-            "[what it is](#what-an-input-is)",
+            "[what it is](kernel_inputs.md#what-an-input-is)",
             shown="follows from dtype, bounds and name",
             names=Names("unknown kind of input", lambda op: KINDS),
             yaml="is",
@@ -54,7 +54,10 @@ class InputKeys:
         metadata=key(DATA, "its values, or an `.npy` file of them, repeated until the shape is full", shown="drawn"),
     )
     strides: Sequence[Any] | None = field(
-        default=None, metadata=key(STRIDES, "its one layout, in elements", shown="[in turn](#how-inputs-lie-in-memory)")
+        default=None,
+        metadata=key(
+            STRIDES, "its one layout, in elements", shown="[in turn](kernel_inputs.md#how-inputs-lie-in-memory)"
+        ),
     )
     offset: Any = field(default=None, metadata=key(SIZE, "with `strides`: where it begins", shown="0"))
 
