@@ -40,7 +40,7 @@ class Taken:
 
     #: What the runs themselves say: by wall clock, of their process's CPU time, between two events on a device. None where they do not.
     calls: Mapping[str, list[Timed]]
-    #: By the wall clock of this process, around a run, its way here and back included.
+    #: By the wall clock of this process, around a run, its way here and back included; of calls that are made together, of one on average.
     seen: Mapping[str, list[float]]
     #: The same from when a run is made ready: what is handed to a process beforehand it may also work on beforehand.
     whole: Mapping[str, list[float]]
@@ -89,9 +89,9 @@ def race(
                 found[name] = run()
                 end = clock()
                 if not uncounted(turn):
-                    kept.setdefault(name, []).append(replace(found[name], outputs=(), later=None))
-                    walls.setdefault(name, []).append(end - wall)
-                    wholes.setdefault(name, []).append(end - whole)
+                    kept.setdefault(name, []).append(replace(found[name], outputs=(), digests=()))
+                    walls.setdefault(name, []).append((end - wall) / found[name].calls)
+                    wholes.setdefault(name, []).append((end - whole) / found[name].calls)
             counted += not uncounted(turn)
             seen(turn, found)
             if counted >= MOST or (counted >= FEWEST and clock() - begin > budget_s):
