@@ -49,14 +49,14 @@ _LINE = 300
 #: The arms: the program, what it is timed against, and that once more; the same with empty caches.
 PROGRAM, BASELINE, NULL = ARMS = ("program", "baseline", "null")
 COLD = "cold "
-#: A doubt of a time: as much as all of a call may be hidden from the judge's clock.
+#: A doubt of a time: as much as all of a call may be hidden from the judge's clocks, and is counted in.
 UNSEEN = "unseen"
 
 Given = Callable[[list[Any]], Callable[[], Sequence[Any]]]
 #: Share of the time of the baseline's calls for which the kernel's processes may work.
 BUSY = 0.1
 #: Calls are timed together until they take so many seconds, which hides the noise of the way there and back, and at most so many.
-CHAINED_S, CHAINED = 2e-3, 32
+CHAINED_S, CHAINED = 4e-3, 64
 #: `Program.timed`.
 MakeCalls = Callable[[list[Any], Chain], TimedCalls]
 
@@ -402,22 +402,35 @@ def far_apart(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
 
 
 def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> None:
-    """Columns and flags of a race; of each clock none while the null arm's interval excludes 1."""
+    """Columns and flags of a race; of each clock none while the null arm's interval excludes 1. Of a call that is so short that more may be hidden
+    than it says it takes, the time and the speedup count that in: nobody is believed more than what the judge's clocks bear out."""
     program.flags = flags.join(program.flags, rounds=taken.rounds)
     wall, cpu = taken.seconds("wall"), taken.seconds("cpu") if program.on_cpu else {}
     seen, whole, spent = taken.seconds("seen"), taken.seconds("whole"), taken.seconds("spent")
-    added, most = add_hidden_time(wall, (seen, whole), PROGRAM)
-    add_hidden_time(wall, (seen, whole), COLD + PROGRAM)
-    if (
-        spent and cpu
-    ):  # what is hidden from a clock is work, which takes CPU time on a CPU, and that the system counts on a busy machine as well
-        most = min(most, add_hidden_time(cpu, (spent,), PROGRAM)[1])
-    hidden_s = most - added
+    told, told_cpu = taken.seconds("wall"), dict(cpu)
+    rest: dict[str, float] = {}  # seconds that may be hidden still, by the column that they would be missing in
+    most: dict[str, float] = {}
     clocks = {"speedup": (wall, ""), "speedup_cpu": (cpu, ""), "cold_speedup": (wall, COLD)}
     for name, (times, which) in clocks.items():
-        if which + PROGRAM not in times:
+        arm = which + PROGRAM
+        if arm not in times:
             continue
-        null, found = (paired.ratio(times[which + BASELINE], times[which + arm]) for arm in (NULL, PROGRAM))
+        # What is hidden from a clock is work, and on a CPU takes CPU time, which the system counts as well where the machine is busy.
+        worked, work = find_hidden_time(told_cpu, (spent,), arm) if told_cpu and spent else (0.0, math.inf)
+        surely, most[arm] = (0.0, work) if times is cpu else find_hidden_time(told, (seen, whole), arm)
+        most[arm] = min(most[arm], work)
+        surely = min(max(surely, worked), most[arm])
+        rest[name] = most[arm] - surely
+        times[arm] = [x + surely for x in times[arm]]
+    short = {name for name, more in rest.items() if more > float(np.median(clocks[name][0][clocks[name][1] + PROGRAM]))}
+    for name in rest:
+        times, which = clocks[name]
+        its = times[which + BASELINE]
+        null, found = (paired.ratio(its, times[which + arm]) for arm in (NULL, PROGRAM))
+        if name in short:
+            times[which + PROGRAM] = [x + rest[name] for x in times[which + PROGRAM]]
+            least = paired.ratio(its, times[which + PROGRAM])
+            found = None if found is None or least is None else paired.Ratio(least.value, least.low, found.high)
         program.flags = flags.join(program.flags, **{f"{name}_null": null})
         if null is not None and found is not None and not null.certain:
             program.columns |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
@@ -427,46 +440,46 @@ def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> None:
     if device := taken.seconds("device"):
         program.columns["device_ms"] = float(np.median(device[PROGRAM])) * 1e3
 
-    told = taken.seconds("wall")
+    bound = most[PROGRAM] if cpu and spent else math.inf
     doubt = [
         code
-        for code, inner, outer in (("clock", told, seen), ("stream", taken.seconds("device"), told))
-        if _hides_work(inner, outer, _noise(inner, outer))
+        for code, inner, outer, more in (
+            ("clock", told, seen, bound),
+            ("stream", taken.seconds("device"), told, math.inf),
+            # Both clocks are the judge's, and what a call takes by it holds the way there and back: that noise is in both.
+            ("early", seen, whole, bound),
+        )
+        if _hides_work(inner, outer, 0.0 if code == "early" else _noise(inner, outer), more)
     ]
-    # Both clocks are the judge's, and what a call takes by it holds the way there and back: that noise is in both.
-    doubt += ["early"] * _hides_work(seen, whole) + ["busy"] * busy
-    if not doubt and PROGRAM in wall and hidden_s > float(np.median(wall[PROGRAM])):
+    doubt += ["busy"] * busy
+    if not doubt and "speedup" in short:
         doubt.append(UNSEEN)
     program.columns["time_doubt"] = ",".join(doubt)
     if {"clock", "early", "busy"} & set(doubt):
         program.columns |= dict.fromkeys((f"{name}{end}" for name in clocks for end in ("", "_low", "_high")), None)
 
 
-def add_hidden_time(
-    told: dict[str, list[float]], clocks: Sequence[Mapping[str, list[float]]], arm: str
+def find_hidden_time(
+    told: Mapping[str, list[float]], clocks: Sequence[Mapping[str, list[float]]], arm: str
 ) -> tuple[float, float]:
-    """Add to what the calls of an arm of the program's are told to take what some clock of the judge's surely saw beyond that, and beyond what it saw so of
-    the baseline's: the program's own process says what its calls take, and is believed by no more than nobody can see. Returns how much
-    was added, and how much may have been hidden at most, in seconds."""
+    """Between which two numbers of seconds, not below 0, lies what the calls of an arm of the program's take beyond what they are told to: what some clock
+    of the judge's saw beyond that, and beyond what it saw so of the baseline's. The program's own process says what its calls take, and
+    is believed by no more than nobody can see."""
     its, surely, most = arm.replace(PROGRAM, BASELINE), 0.0, 0.0
     for clock in clocks:
-        if not {arm, its} <= told.keys() & clock.keys():
-            continue
-        apart = [np.subtract(clock[name], told[name]).tolist() for name in (arm, its)]
-        low, high = paired.difference(*apart)
-        surely, most = max(surely, low), max(most, high)
-    if surely > 0:
-        told[arm] = [x + surely for x in told[arm]]
+        if {arm, its} <= told.keys() & clock.keys():
+            low, high = paired.difference(*(np.subtract(clock[name], told[name]).tolist() for name in (arm, its)))
+            surely, most = max(surely, low), max(most, high)
     return surely, most
 
 
-def _hides_work(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]], noise: float = 0.0) -> bool:
+def _hides_work(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]], noise: float, most: float) -> bool:
     """Whether the program takes longer than its baseline outside of what a clock sees, by most of what it gains there, and by more than
-    ``noise``, in seconds: by which the baseline differs from itself."""
+    ``noise``, by which the baseline differs from itself; most: that may be hidden by all that is known. In seconds."""
     if PROGRAM not in inner or PROGRAM not in outer:
         return False
     hidden = {arm: np.subtract(outer[arm], inner[arm]) for arm in (PROGRAM, BASELINE)}
-    more = float(np.median(hidden[PROGRAM]) - np.median(hidden[BASELINE]))
+    more = min(float(np.median(hidden[PROGRAM]) - np.median(hidden[BASELINE])), most)
     apart = paired.ratio([max(x, 1e-9) for x in hidden[PROGRAM]], [max(x, 1e-9) for x in hidden[BASELINE]])
     told, gained = (float(np.median(inner[arm])) for arm in (PROGRAM, BASELINE))
     return bool(apart is not None and apart.low > 1 and more > max(told, (gained - told) / 2, noise))
