@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,11 @@ from typing import Any
 import numpy as np
 
 from tasks.model import is_inexact
+
+
+@functools.cache
+def _is_inexact(dtype: np.dtype) -> bool:
+    return is_inexact(dtype.name)
 
 
 def digest_outputs(outputs: Sequence[Any], before: str) -> str:
@@ -47,7 +53,7 @@ def _turn(arrays: Sequence[Any], part: float, moved: bool) -> list[Any]:
         flat, made = array.reshape(-1), np.empty(array.shape, array.dtype)
         turned, by = made.reshape(-1), int(part * array.size) if moved else 0
         first, rest = flat[: array.size - by], flat[array.size - by :]
-        if is_inexact(array.dtype.name):
+        if _is_inexact(array.dtype):
             factor = array.dtype.type(0.5 + 0.5 * part)
             np.multiply(first, factor, out=turned[by:])
             np.multiply(rest, factor, out=turned[:by])

@@ -116,16 +116,16 @@ def ratio(slow: Sequence[float], fast: Sequence[float]) -> Ratio | None:
     return Ratio(median, *_find_ends(found))
 
 
-def difference(more: Sequence[float], less: Sequence[float]) -> tuple[float, float]:
+def difference(more: Sequence[float], less: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Between which two numbers lies the median of the differences, round by round: the interval of `ratio`."""
-    return _find_ends(sorted(float(a - b) for a, b in zip(more, less)))
+    return _find_ends(sorted(float(a - b) for a, b in zip(more, less)), confidence)
 
 
-def _find_ends(found: Sequence[float]) -> tuple[float, float]:
+def _find_ends(found: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
     """The interval of the median of sorted numbers."""
     n, tail, rank = len(found), 0.0, 0
-    while (tail := tail + math.comb(n, rank) * 0.5**n) <= (1 - CONFIDENCE) / 2:
+    while (tail := tail + math.comb(n, rank) * 0.5**n) <= (1 - confidence) / 2:
         rank += 1
     if not rank:
-        raise ValueError(f"{n} rounds are too few for an interval of confidence {CONFIDENCE}")
+        raise ValueError(f"{n} rounds are too few for an interval of confidence {confidence}")
     return found[rank - 1], found[n - rank]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -212,9 +211,10 @@ class Form:
     race_s: float = RACE_S
 
     def with_arrays(self, arrays: list[Any]) -> Form:
-        """The same with other arrays. A program is given some at each call, for which `dataclasses.replace` takes longer than many kernels."""
-        other = copy.copy(self)
-        object.__setattr__(other, "arrays", arrays)
+        """The same with other arrays. A program is given some at each call, for which `dataclasses.replace` takes longer than many kernels, and
+        `copy.copy` as long as some."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), arrays=arrays)
         return other
 
     def steps(self) -> list[list[Any]]:

@@ -87,7 +87,7 @@ def test_a_call_takes_no_less_than_the_judges_clock_surely_saw() -> None:
 
 def columns(program: float, baseline: float, told: float, way: float = 100e-6, spent: bool = True) -> dict[str, Any]:
     """Columns of a race of calls that take so many seconds and of which the program's process tells another number; the way there and back takes
-    ``way``, or up to twice as long, of which a tenth is CPU time."""
+    ``way``, or up to twice as long, of which a hundredth is CPU time."""
     noise, rounds = np.random.default_rng(3), 41
     calls: dict[str, list[Timed]] = {}
     seen: dict[str, list[float]] = {}
@@ -96,7 +96,7 @@ def columns(program: float, baseline: float, told: float, way: float = 100e-6, s
         ways = way * (1 + noise.random(rounds))
         jitter = real * 0.1 * noise.random(rounds)
         calls[arm] = [
-            Timed((), said + x, said + x, spent_s=real + x + 0.1 * w if spent else None) for x, w in zip(jitter, ways)
+            Timed((), said + x, said + x, spent_s=real + x + 0.01 * w if spent else None) for x, w in zip(jitter, ways)
         ]
         seen[arm] = list(real + jitter + ways)
     race = Race(list, given=eager, arrays=[X])
@@ -114,7 +114,7 @@ def test_no_call_is_believed_more_than_the_clocks_of_the_judge_bear_out() -> Non
 
 
 def test_on_a_busy_machine_the_system_s_count_of_cpu_time_bears_a_time_out() -> None:
-    busy = {"program": 50e-6, "baseline": 100e-6, "told": 50e-6, "way": 5e-4}
+    busy = {"program": 50e-6, "baseline": 100e-6, "told": 50e-6, "way": 2e-3}
     assert columns(**busy)["time_doubt"] == ""
     without = columns(**busy, spent=False)
     assert without["time_doubt"] == "unseen" and without["speedup"] < 1.5

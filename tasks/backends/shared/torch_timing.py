@@ -106,6 +106,8 @@ def _read(leaves: Sequence[Any]) -> list[np.ndarray]:
 def _copy(x: np.ndarray) -> np.ndarray:
     """A copy that is made from the end: what writes the array at the same time mostly begins at its beginning. It takes as long whatever
     the order of the axes in memory."""
+    if x.flags.c_contiguous:
+        return np.array(x.reshape(-1)[::-1])[::-1].reshape(x.shape)
     axes = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
     dense = x.transpose(axes)
     if not dense.flags.c_contiguous:
