@@ -110,7 +110,7 @@ def test_no_call_is_believed_more_than_the_clocks_of_the_judge_bear_out() -> Non
     assert liar["speedup"] < 1.1 * honest["speedup"], "what it hides is added"
     short, lies = columns(2e-6, 4e-6, 2e-6), columns(2e-6, 4e-6, 0.02e-6)
     assert short["time_doubt"] == "" and short["speedup_low"] < 2 < short["speedup_high"]
-    assert lies["time_doubt"] == "unseen" and lies["speedup"] < 2, "what it may hide is counted in"
+    assert lies["speedup"] < 1.5 * short["speedup"], "it gains what nobody can see"
 
 
 def test_on_a_busy_machine_the_system_s_count_of_cpu_time_bears_a_time_out() -> None:
