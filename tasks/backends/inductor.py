@@ -219,7 +219,12 @@ class Inductor(TorchEager):
 
         session, settings = super().open_session(form), self._settings(form)
         torch._dynamo.reset()
-        session.compile = lambda function: torch.compile(function, backend=self.compiler, options=settings or None)  # type: ignore[attr-defined]
+
+        def compile_(function: Callable[..., Any]) -> Callable[..., Any]:
+            compiled = torch.compile(function, backend=self.compiler, options=settings or None)
+            return lambda *args: without_halves(lambda: compiled(*args))  # which is compiled at its first call
+
+        session.compile = compile_  # type: ignore[attr-defined]
         return session
 
     def build(self, form: Form) -> Program:

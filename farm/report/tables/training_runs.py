@@ -23,10 +23,8 @@ def phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFrame:
     found = trace.merge(
         rows[["run_id", "case_id", *KEY, "limit", "culprit", "kind"]], on=["run_id", "case_id", "backend"]
     )
-    named = found["name"].str.extract(r"^step (?P<number>\d+)(?:, rank (?P<rank>\d+))?: (?P<phase>.+)$")
-    found = found.assign(
-        number=named["number"].astype("Int64"), phase=named["phase"], rank=named["rank"].fillna("")
-    ).dropna(subset=["number"])
+    found = found.dropna(subset=["number"])
+    found = found.assign(rank=found["rank"].astype("Int64").astype("string").fillna(""))
     lines = []
     for key, group in found.groupby([*KEY, "rank", "phase"], sort=False):
         group = group.sort_values("number")
