@@ -44,6 +44,7 @@ BUILT_IN = {
     "sequence": "tasks.backends.training_ranks:SequenceParallel",
     "pipeline": "tasks.backends.training_ranks:Pipeline",
     "expert": "tasks.backends.training_ranks:Expert",
+    "launched": "tasks.backends.training_launched:Launched",
     "rccl": "tasks.backends.collectives:Rccl",
     "engine": "tasks.backends.engines:OwnEngine",
     "genai": "tasks.backends.engines:OnnxRuntimeGenAi",

@@ -220,11 +220,10 @@ class Inductor(TorchEager):
         session, settings = super().open_session(form), self._settings(form)
         torch._dynamo.reset()
 
-        def compile_(function: Callable[..., Any]) -> Callable[..., Any]:
-            compiled = torch.compile(function, backend=self.compiler, options=settings or None)
-            return lambda *args: without_halves(lambda: compiled(*args))  # which is compiled at its first call
-
-        session.compile = compile_  # type: ignore[attr-defined]
+        session.compile = lambda function: torch.compile(function, backend=self.compiler, options=settings or None)  # type: ignore[attr-defined]
+        step = session.step
+        # Compiled at the first step, the backward pass in the backward pass; a step that is given its state can be taken again.
+        session.step = lambda args, own: without_halves(lambda: step(args, own))  # type: ignore[method-assign]
         return session
 
     def build(self, form: Form) -> Program:

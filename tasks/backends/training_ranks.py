@@ -12,6 +12,9 @@ from tasks.backends.collectives import Collectives, Group
 from tasks.model import Form, Program, Unsupported, flags
 from tasks.training import spreading
 
+#: What makes a rank's loop.
+OPENS = f"{spreading.__name__}:{spreading.open_loop.__name__}"
+
 
 class TrainingRanks(Collectives):
     """``ranks``: 2 unless an option says otherwise. A gang as the collectives are: each rank on a device of its own, those of gloo share the
@@ -25,7 +28,7 @@ class TrainingRanks(Collectives):
     plant = ""
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
-        super().__init__(name, device, {"ranks": 2} | options)
+        super().__init__(name, device, ({"ranks": 2} if "ranks" in (self.takes or ()) else {}) | options)
         self.library = "gloo" if device == "cpu" else "nccl"
 
     def close_ranks(self) -> None:
@@ -45,20 +48,18 @@ class TrainingRanks(Collectives):
         precision = "" if form.dtype == "float32" else form.dtype
         loop = [self.way, network, given["recipe"], precision, "cpu" if self.device == "cpu" else "cuda"]
         said = flags.join("", ranks=self.ranks)
-        session = lambda: RankSession(self._ready(self.ranks), loop, names, self.plant)  # noqa: E731
+        session = lambda: RankSession(self._ready(self.ranks), loop, names, self.plant, OPENS)  # noqa: E731
         return Program(lambda: [], self.device, flags=said, session=session)
 
 
 class RankSession:
     """A `tasks.model.Session` whose outputs are those of the first rank, then of the next ones."""
 
-    def __init__(self, group: Group, loop: Sequence[Any], names: Mapping[int, str], plant: str) -> None:
-        self._group, self._loop, self._names, self._plant = group, list(loop), names, plant
+    def __init__(self, group: Group, loop: Sequence[Any], names: Mapping[int, str], plant: str, opens: str) -> None:
+        self._group, self._loop, self._names, self._plant, self._opens = group, list(loop), names, plant, opens
 
     def start(self) -> None:
-        self._group.ask(
-            {"open": "tasks.training.spreading:open_loop", "arguments": self._loop, "plant": self._plant}, {}
-        )
+        self._group.ask({"open": self._opens, "arguments": self._loop, "plant": self._plant}, {})
 
     def step(self, inputs: Sequence[Any] | None = None) -> Sequence[Any]:
         if inputs is None:

@@ -124,7 +124,9 @@ class Train(Scenario):
         culprit = taps[0].metrics.detail if kind == KIND_FORWARD else one.metrics.detail
         owner = seen[first].owners(culprit) if seen[first].owners else None
         rank = seen[first].rank if sound else owner
-        if phase == LOSS and rank is None:  # which is of all ranks together: their own gradients say whose batches are off
+        if (
+            phase == LOSS and rank is None
+        ):  # which is of all ranks together: their own gradients say whose batches are off
             shares = [k for k in step if seen[k].phase == SHARES]
             wrong = [seen[k].rank for k in shares if k in off]
             rank = wrong[0] if 0 < len(wrong) < len(shares) else None

@@ -148,10 +148,16 @@ class Exact:
         import torch
 
         parameters = self._parameters()
+        held = [*zip(self.places.parameters, parameters, weights), *zip(self.places.buffers, self._buffers(), buffers)]
         with torch.no_grad():
-            for held, values in ((parameters, weights), (self._buffers(), buffers)):
-                for x, value in zip(held, values):
+            for name, x, value in held:
+                try:
                     x.copy_(torch.from_numpy(np.ascontiguousarray(value)))
+                except RuntimeError as error:
+                    said = str(error).partition("\n")[0]
+                    raise ValueError(
+                        f"the state of {name} cannot be set ({said}): make it an ordinary parameter or buffer"
+                    ) from None
         return parameters
 
     def _tensor(self, x: np.ndarray, draw: int | None, places: Any) -> Any:

@@ -28,7 +28,7 @@ class StepLayout:
         try:
             found = json.loads(bytes(np.asarray(array, np.uint8)))
             return cls(found["counts"], tuple(found["taps"]), found["owners"])
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"no layout of a training step: {error!r}") from None
 
     @property

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest import mock
 
 import torch
 
@@ -97,35 +99,35 @@ class FoundOnRanks:
 
 
 def judge_ranks(cases: Sequence[RanksCase], cache: Path) -> Iterator[FoundOnRanks]:
-    """Each case in turn; the ranks of one way serve all its cases that stand together."""
+    """Each case in turn; the ranks of one way serve all its cases."""
     torch.set_num_threads(1)
-    fault = cache / "fault"
-    os.environ["PLANTED_TRAINING"] = str(fault)
-    opened: TrainingRanks | None = None
-    for case in sorted(cases, key=lambda x: (x.way, x.ranks)):
-        if opened is None or (opened.way, opened.ranks) != (case.way, case.ranks):
-            if opened is not None:
-                opened.close_ranks()
-            backend = BackendSpec.parse(f"{case.way}-cpu").create().but(ranks=case.ranks)
+    told = cache / f"fault-{os.getpid()}"
+    path = os.pathsep.join(filter(None, [str(PLUGIN), os.environ.get("PYTHONPATH")]))
+    with mock.patch.dict(os.environ, {"PLANTED_TRAINING": str(told), "PYTHONPATH": path}):
+        for (way, ranks), some in itertools.groupby(sorted(cases, key=_key), _key):
+            backend = BackendSpec.parse(f"{way}-cpu").create().but(ranks=ranks, plant="planted_training:plant")
             assert isinstance(backend, TrainingRanks)
-            opened = backend
-            opened.plant = "planted_training:plant"
-        fault.write_text(case.fault)
-        group = Group(f"training:{case.network}", case.variant, "float32", 1, 0, "train")
-        sample = prepare(group, cache)[1].samples[0]
-        form = sample.form("torch")
-        steps = PLANTED if case.fault else HONEST
-        yield FoundOnRanks(case, judge_form(sample, opened, replace(form, arrays=[x[:steps] for x in form.arrays]))[0])
-    if opened is not None:
-        opened.close_ranks()
+            try:
+                for case in some:
+                    told.write_text(case.fault)
+                    yield FoundOnRanks(case, _judge(case, backend, cache))
+            finally:
+                backend.close_ranks()
+
+
+def _key(case: RanksCase) -> tuple[str, int]:
+    return case.way, case.ranks
+
+
+def _judge(case: RanksCase, backend: TrainingRanks, cache: Path) -> Judgement:
+    group = Group(f"training:{case.network}", case.variant, "float32", 1, 0, "train")
+    form = (sample := prepare(group, cache)[1].samples[0]).form("torch")
+    steps = PLANTED if case.fault else HONEST
+    return judge_form(sample, backend, replace(form, arrays=[x[:steps] for x in form.arrays]))[0]
 
 
 def training_ranks(folder: Path, size: Size) -> Result:
     """Faults found and named, runs without a fault blamed; the words of those that are not as they should be."""
-    import sys
-
-    sys.path.insert(0, str(PLUGIN))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PLUGIN), os.environ.get("PYTHONPATH")]))
     found = list(judge_ranks([x for x in CASES if x.way in size["ways"]], folder))
     faults, honest = ([x for x in found if bool(x.case.fault) is planted] for planted in (True, False))
     caught, named, blamed = sum(x.caught for x in faults), sum(x.named for x in faults), sum(x.caught for x in honest)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
 from farm.lake.traces import read_trace
@@ -27,8 +29,13 @@ def phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFrame:
     found = found.assign(rank=found["rank"].astype("Int64").astype("string").fillna(""))
     lines = []
     for key, group in found.groupby([*KEY, "rank", "phase"], sort=False):
-        group = group.sort_values("number")
-        steps = tuple(zip(group["number"], group["error_units"], group["status"]))
+        # Modules may have been looked into in several runs of neighbours: the furthest of a step speaks for it.
+        furthest = (
+            group.sort_values("error_units", ascending=False, kind="stable")
+            .drop_duplicates("number")
+            .sort_values("number")
+        )
+        steps = tuple(zip(furthest["number"], furthest["error_units"], furthest["status"]))
         off = bool((group["status"] != Status.PASS.value).any())
         place = group["culprit"].iloc[0] if off and (key[-1] == group["kind"].iloc[0] or key[-1] == TAPS) else ""
         line = dict(zip([*KEY, "rank", "phase"], key)) | {
@@ -44,9 +51,17 @@ def phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFrame:
 
 
 def _show_steps(line: Line) -> Cell:
-    """The floors of all steps, each coloured by its status."""
-    parts = tuple((f"{units:.2g}", str(status)) for _, units, status in line["steps"])
-    return Cell(" ".join(text for text, _ in parts), parts=parts)
+    """The floors of all steps: on a page as a row of a heat map, with the first step that is off marked where the fault's place is."""
+    steps = line["steps"]
+    parts = tuple((f"{units:.2g}", str(status)) for _, units, status in steps)
+    off = next((k for k, (_, _, status) in enumerate(steps) if status != Status.PASS.value), -1)
+    return Cell(
+        " ".join(text for text, _ in parts),
+        parts=parts,
+        heat=tuple((math.inf if units is None else float(units), f"step {number}") for number, units, _ in steps),
+        bound=float(line["limit"]),
+        marked=off if line["place"] else -1,
+    )
 
 
 @view(64)
@@ -64,11 +79,12 @@ def training_runs(report: Report) -> View | None:
     numbers = ", ".join(str(number) for number, _, _ in found["steps"].iloc[0])
     return View(
         "training_runs",
-        "Training runs: floors of each phase, step by step",
+        "May this run train? Floors of each phase, step by step",
         found,
         ("op", "backend", "dtype", "rank", "phase", Column(f"steps {numbers}", _show_steps), "worst", "limit", "place"),
         unit="phases",
         counted=True,
+        open=True,
         notes=(
             "A floor is what rounding alone does to a phase: three draws in float64 in which all that is rounded moves. Each step begins "
             "with the reference's state. The first phase that is off is where the fault is; taps, the outputs of modules, only locate it.",

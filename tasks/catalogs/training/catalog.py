@@ -107,16 +107,16 @@ def precision_of(group: Group) -> str:
 
 
 def _sample(group: Group, index: int) -> Sample:
+    # A run whose only case is a training of one's own that is broken must not end as if it were right.
+    columns = {"licence": YOUR_OWN} if group.op_name in own.list_trainings() else {}
     try:
         network = network_of(group)
         exact = Exact(network, recipe_of(group, network), precision_of(group))
         made = build_sample(index, exact.recipe, follow(exact, group.seed + 1000 * index))
+        columns |= {"note": network.note} if network.note else {}
     except Exception as error:
         made = Sample(index, failure=Failure.of(error, "reference"))
-    # A run whose only case is a training of one's own that is broken must not end as if it were right.
-    return (
-        replace(made, columns=made.columns | {"licence": YOUR_OWN}) if group.op_name in own.list_trainings() else made
-    )
+    return replace(made, columns=made.columns | columns)
 
 
 def build_sample(index: int, recipe: Recipe, followed: Trajectory) -> Sample:

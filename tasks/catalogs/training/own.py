@@ -56,7 +56,9 @@ class OwnTraining:
             _turn_dropout_off(made)
             return made
 
-        network = Network(build, lambda rng: next(batches), compute, recipe)
+        off = ", ".join(_turn_dropout_off(module))
+        note = f"dropout is turned off, as each device would draw another mask: {off}" if off else ""
+        network = Network(build, lambda rng: next(batches), compute, recipe, note=note)
         self._check_steady(build(), compute, first)
         return network
 
@@ -115,11 +117,14 @@ class OwnTraining:
             )
 
 
-def _turn_dropout_off(module: Any) -> None:
-    """A drawn mask would be another on each device."""
-    for part in module.modules():
-        if type(part).__name__.endswith(("Dropout", "Dropout1d", "Dropout2d", "Dropout3d")) and hasattr(part, "p"):
-            part.p = 0.0
+def _turn_dropout_off(module: Any) -> list[str]:
+    """The names of the modules that drop out, which do so no more: a drawn mask would be another on each device."""
+    from torch.nn.modules.dropout import _DropoutNd
+
+    found = [name for name, part in module.named_modules() if isinstance(part, _DropoutNd) and part.p]
+    for name in found:
+        module.get_submodule(name).p = 0.0
+    return found
 
 
 def _loss_of(loss: Callable[..., Any] | None, source: str) -> Callable[..., Any]:
