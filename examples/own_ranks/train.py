@@ -14,15 +14,15 @@ def data():
 
 
 def make():
-    """What the farm's config names: (module, data, optimiser, loss)."""
+    """What the farm's config names: (module, data, optimiser, loss), and how many batches are a step: of 2 ranks each takes half."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 5))
-    return module, data(), torch.optim.AdamW(module.parameters(), lr=1e-3), cross_entropy
+    return module, data(), torch.optim.AdamW(module.parameters(), lr=1e-3), cross_entropy, {"accumulate": 4}
 
 
 def main():
     dist.init_process_group("gloo")
-    module, batches, _, loss = make()
+    module, batches, _, loss, _ = make()
     model = DistributedDataParallel(module)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
@@ -32,11 +32,12 @@ def main():
     if serve(model, optimiser, lambda model, x, y: loss(model(x), y)):
         return
 
-    for _, (x, y) in zip(range(100), batches):
-        rows = slice(dist.get_rank(), None, dist.get_world_size())
-        optimiser.zero_grad()
-        loss(model(x[rows]), y[rows]).backward()
-        optimiser.step()
+    for number, (x, y) in zip(range(400), batches):
+        if number % dist.get_world_size() == dist.get_rank():
+            loss(model(x), y).backward()
+        if number % 4 == 3:
+            optimiser.step()
+            optimiser.zero_grad()
 
 
 if __name__ == "__main__":

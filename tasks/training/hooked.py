@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tasks.training.networks.base import Network
-from tasks.training.parallel import ParallelLoop, count_ranks, own_rank
+from tasks.training.parallel import ParallelLoop
 from tasks.training.recipe import Recipe
 from tasks.training.state import Places
 
@@ -15,8 +16,9 @@ Compute = Callable[..., Any]
 
 
 class HookedLoop(ParallelLoop):
-    """Steps of a module and an optimiser that are there. Each rank has some rows of a batch; ranks whose losses are means over as many rows
-    together have that of the whole."""
+    """Steps of a module and an optimiser that are there, within a process group. Each rank has its part of the micro-batches."""
+
+    reduces = True
 
     def __init__(self, module: Any, optimiser: Any, compute: Compute, recipe: Recipe, precision: str) -> None:
         super().__init__(Network(lambda: module, lambda rng: [], compute, recipe), recipe, precision)
@@ -30,22 +32,25 @@ class HookedLoop(ParallelLoop):
         buffers = {name: tuple(b.shape) for name, b in self.module.named_buffers() if b.is_floating_point()}
         self.places, self.named = Places(shapes, buffers), named
         self.optimiser, self._loss = self._optimiser, self.network.loss
+        self.before: dict[str, Any] = {}
+        for name, p in named.items():
+            p.register_hook(functools.partial(self._keep, name))
 
-    def step(self, args: Sequence[Any], own: Mapping[str, Any]) -> list[Any]:
-        return super().step(args, {k: self.take_rows(x) if k.startswith("batch") else x for k, x in own.items()})
-
-    def take_rows(self, x: Any) -> Any:
-        """This rank's, of (micro-batches, rows, …)."""
-        if x.shape[1] % count_ranks():
-            raise ValueError(
-                f"a batch of {x.shape[1]} rows cannot be shared by {count_ranks()} ranks: let the data yield a multiple"
-            )
-        return x[:, own_rank() :: count_ranks()]
+    def _keep(self, name: str, g: Any) -> None:
+        """A gradient as the backward pass of this rank has it, before anybody reduces it."""
+        self.before[name] = self.before[name] + g if name in self.before else g.detach().clone()
 
     def accumulate(self, batches: Sequence[Sequence[Any]], taps: dict[str, Any]) -> Any:
-        import torch.distributed as dist
+        self.before.clear()
+        return super().accumulate(batches, taps)
 
-        loss = super().accumulate(batches, taps).clone()
-        taps.clear()  # of a rank's own rows
-        dist.all_reduce(loss)
-        return loss / count_ranks()
+    def read_shares(self) -> list[Any]:
+        """Nothing where a gradient is sharded before the module's own parameter has it (`fully_shard`)."""
+        whole = [self.before.get(name) for name in self.named]
+        seen = [
+            x for x, shape in zip(whole, self.places.parameters.values()) if x is not None and tuple(x.shape) == shape
+        ]
+        return seen if len(seen) == len(whole) else []
+
+    def watched(self) -> Any:
+        return getattr(self.module, "module", self.module)

@@ -34,7 +34,9 @@ class ParallelLoop(TrainingLoop):
         ranks = count_ranks()
         if self.reduces:
             if self.recipe.accumulate % ranks:
-                raise ValueError(f"{self.recipe.accumulate} micro-batches cannot be shared by {ranks} ranks")
+                raise ValueError(
+                    f"{self.recipe.accumulate} micro-batches cannot be shared by {ranks} ranks: accumulate a multiple"
+                )
             own = {k: x[own_rank() :: ranks] if k.startswith("batch") else x for k, x in own.items()}
         return super().step(args, own)
 
