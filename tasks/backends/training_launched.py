@@ -84,7 +84,8 @@ class LaunchedGroup(Group):
 
     def close(self) -> None:
         """The ranks end with their connections, and the launcher with its ranks."""
-        for file in (*self._sinks, *self._sources, *self.connections):
+        files: list[Any] = [*self._sinks, *self._sources, *self.connections]
+        for file in files:
             with contextlib.suppress(OSError):
                 file.close()
         for process in self.processes:

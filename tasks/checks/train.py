@@ -122,7 +122,8 @@ class Train(Scenario):
         if phase == RAW and not sound and kind == RAW and any(seen[k].phase == SHARES for k in step):
             kind = KIND_REDUCTION  # the own gradients of all ranks are right, or one of them were the first that is off
         culprit = taps[0].metrics.detail if kind == KIND_FORWARD else one.metrics.detail
-        owner = seen[first].owners(culprit) if seen[first].owners else None
+        find_owner = seen[first].owners
+        owner = find_owner(culprit) if find_owner is not None else None
         rank = seen[first].rank if sound else owner
         if (
             phase == LOSS and rank is None

@@ -197,7 +197,12 @@ def tokens_detached(loop: Any, rank: int) -> None:
     """What one rank's experts return has no gradient on its way back."""
     own = loop.send_back
     if rank == 1:
-        loop.send_back = lambda made, *sizes: own(made.detach().requires_grad_(), *sizes)
+
+        def send_back(made: Any, *sizes: Any) -> Any:
+            made.register_hook(lambda g: g * 0)  # the graph stays whole: the other ranks wait for this one's part
+            return own(made, *sizes)
+
+        loop.send_back = send_back
 
 
 def norm_of_own_tokens(loop: TrainingLoop, rank: int) -> None:

@@ -8,10 +8,12 @@ import pandas as pd
 
 from farm.lake.traces import read_trace
 from farm.report.tables.view import Cell, Column, Line, Report, View, view
-from tasks.checks.train import Train
+from tasks.checks.train import KIND_FORWARD, KIND_REDUCTION, KIND_SLOPE, Train
 from tasks.model import Status
-from tasks.training.phases import PHASES, TAPS
+from tasks.training.phases import PHASES, RAW, TAPS
 
+#: Kind of a row → the phase at whose line its place stands; of all others the kind is the phase.
+PHASE_OF_KIND = {KIND_FORWARD: TAPS, KIND_REDUCTION: RAW, KIND_SLOPE: RAW}
 #: What a line is of.
 KEY = ["op", "variant", "backend", "dtype"]
 
@@ -22,22 +24,17 @@ def phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFrame:
     Columns: op, variant, backend, dtype, rank ("" of a single process), phase; worst: the largest floors of its steps; limit; steps: (number, floors, status) of each, in
     order; place: the module or the parameter that the row blames, where this phase is the first that is off.
     """
-    found = trace.merge(
-        rows[["run_id", "case_id", *KEY, "limit", "culprit", "kind"]], on=["run_id", "case_id", "backend"]
-    )
-    found = found.dropna(subset=["number"])
+    of_rows = rows[["run_id", "case_id", *KEY, "limit", "culprit", "kind"]].rename(columns={"kind": "row_kind"})
+    found = trace.merge(of_rows, on=["run_id", "case_id", "backend"]).dropna(subset=["number"])
     found = found.assign(rank=found["rank"].astype("Int64").astype("string").fillna(""))
     lines = []
     for key, group in found.groupby([*KEY, "rank", "phase"], sort=False):
         # Modules may have been looked into in several runs of neighbours: the furthest of a step speaks for it.
-        furthest = (
-            group.sort_values("error_units", ascending=False, kind="stable")
-            .drop_duplicates("number")
-            .sort_values("number")
-        )
-        steps = tuple(zip(furthest["number"], furthest["error_units"], furthest["status"]))
-        off = bool((group["status"] != Status.PASS.value).any())
-        place = group["culprit"].iloc[0] if off and (key[-1] == group["kind"].iloc[0] or key[-1] == TAPS) else ""
+        group = group.sort_values("error_units", ascending=False, kind="stable").drop_duplicates("number")
+        group = group.sort_values("number")
+        steps = tuple(zip(group["number"], group["error_units"], group["status"]))
+        off, kind = bool((group["status"] != Status.PASS.value).any()), group["row_kind"].iloc[0]
+        place = group["culprit"].iloc[0] if off and key[-1] == PHASE_OF_KIND.get(kind, kind) else ""
         line = dict(zip([*KEY, "rank", "phase"], key)) | {
             "worst": group["error_units"].max(),
             "limit": group["limit"].iloc[0],
