@@ -23,6 +23,7 @@ GROUPS = {
         "localise": "find the node, window, optimiser pass or precision that makes a lake's model fail",
         "findings": "list the distinct defects of a lake, each with its minimal case; write a folder for each",
         "gradcheck": "check the gradients of one op against autograd and finite differences",
+        "loss": "say which difference of two losses of a training is normal, with its floor, step by step",
     },
     "Since when?": {
         "history": "show when outcomes were first and last seen, and fixed, by run or version",

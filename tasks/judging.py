@@ -79,7 +79,7 @@ from tasks.passport.explain import UNSOUND, Explanation
 from tasks.passport.own import PROVED, Held, OwnArithmetic, hold_to_bounds, prove
 from tasks.prepare.cases import PreparedSample
 from tasks.prepare.record import OracleRecord
-from tasks.training.phases import ALONE
+from tasks.training.phases import ALONE, SHARES
 from tasks.training.recipe import Recipe
 
 #: Of a derivative that is off by no more than that.
@@ -726,6 +726,8 @@ def measure_phase(case: Case, found: Judgement) -> Judgement:
         recipe = Recipe.read(given["recipe"])
         number = int(vectors["number"][0])
         expected = training_phases.expect_alone(phase, recipe, number, vectors, case.step.made_of, expected)
+    elif phase == SHARES:
+        expected = [training_phases.expect_share(x, case.step.rank or 0, case.step.ranks) for x in expected]
     asked = (phase, record.names[case.part], USUAL_UNITS if case.limit is None else case.limit)
     return found.with_metrics(training_phases.measure_phase(case.outputs, expected, *asked))
 

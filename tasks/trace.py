@@ -75,5 +75,17 @@ def _step(number: int, seen: Seen, judged: Iterator[Judgement]) -> Step:
             status, kind, units = one.status, one.kind, one.metrics.error_units
             digest, error = one.columns.get("output_digest"), one.metrics.detail
     return Step(
-        number, what.name, status.value, kind, units, what.apart, digest, seen.state_digest, seen.ms, error or None
+        number,
+        what.name,
+        status.value,
+        kind,
+        units,
+        what.apart,
+        digest,
+        seen.state_digest,
+        seen.ms,
+        error or None,
+        number=what.number,
+        phase=what.phase or None,
+        rank=what.rank,
     )

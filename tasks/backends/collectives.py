@@ -73,10 +73,15 @@ class Group:
                 except (EOFError, OSError):
                     said[number] = {"error": f"rank {number} ended"}, None
                 if "error" in said[number][0]:
-                    # The others wait for this one for ever, unless they have failed as well.
-                    alone = bool(waiting) and not select.select(list(waiting), [], [], _AFTER_S)[0]
+                    # The others wait for this one for ever, unless they have failed as well: of those, one that has ended is the cause.
+                    also = select.select(list(waiting), [], [], _AFTER_S)[0] if waiting else []
+                    ended = [waiting[other] for other in also if not other.peek(1)]  # type: ignore[attr-defined]
                     self.close()
-                    raise RuntimeError(f"rank {number} alone: " * alone + str(said[number][0]["error"]))
+                    if ended:
+                        raise RuntimeError(f"rank {ended[0]} ended")
+                    raise RuntimeError(
+                        f"rank {number} alone: " * (bool(waiting) and not also) + str(said[number][0]["error"])
+                    )
         return [said[number] for number in range(len(self._sources))]
 
     def run(self, op: str, reduction: str, data: np.ndarray) -> np.ndarray:

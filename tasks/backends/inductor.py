@@ -219,7 +219,11 @@ class Inductor(TorchEager):
 
         session, settings = super().open_session(form), self._settings(form)
         torch._dynamo.reset()
+
         session.compile = lambda function: torch.compile(function, backend=self.compiler, options=settings or None)  # type: ignore[attr-defined]
+        step = session.step
+        # Compiled at the first step, the backward pass in the backward pass; a step that is given its state can be taken again.
+        session.step = lambda args, own: without_halves(lambda: step(args, own))  # type: ignore[method-assign, assignment]
         return session
 
     def build(self, form: Form) -> Program:

@@ -10,49 +10,56 @@ import numpy as np
 from tasks.arrays.tree import TensorSpec, decode, spec_of
 from tasks.backends.collectives import Collectives, Group
 from tasks.model import Form, Program, Unsupported, flags
-from tasks.training import networks
+from tasks.training import spreading
+
+#: What makes a rank's loop.
+OPENS = f"{spreading.__name__}:{spreading.open_loop.__name__}"
 
 
 class TrainingRanks(Collectives):
     """``ranks``: 2 unless an option says otherwise. A gang as the collectives are: each rank on a device of its own, those of gloo share the
-    CPUs there are. kind: of `tasks.training.parallel`; plant: "module:function" that is given each rank's loop, for what tests plant."""
+    CPUs there are. way: of `tasks.training.spreading.WAYS`; plant: "module:function" that is given each rank's loop, for what tests plant."""
 
     forms = ("torch",)
     checks: tuple[str, ...] = ("train",)
     devices = ("cpu", "cuda", "rocm")
     vendor = "Meta"
-    kind = ""
+    way = ""
     plant = ""
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
-        super().__init__(name, device, {"ranks": 2} | options)
+        super().__init__(name, device, ({"ranks": 2} if "ranks" in (self.takes or ()) else {}) | options)
         self.library = "gloo" if device == "cpu" else "nccl"
+
+    def close_ranks(self) -> None:
+        """End the processes; the next case starts others."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
 
     def build(self, form: Form) -> Program:
         if not form.phases:
             raise Unsupported(f"{self.name} runs training loops alone")
         network = form.op.partition(":")[2]
-        if network not in networks.BUILT_IN:
-            raise Unsupported(f"{self.name} trains the networks of the catalog alone")
+        if network not in (known := spreading.find_way(self.way).networks):
+            raise Unsupported(f"{self.name} trains {' and '.join(known)} of the catalog")
         given = decode(form.kwargs, lambda kind, node: spec_of(node))
         names = {x.id: name for name, x in given.items() if isinstance(x, TensorSpec)}
         precision = "" if form.dtype == "float32" else form.dtype
-        loop = [self.kind, network, given["recipe"], precision, "cpu" if self.device == "cpu" else "cuda"]
+        loop = [self.way, network, given["recipe"], precision, "cpu" if self.device == "cpu" else "cuda"]
         said = flags.join("", ranks=self.ranks)
-        session = lambda: RankSession(self._ready(self.ranks), loop, names, self.plant)  # noqa: E731
+        session = lambda: RankSession(self._ready(self.ranks), loop, names, self.plant, OPENS)  # noqa: E731
         return Program(lambda: [], self.device, flags=said, session=session)
 
 
 class RankSession:
     """A `tasks.model.Session` whose outputs are those of the first rank, then of the next ones."""
 
-    def __init__(self, group: Group, loop: Sequence[Any], names: Mapping[int, str], plant: str) -> None:
-        self._group, self._loop, self._names, self._plant = group, list(loop), names, plant
+    def __init__(self, group: Group, loop: Sequence[Any], names: Mapping[int, str], plant: str, opens: str) -> None:
+        self._group, self._loop, self._names, self._plant, self._opens = group, list(loop), names, plant, opens
 
     def start(self) -> None:
-        self._group.ask(
-            {"open": "tasks.training.parallel:open_loop", "arguments": self._loop, "plant": self._plant}, {}
-        )
+        self._group.ask({"open": self._opens, "arguments": self._loop, "plant": self._plant}, {})
 
     def step(self, inputs: Sequence[Any] | None = None) -> Sequence[Any]:
         if inputs is None:
@@ -68,12 +75,24 @@ class RankSession:
 
 
 class Ddp(TrainingRanks):
-    kind = "ddp"
+    way = "ddp"
 
 
 class Fsdp(TrainingRanks):
-    kind = "fsdp"
+    way = "fsdp"
 
 
 class Tensor(TrainingRanks):
-    kind = "tensor"
+    way = "tensor"
+
+
+class SequenceParallel(TrainingRanks):
+    way = "sequence"
+
+
+class Pipeline(TrainingRanks):
+    way = "pipeline"
+
+
+class Expert(TrainingRanks):
+    way = "expert"

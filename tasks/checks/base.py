@@ -43,7 +43,8 @@ class Observation:
     far off they are, and ``kind`` what that makes the row. state: what the session keeps after the step. ms: how long the step took,
     where that is not the time until it was seen. noted: of what nobody has promised, where that is, in a word: it is no fault if it is wrong,
     and the flag `wrong_at` names it; "" of all else. made_of: outputs of the step that these are computed from, for a judge who asks what
-    was made of them. rank: whose they are, where several ranks take a step.
+    was made of them. number, phase, rank: of a training run, which of its steps this is, what of the step, and whose where several
+    ranks take it; ranks: how many these are; owners: of places in the network, the rank that alone has them.
 
     Outputs of several observations are each in memory of their own. Of several, and of one with a state, each is a row of the table
     ``trace`` (`tasks.model.trace`).
@@ -63,7 +64,11 @@ class Observation:
     held_to: Sequence[Any] | None = None
     inside: Observation | None = None
     made_of: Sequence[Any] = ()
+    number: int | None = None
+    phase: str = ""
     rank: int | None = None
+    ranks: int = 1
+    owners: Callable[[str], int | None] | None = None
 
     def expected(self, leaves: list[Leaf]) -> list[Leaf]:
         """Those of a case's expected outputs that these outputs are held to."""

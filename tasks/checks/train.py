@@ -12,7 +12,8 @@ from tasks.arrays import contiguous
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.same import copy_outputs
 from tasks.model import Form, Misbehaviour, Program, Session, Status, Unsupported
-from tasks.training.phases import ALONE, BUFFERS, CLIPPED, LOSS, RAW, TAPS, split
+from tasks.training.layout import StepLayout
+from tasks.training.phases import ALONE, BUFFERS, CLIPPED, LOSS, PHASES, RAW, SHARES, TAPS, split
 from tasks.training.trajectory import SLOPE_LIMIT, slope
 
 if TYPE_CHECKING:
@@ -21,22 +22,50 @@ if TYPE_CHECKING:
 
 #: The kind of a row whose gradients are all within their floors, and one of them too long or too short at every step.
 KIND_SLOPE = "slope"
+#: The kind of a row where each rank's own gradients are right, and what all of them have after the reduction is not.
+KIND_REDUCTION = "reduction"
 #: The kind of a row where the output of a module is off as well: the fault is in the forward pass.
 KIND_FORWARD = "forward"
 
 
-def _part_by_rank(outputs: list[Any], form: Form) -> list[list[Any]]:
-    """The outputs of each rank. Taps may be lacking: nobody can look into a loop that is compiled."""
-    whole = len(form.phases)
-    each = whole if len(outputs) % whole == 0 else whole - form.phases.count(TAPS)
-    if len(outputs) % each:
-        raise Misbehaviour("structure", f"a step returned {len(outputs)} outputs; a rank has {whole}")
-    return [outputs[at : at + each] for at in range(0, len(outputs), each)]
+def _part_by_rank(outputs: Sequence[Any]) -> list[tuple[StepLayout, dict[str, list[Any]]]]:
+    """(layout, outputs by phase) of each rank."""
+    found, at = [], 0
+    while at < len(outputs):
+        try:
+            layout = StepLayout.decode(outputs[at])
+        except ValueError as error:
+            raise Misbehaviour("structure", f"a step returned {len(outputs)} outputs; the {at}th is {error}") from None
+        at += 1
+        if len(outputs) < at + layout.size:
+            raise Misbehaviour(
+                "structure", f"a step returned {len(outputs)} outputs, not the {at + layout.size} of its layout"
+            )
+        phases = {}
+        for phase, count in layout.counts.items():
+            phases[phase], at = list(outputs[at : at + count]), at + count
+        found.append((layout, phases))
+    return found
+
+
+def _find_taps(layout: StepLayout, taps: Sequence[Any], names: Sequence[str]) -> list[tuple[int, list[Any]]]:
+    """Runs of the expected modules that were looked into: (place of the first, outputs). A loop may show some alone: nobody can look into
+    what is compiled, nor at all tokens of an expert that one rank sends to another. names: of the expected ones."""
+    seen = dict(zip(layout.taps, taps))
+    found = list[tuple[int, list[Any]]]()
+    for k, name in enumerate(names):
+        if name not in seen:
+            continue
+        if found and found[-1][0] + len(found[-1][1]) == k:
+            found[-1][1].append(seen[name])
+        else:
+            found.append((k, [seen[name]]))
+    return found
 
 
 class Train(Scenario):
     """Kinds: the phase that is the first to be off at the first step that is ("loss", "raw gradients", "weights", …), "forward" where the
-    loss or a gradient is and the output of a module as well, and "slope". The culprit is the module or the parameter."""
+    loss or a gradient is and the output of a module as well, "reduction", and "slope". The culprit is the module or the parameter."""
 
     name = "train"
     about = "a training run step by step: forward, gradients, clipping, the optimiser alone; the first phase that is off is named"
@@ -48,43 +77,61 @@ class Train(Scenario):
             raise Unsupported("the backend runs no session of a training loop")
         for k, inputs in enumerate(contiguous.dense(form).steps()):
             number = int(inputs[form.stepped[0]][0])  # the first of its inputs says which step of the run it is
-            outputs = copy_outputs(session.step(inputs))
-            for rank, some in enumerate(ranks := _part_by_rank(outputs, form)):
-                lacking = len(form.phases) - len(some)
+            ranks = _part_by_rank(copy_outputs(session.step(inputs)))
+            for rank, (layout, outputs) in enumerate(ranks):
                 gradients: list[Any] = []
-                whose = (f"step {number}, rank {rank}", rank) if len(ranks) > 1 else (f"step {number}", None)
+                whose = f"step {number}, rank {rank}" if len(ranks) > 1 else f"step {number}"
                 for phase, a, b in split(form.phases):
-                    if phase == TAPS and lacking:
-                        continue
-                    seen = some[a - lacking : b - lacking]
-                    yield Observation(
-                        f"{whose[0]}: {phase}",
-                        seen,
-                        part=(a, b),
-                        row=k,
-                        made_of=gradients if phase in ALONE else (),
-                        noted=TAPS if phase == TAPS else "",
-                        rank=whose[1],
-                    )
+                    runs = [(0, seen)] if (seen := outputs.get(phase, [])) else []
+                    if phase == TAPS:
+                        runs = _find_taps(layout, seen, form.names[a:b])
+                    elif not seen and phase != SHARES:
+                        raise Misbehaviour("structure", f"{whose}: nothing of the phase {phase} was returned")
+                    for first, some in runs:
+                        yield Observation(
+                            f"{whose}: {phase}",
+                            some,
+                            part=(a + first, a + first + len(some)),
+                            row=k,
+                            made_of=gradients if phase in ALONE else (),
+                            noted=TAPS if phase == TAPS else "",
+                            number=number,
+                            phase=phase,
+                            rank=rank if len(ranks) > 1 else None,
+                            ranks=len(ranks),
+                            owners=layout.owner_of,
+                        )
                     if phase in (RAW, CLIPPED):
                         gradients = seen
 
     def conclude(
         self, seen: Sequence[Observation], found: Sequence[Judgement], sample: PreparedSample
     ) -> Judgement | None:
-        phases = sample.record.phases
         off = [k for k, x in enumerate(found) if x.status is not Status.PASS and not seen[k].noted]
         if not off:
             return self._find_slope(seen, found, sample)
-        first = off[0]
-        step = [k for k, x in enumerate(seen) if (x.row, x.rank) == (seen[first].row, seen[first].rank)]
-        beside = [k for k, x in enumerate(seen) if (x.row, x.part) == (seen[first].row, seen[first].part)]
-        sound = [k for k in beside if k not in off]  # the same phase of other ranks
-        phase, one = phases[seen[first].part[0]], found[first]
-        taps = [found[k] for k in step if seen[k].noted and found[k].status is not Status.PASS]
-        kind = KIND_FORWARD if taps and phase in (LOSS, BUFFERS, RAW) else phase
+        # What ranks exchange is off on all of them, and seen first at the first of them: what each has of its own is looked at before.
+        first = min(off, key=lambda k: (seen[k].row, PHASES.index(seen[k].phase), k))
+        phase, one = seen[first].phase, found[first]
+        step = [k for k, x in enumerate(seen) if x.row == seen[first].row]
+        beside = [k for k in step if seen[k].phase == phase]  # the same phase of all ranks
+        sound = [k for k in beside if k not in off]
+        own = [k for k in step if seen[k].rank == seen[first].rank]
+        taps = [found[k] for k in own if seen[k].noted and found[k].status is not Status.PASS]
+        kind = KIND_FORWARD if taps and phase in (LOSS, BUFFERS, SHARES, RAW) else phase
+        if phase == RAW and not sound and kind == RAW and any(seen[k].phase == SHARES for k in step):
+            kind = KIND_REDUCTION  # the own gradients of all ranks are right, or one of them were the first that is off
         culprit = taps[0].metrics.detail if kind == KIND_FORWARD else one.metrics.detail
-        culprit = f"rank {seen[first].rank}: {culprit}" if sound else culprit
+        find_owner = seen[first].owners
+        owner = find_owner(culprit) if find_owner is not None else None
+        rank = seen[first].rank if sound else owner
+        if (
+            phase == LOSS and rank is None
+        ):  # which is of all ranks together: their own gradients say whose batches are off
+            shares = [k for k in step if seen[k].phase == SHARES]
+            wrong = [seen[k].rank for k in shares if k in off]
+            rank = wrong[0] if 0 < len(wrong) < len(shares) else None
+        culprit = culprit if rank is None else f"rank {rank}: {culprit}"
         count = one.metrics.mismatched
         units = f"{one.metrics.error_units:.3g}" if one.metrics.error_units is not None else "no"
         others = f" and {count - 1} more" if count > 1 else ""

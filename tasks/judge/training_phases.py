@@ -87,5 +87,13 @@ def expect_alone(
     return found
 
 
+def expect_share(leaf: Leaf, rank: int, ranks: int) -> Leaf:
+    """The gradient of the micro-batches that a rank has, every ``ranks``th from its own; the floor is the largest of theirs. leaf: a row a
+    micro-batch."""
+    assert leaf.reference is not None and leaf.noise is not None
+    own, floors = leaf.reference[rank::ranks], leaf.noise[rank::ranks]
+    return replace(leaf, shape=leaf.shape[1:], reference=own.mean(0), noise=floors.max(0))
+
+
 def _norm(x: np.ndarray) -> float:
     return float(np.sqrt(np.square(x).sum()))

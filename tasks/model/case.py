@@ -194,6 +194,8 @@ class Form:
     sets: tuple[str, ...] = ()
     #: Of which phase of a training step each output is (`tasks.training.phases`).
     phases: tuple[str, ...] = ()
+    #: What each output is called, where its catalog says.
+    names: tuple[str, ...] = ()
     #: How often its program is run as it is, one run after another.
     repeats: int = 1
     #: What the user declares of the call; None where it is a library's function.

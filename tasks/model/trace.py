@@ -42,6 +42,13 @@ class Step:
     )
     ms: float | None = column("float64", "times", "time of the step, with comparing its bytes to others", "ms")
     error: str | None = column("string", "outcome", "what was raised at the step, or how its outputs differ")
+    number: int | None = column("int32", "case", "which step of a training run it is, from 0; null: of none")
+    phase: str | None = column(
+        "string", "case", "which phase of that step: loss, raw gradients, weights …; null: of none"
+    )
+    rank: int | None = column(
+        "int32", "case", "whose it is, where several ranks take the step; null: of all, or of none"
+    )
 
     @property
     def failed(self) -> bool:

@@ -679,6 +679,7 @@ class PreparedSample:
             stepped=tuple(record.stepped),
             sets=tuple(record.sets),
             phases=tuple(record.phases),
+            names=tuple(record.names),
             repeats=record.repeats,
             also=functools.partial(self._form, by_name=by_name) if by_name else self._form,
             elsewhere=elsewhere,

@@ -14,7 +14,19 @@ from tasks.arrays import noise
 from tasks.arrays.widened import compute_in_float64
 from tasks.model import EPS
 from tasks.training.networks.base import Network
-from tasks.training.phases import BUFFERS, CLIPPED, FIRST, LOSS, OF_PARAMETERS, PROBE, RAW, SECOND, TAPS, WEIGHTS
+from tasks.training.phases import (
+    BUFFERS,
+    CLIPPED,
+    FIRST,
+    LOSS,
+    OF_PARAMETERS,
+    PROBE,
+    RAW,
+    SECOND,
+    SHARES,
+    TAPS,
+    WEIGHTS,
+)
 from tasks.training.recipe import Recipe
 from tasks.training.state import Places, State
 from tasks.training.watching import watch_modules
@@ -65,11 +77,12 @@ class Exact:
         places = itertools.count(1)
         weights = state.weights if draw is None else [self._move(w, draw, places) for w in state.weights]
         taps: dict[str, Any] = {}
-        loss, buffers, raw = self._gradients(weights, state.buffers, batch, draw, places, taps)
+        loss, buffers, shares = self._gradients(weights, state.buffers, batch, draw, places, taps)
+        raw = [share.mean(0) for share in shares]
         if draw is not None:
-            raw = [self._store(g, draw, places) for g in raw]
+            raw = [self._reduce(g, draw, places) for g in raw]
         after, phases = self._advance(state, number, raw, draw, places)
-        phases |= {TAPS: list(taps.values()), LOSS: [loss], BUFFERS: buffers, RAW: raw}
+        phases |= {TAPS: list(taps.values()), LOSS: [loss], BUFFERS: buffers, SHARES: shares, RAW: raw}
         moved = after.weights if draw is None else [self._move(w, draw, places) for w in after.weights]
         phases[PROBE] = [self._evaluate(moved, buffers, [x[None] for x in probe], draw, places)]
         return Seen(phases, list(taps), State(after.weights, after.first, after.second, buffers))
@@ -93,30 +106,30 @@ class Exact:
     def _gradients(
         self, weights: Arrays, buffers: Arrays, batch: Arrays, draw: int | None, places: Any, taps: dict[str, Any]
     ) -> tuple[np.ndarray, Arrays, Arrays]:
-        """(loss, buffers after it, gradients) of the mean over the micro-batches. Raises ValueError for a parameter that it does not
-        depend on, FloatingPointError for a loss that is not finite."""
+        """(loss, buffers after it, gradients with a row a micro-batch). Raises ValueError for a parameter that the loss does not depend on,
+        FloatingPointError for a loss that is not finite."""
         import torch
 
         parameters = self._set(weights, buffers)
-        total, found = np.zeros(()), [np.zeros(w.shape) for w in weights]
+        total, found = np.zeros(()), list[Arrays]()
         count = len(batch[0])
         for micro in zip(*batch):
             given = [self._tensor(x, draw, places) for x in micro]
             with self._rounding(draw, places), torch.enable_grad():
                 with watch_modules(self.module, taps):
                     loss = self.network.loss(self.module, *given)
-                gradients = torch.autograd.grad(loss / count, parameters, allow_unused=True)
+                gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
             if unused := [name for name, g in zip(self.places.parameters, gradients) if g is None]:
                 raise ValueError(f"the loss does not depend on {', '.join(unused)}")
             total = total + loss.detach().numpy() / count
-            found = [a + g.numpy() for a, g in zip(found, gradients)]
+            found.append([g.numpy() for g in gradients])
         if not math.isfinite(float(total)):
             raise FloatingPointError(
                 f"the loss of the reference is {float(total)}: lower the rate or begin with other weights"
             )
         for name, x in taps.items():
             taps[name] = x if isinstance(x, np.ndarray) else x.numpy().copy()
-        return np.asarray(total), [b.numpy().copy() for b in self._buffers()], found
+        return np.asarray(total), [b.numpy().copy() for b in self._buffers()], [np.stack(rows) for rows in zip(*found)]
 
     def _evaluate(self, weights: Arrays, buffers: Arrays, batch: Arrays, draw: int | None, places: Any) -> np.ndarray:
         import torch
@@ -135,10 +148,16 @@ class Exact:
         import torch
 
         parameters = self._parameters()
+        held = [*zip(self.places.parameters, parameters, weights), *zip(self.places.buffers, self._buffers(), buffers)]
         with torch.no_grad():
-            for held, values in ((parameters, weights), (self._buffers(), buffers)):
-                for x, value in zip(held, values):
+            for name, x, value in held:
+                try:
                     x.copy_(torch.from_numpy(np.ascontiguousarray(value)))
+                except RuntimeError as error:
+                    said = str(error).partition("\n")[0]
+                    raise ValueError(
+                        f"the state of {name} cannot be set ({said}): make it an ordinary parameter or buffer"
+                    ) from None
         return parameters
 
     def _tensor(self, x: np.ndarray, draw: int | None, places: Any) -> Any:
@@ -151,6 +170,12 @@ class Exact:
         """A weight where it is used: autocast rounds those of products."""
         eps = self._elsewhere if self._elsewhere is not None and x.ndim < 2 else self._half
         return noise.perturb_values(x, eps, draw, next(places))
+
+    def _reduce(self, x: np.ndarray, draw: int, places: Any) -> np.ndarray:
+        """A gradient as ranks exchange it."""
+        made = self._store(x, draw, places)
+        narrow = self.recipe.compress
+        return noise.perturb_values(made, HALF * EPS[narrow], draw, next(places)) if narrow else made
 
     @staticmethod
     def _store(x: np.ndarray, draw: int, places: Any) -> np.ndarray:
@@ -166,6 +191,7 @@ def clip(recipe: Recipe, gradients: Arrays) -> Arrays:
 def list_outputs(recipe: Recipe, places: Places, taps: Sequence[str]) -> list[tuple[str, str]]:
     """(phase, name) of every output of a step, in order."""
     names = {TAPS: list(taps), LOSS: ["the loss"], BUFFERS: list(places.buffers), PROBE: ["the loss of the probe"]}
-    of = [p for p in OF_PARAMETERS if (p != CLIPPED or recipe.clip) and (p != SECOND or recipe.optimiser != "sgd")]
+    has = {SHARES: recipe.accumulate > 1, CLIPPED: bool(recipe.clip), SECOND: recipe.optimiser != "sgd"}
+    of = [phase for phase in OF_PARAMETERS if has.get(phase, True)]
     order = (TAPS, LOSS, BUFFERS, *of, PROBE)
     return [(phase, name) for phase in order for name in names.get(phase, places.parameters)]

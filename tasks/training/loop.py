@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tasks.training.exact import list_outputs
+from tasks.training.layout import StepLayout
 from tasks.training.networks.base import Network
-from tasks.training.phases import BUFFERS, CLIPPED, FIRST, LOSS, PROBE, RAW, SECOND, TAPS, WEIGHTS, split
+from tasks.training.phases import BUFFERS, CLIPPED, FIRST, LOSS, PHASES, PROBE, RAW, SECOND, SHARES, TAPS, WEIGHTS
 from tasks.training.recipe import Recipe
 from tasks.training.state import Places, cut
 from tasks.training.watching import watch_modules
@@ -25,6 +26,9 @@ class TrainingLoop:
         self.network, self.recipe, self.precision = network, recipe, precision
         self.compile: Callable[[Any], Any] | None = None
 
+    #: Whether several ranks reduce the gradients, each of its own micro-batches.
+    reduces = False
+
     # --- the session ---
 
     def start(self, device: str, given: Mapping[str, Any] | None = None) -> None:
@@ -37,8 +41,10 @@ class TrainingLoop:
         self._loss = self.network.loss if self.compile is None else self.compile(self.network.loss)
 
     def step(self, args: Sequence[Any], own: Mapping[str, Any]) -> list[Any]:
-        """The outputs of one step, as `list_outputs` orders them. own: the vectors of a state, ``number`` of the step, and as ``batch0``,
-        ``probe0``, … what the loss takes."""
+        """A `StepLayout` and the outputs of one step. own: the vectors of a state, ``number`` of the step, and as ``batch0``, ``probe0``, …
+        what the loss takes."""
+        import torch
+
         tensors = {
             kind: [own[f"{kind}{k}"] for k in range(len(own)) if f"{kind}{k}" in own] for kind in ("batch", "probe")
         }
@@ -47,8 +53,10 @@ class TrainingLoop:
         taps: dict[str, Any] = {}
         found: dict[str, list[Any]] = {}
         loss = self.accumulate(list(zip(*tensors["batch"])), taps)
+        self.unscale_gradients()
         found[TAPS], found[LOSS] = list(taps.values()), [loss]
         found[BUFFERS] = [b.clone() for b in self._buffers()]
+        found[SHARES] = self.read_shares()
         found[RAW] = self.read_gradients()
         self.clip_gradients()
         found[CLIPPED] = self.read_gradients()
@@ -56,10 +64,10 @@ class TrainingLoop:
         self.apply_optimiser(number)
         found[FIRST], found[SECOND], found[WEIGHTS] = self.read_state()
         found[PROBE] = [self.evaluate(tensors["probe"])]
-        order = split(
-            [phase for phase, _ in list_outputs(self.recipe, self.places, list(taps))]
-        )  # without taps where there are none
-        return [x.float() for phase, _, _ in order for x in found[phase]]
+        expected = {phase for phase, _ in list_outputs(self.recipe, self.places, list(taps))}
+        outputs = {phase: found[phase] for phase in PHASES if phase in expected and found[phase]}
+        layout = StepLayout({phase: len(some) for phase, some in outputs.items()}, tuple(taps), self.list_owners())
+        return [torch.from_numpy(layout.encode()), *(x.float() for some in outputs.values() for x in some)]
 
     def state(self) -> Mapping[str, Any]:
         """Nothing: every step is given its own."""
@@ -91,6 +99,13 @@ class TrainingLoop:
         made = torch.optim.AdamW if recipe.optimiser == "adamw" else torch.optim.Adam
         return made(parameters, recipe.rate, recipe.betas, recipe.eps, recipe.decay, **way)
 
+    def build_scaler(self) -> Any:
+        """torch's own, a new one for each step, so that its scale stays the recipe's; it does nothing unless float16 computes."""
+        import torch
+
+        narrow = self.precision == "float16"
+        return torch.amp.GradScaler(self.device, self.recipe.scale, enabled=narrow)
+
     def load_state(self, number: int, own: Mapping[str, Any]) -> None:
         """Put weights, buffers and the optimiser's moments to what a step begins with."""
         import torch
@@ -98,6 +113,7 @@ class TrainingLoop:
         shapes = list(self.places.parameters.values())
         parts = [cut(own[name], shapes) for name in ("weights", "first", "second")]
         self.optimiser.zero_grad()
+        self.scaler = self.build_scaler()
         with torch.no_grad():
             for b, value in zip(self._buffers(), cut(own["buffers"], list(self.places.buffers.values()))):
                 b.copy_(value)
@@ -138,12 +154,29 @@ class TrainingLoop:
             return self._loss(self.module, *tensors)
 
     def backward(self, loss: Any) -> None:
-        loss.backward()
+        self.scaler.scale(loss).backward()
+
+    def unscale_gradients(self) -> None:
+        """The gradients as they are before clipping; where they are exchanged in a narrower dtype, as that has them."""
+        import torch
+
+        self.scaler.unscale_(self.optimiser)
+        if self.recipe.compress and not self.reduces:
+            for p in self.named.values():
+                p.grad = p.grad.to(getattr(torch, self.recipe.compress)).to(p.grad.dtype)
 
     def read_gradients(self) -> list[Any]:
         import torch
 
         return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.named.values()]
+
+    def read_shares(self) -> list[Any]:
+        """The gradients of this rank's own micro-batches, where it is one of several and shows them."""
+        return []
+
+    def list_owners(self) -> dict[str, int]:
+        """Of each parameter that one rank alone holds, that rank."""
+        return {}
 
     def clip_gradients(self) -> None:
         import torch
@@ -156,7 +189,7 @@ class TrainingLoop:
             group["lr"] = self.recipe.rate_at(number)
 
     def apply_optimiser(self, number: int) -> None:
-        self.optimiser.step()
+        self.scaler.step(self.optimiser)
 
     def read_state(self) -> tuple[list[Any], list[Any], list[Any]]:
         """(first moments, second moments, weights) after the step."""

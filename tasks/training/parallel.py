@@ -5,19 +5,23 @@ What a rank returns is whole: gradients, moments and weights that are sharded ar
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.training import networks
 from tasks.training.loop import TrainingLoop
-from tasks.training.recipe import Recipe
 
 
 class ParallelLoop(TrainingLoop):
     """Every rank computes all micro-batches; a subclass says what is spread. Made within a process group."""
 
-    #: Whether each rank has its part of the micro-batches.
-    of_data = False
+    #: The networks of the catalog that can be spread so.
+    networks: tuple[str, ...] = ("gpt",)
+
+    def start(self, device: str, given: Mapping[str, Any] | None = None) -> None:
+        #: Of a parameter that not all ranks hold, those that do; of its gradient and moments the others have nothing of their own.
+        self.holders: dict[str, Sequence[int]] = {}
+        super().start(device, given)
 
     def build_module(self) -> Any:
         return self.spread(super().build_module())
@@ -27,13 +31,13 @@ class ParallelLoop(TrainingLoop):
         raise NotImplementedError
 
     def step(self, args: Sequence[Any], own: Mapping[str, Any]) -> list[Any]:
-        import torch.distributed as dist
-
-        ranks = dist.get_world_size()
-        if self.of_data:
+        ranks = count_ranks()
+        if self.reduces:
             if self.recipe.accumulate % ranks:
-                raise ValueError(f"{self.recipe.accumulate} micro-batches cannot be shared by {ranks} ranks")
-            own = {k: x[dist.get_rank() :: ranks] if k.startswith("batch") else x for k, x in own.items()}
+                raise ValueError(
+                    f"{self.recipe.accumulate} micro-batches cannot be shared by {ranks} ranks: accumulate a multiple"
+                )
+            own = {k: x[own_rank() :: ranks] if k.startswith("batch") else x for k, x in own.items()}
         return super().step(args, own)
 
     def accumulate(self, batches: Sequence[Sequence[Any]], taps: dict[str, Any]) -> Any:
@@ -43,10 +47,10 @@ class ParallelLoop(TrainingLoop):
         loss = super().accumulate(batches, taps)
         for name, x in taps.items():
             taps[name] = self.gather_tap(name, _gather(x).contiguous())
-        if self.of_data:
+        if self.reduces:
             loss = loss.clone()
             dist.all_reduce(loss)
-            loss /= dist.get_world_size()
+            loss /= count_ranks()
         return loss
 
     def gather_tap(self, name: str, x: Any) -> Any:
@@ -68,22 +72,74 @@ class ParallelLoop(TrainingLoop):
         p.copy_(_share(value, p))
 
     def read_gradients(self) -> list[Any]:
-        return [_gather(x) for x in super().read_gradients()]
+        return self._exchange(super().read_gradients())
 
     def read_state(self) -> tuple[list[Any], list[Any], list[Any]]:
-        first, second, weights = super().read_state()
-        return [_gather(x) for x in first], [_gather(x) for x in second], [_gather(x) for x in weights]
+        first, second, weights = (self._exchange(some) for some in super().read_state())
+        return first, second, weights
+
+    def list_owners(self) -> dict[str, int]:
+        return {name: some[0] for name, some in self.holders.items() if len(some) == 1}
+
+    def _exchange(self, values: Sequence[Any]) -> list[Any]:
+        """Whole tensors of all parameters: a rank without one has that of the first that holds it."""
+        import torch.distributed as dist
+
+        found = []
+        for name, x in zip(self.named, values):
+            whole = _gather(x).contiguous()
+            if holders := self.holders.get(name):
+                first = whole.clone()
+                dist.broadcast(first, holders[0])
+                whole = whole if own_rank() in holders else first
+            found.append(whole)
+        return found
+
+    def clip_by_whole_norm(self) -> None:
+        """By the norm of the whole gradients: torch's own takes neither a mixture of sharded and other ones, nor those of several ranks."""
+        if self.recipe.clip:
+            norm = float(sum(g.double().square().sum() for g in self.read_gradients()) ** 0.5)
+            for p in self.named.values():
+                if p.grad is not None:
+                    p.grad.mul_(self.recipe.clip_factor(norm))
 
 
 class DataParallel(ParallelLoop):
-    """DistributedDataParallel: gradients are averaged over the ranks."""
+    """DistributedDataParallel: gradients are added up over a rank's micro-batches, and averaged over the ranks with the last."""
 
-    of_data = True
+    reduces = True
+    networks = ("gpt", "llama")
 
     def spread(self, module: Any) -> Any:
         from torch.nn.parallel import DistributedDataParallel
 
-        return DistributedDataParallel(module)
+        made = DistributedDataParallel(module)
+        made.register_comm_hook(None, lambda _, bucket: self.reduce(bucket))
+        return made
+
+    def reduce(self, bucket: Any) -> Any:
+        """torch's own way of reducing a bucket of gradients, which are kept as they were before."""
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        for p, g in zip(bucket.parameters(), bucket.gradients()):
+            self.before[p] = g.detach().clone()
+        hook = default_hooks.bf16_compress_hook if self.recipe.compress == "bfloat16" else default_hooks.allreduce_hook
+        return hook(None, bucket)
+
+    def accumulate(self, batches: Sequence[Sequence[Any]], taps: dict[str, Any]) -> Any:
+        self.before: dict[Any, Any] = {}
+        self.left = len(batches)
+        return super().accumulate(batches, taps)
+
+    def compute_loss(self, tensors: Sequence[Any]) -> Any:
+        """Ranks wait for one another in the backward pass of the last micro-batch alone; whether they do is settled in the forward pass."""
+        self.left -= 1
+        with self.module.no_sync() if self.left > 0 else contextlib.nullcontext():
+            return super().compute_loss(tensors)
+
+    def read_shares(self) -> list[Any]:
+        """What was given to the reduction; nothing where there was none."""
+        return [self.before[p] for p in self.named.values()] if self.before else []
 
     def watched(self) -> Any:
         return self.module.module
@@ -95,13 +151,13 @@ class DataParallel(ParallelLoop):
 class FullySharded(ParallelLoop):
     """`fully_shard` (FSDP2): parameters, gradients and moments are sharded over the ranks."""
 
-    of_data = True
+    reduces = True
 
     def spread(self, module: Any) -> Any:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh(self.device, (_ranks(),))
+        mesh = init_device_mesh(self.device, (count_ranks(),))
         for block in module.blocks:
             fully_shard(block, mesh=mesh)
         return fully_shard(module, mesh=mesh)
@@ -123,7 +179,7 @@ class TensorParallel(ParallelLoop):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-        mesh = init_device_mesh(self.device, (_ranks(),))
+        mesh = init_device_mesh(self.device, (count_ranks(),))
         for block in module.blocks:
             parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
         return module
@@ -134,32 +190,52 @@ class TensorParallel(ParallelLoop):
 
         if name.rpartition(".")[2] not in self.by_columns:
             return x
-        parts = [torch.empty_like(x) for _ in range(_ranks())]
+        parts = [torch.empty_like(x) for _ in range(count_ranks())]
         dist.all_gather(parts, x)
         return torch.cat(parts, -1)
 
     def clip_gradients(self) -> None:
-        """By the norm of the whole gradients: torch's own takes no mixture of sharded and other ones."""
-        norm = float(sum(g.double().square().sum() for g in self.read_gradients()) ** 0.5)
-        for p in self.named.values():
-            p.grad.mul_(self.recipe.clip_factor(norm))
+        self.clip_by_whole_norm()
 
 
-KINDS: dict[str, type[ParallelLoop]] = {"ddp": DataParallel, "fsdp": FullySharded, "tensor": TensorParallel}
+class SequenceParallel(TensorParallel):
+    """As that, and the norm before it by tokens: each rank normalises its part of the sequence, which is gathered for the first product."""
+
+    def spread(self, module: Any) -> Any:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import DTensor, Replicate, Shard
+        from torch.distributed.tensor.parallel import (
+            ColwiseParallel,
+            RowwiseParallel,
+            SequenceParallel,
+            parallelize_module,
+        )
+
+        class Scattered(SequenceParallel):
+            """torch's own takes a tensor for the rank's part; this one for the whole."""
+
+            @staticmethod
+            def _prepare_input_fn(sharding: Any, mod: Any, inputs: Any, mesh: Any) -> Any:
+                whole = DTensor.from_local(inputs[0], mesh, [Replicate()], run_check=False)
+                return whole.redistribute(placements=sharding)
+
+        mesh = init_device_mesh(self.device, (count_ranks(),))
+        plan = {"norm2": Scattered(), "up": ColwiseParallel(input_layouts=Shard(1)), "down": RowwiseParallel()}
+        for block in module.blocks:
+            parallelize_module(block, mesh, plan)
+        return module
 
 
-def open_loop(kind: str, network: str, recipe: Mapping[str, Any], precision: str, device: str) -> ParallelLoop:
-    """A rank's loop, started."""
-    loop = KINDS[kind](networks.get(network), Recipe.read(dict(recipe)), precision)
-    loop.device = device
-    loop.start(device)
-    return loop
-
-
-def _ranks() -> int:
+def count_ranks() -> int:
     import torch.distributed as dist
 
     return dist.get_world_size()
+
+
+def own_rank() -> int:
+    import torch.distributed as dist
+
+    return dist.get_rank()
 
 
 def _share(value: Any, like: Any) -> Any:

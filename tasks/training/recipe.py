@@ -18,7 +18,8 @@ class Recipe:
 
     optimiser: "adamw", "adam" or "sgd"; rate: the highest, reached after ``warm_up`` steps and falling as a cosine to a tenth at
     ``steps``; clip: the largest norm of all gradients together, 0 for any; accumulate: micro-batches of a step; checkpoint: whether blocks
-    compute their activations again in the backward pass; way: of torch's optimiser, "foreach", "fused" or "" for one tensor at a time.
+    compute their activations again in the backward pass; scale: what float16 multiplies a loss by before the backward pass; compress:
+    the dtype that ranks exchange gradients in, "" for their own; way: of torch's optimiser, "foreach", "fused" or "" for one tensor at a time.
     """
 
     optimiser: str = "adamw"
@@ -32,6 +33,8 @@ class Recipe:
     warm_up: int = 0
     steps: int = 0
     checkpoint: bool = False
+    scale: float = 1024.0
+    compress: str = ""
     way: str = ""
 
     def values(self) -> dict[str, Any]:

@@ -20,7 +20,8 @@ class State:
 
     def rounded(self) -> State:
         """As float32 holds it, in float64."""
-        return State(*([x.astype(np.float32).astype(np.float64) for x in part] for part in vars(self).values()))
+        with np.errstate(over="ignore"):  # a run that diverges: the loss says so
+            return State(*([x.astype(np.float32).astype(np.float64) for x in part] for part in vars(self).values()))
 
     def vectors(self) -> dict[str, np.ndarray]:
         """A float32 vector of each part, by name."""

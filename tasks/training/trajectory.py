@@ -8,7 +8,7 @@ import numpy as np
 
 from tasks.model import EPS
 from tasks.training.exact import HALF, STORED, STORINGS, Exact, Seen, list_outputs
-from tasks.training.phases import ALONE, BUFFERS, LOSS, PROBE, RAW
+from tasks.training.phases import ALONE, BUFFERS, LOSS, PROBE, RAW, SHARES, TAPS
 
 #: Steps that are looked at, of LAST + 1: the first ones, where bias correction and warm-up are, then fewer.
 STEPS = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21)
@@ -23,7 +23,7 @@ Arrays = list[np.ndarray]
 @dataclass(frozen=True)
 class Expected:
     """One output of all steps that are looked at. reference: float64, a row a step, None of what is judged alone; floor: of each step the
-    norm of what rounding makes of it; slopes: of a gradient, how far a draw changes ⟨g, reference⟩ / ⟨reference, reference⟩ (root mean
+    norm of what rounding makes of it, of the gradients of micro-batches of each by itself; slopes: of a gradient, how far a draw changes ⟨g, reference⟩ / ⟨reference, reference⟩ (root mean
     square of all draws and steps)."""
 
     phase: str
@@ -76,18 +76,23 @@ def _expect(exact: Exact, seen: list[Seen], moved: list[list[Seen]]) -> list[Exp
             continue
         reference = np.stack([one.phases[phase][k] for one in seen])
         draws = [np.stack([x.phases[phase][k] for x in some]) for some in moved]
-        apart = np.array([max(_norm(x - y) for x in some) for some, y in zip(draws, reference)])
-        sizes = np.array([_norm(y) for y in reference])
+        axes = 2 if phase == SHARES else 1
+        apart = np.stack([_measure_rows(some - y, axes).max(0) for some, y in zip(draws, reference)])
+        sizes = _measure_rows(reference, axes)
         times = STORINGS if phase in (LOSS, BUFFERS, PROBE) else 1.0
-        apart = np.maximum(apart, np.median(apart))  # three draws of one number may all be next to it by chance
+        # Three draws of one number may all be next to it by chance. Where a rounding changes a choice, what that does at one step it may do
+        # at any; taps, which convict nobody, stay sharp.
+        usual = np.median(apart) if exact.network.smooth or phase == TAPS else np.max(apart)
+        apart = np.maximum(apart, usual)
         floor = apart + times * HALF * EPS[STORED] * sizes
         slope = _measure_slope(draws, reference) if phase == RAW else None
         found.append(Expected(phase, name, shape, reference, floor, slope))
     return found
 
 
-def _norm(x: np.ndarray) -> float:
-    return float(np.sqrt(np.square(x).sum()))
+def _measure_rows(x: np.ndarray, axes: int) -> np.ndarray:
+    """Norms over all but the first axes."""
+    return np.asarray(np.sqrt(np.square(x.reshape(*x.shape[:axes], -1)).sum(-1)))
 
 
 def _measure_slope(draws: list[np.ndarray], reference: np.ndarray) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.catalogs.models.architectures import ARCHITECTURES
-from tasks.training import networks
+from tasks.training import networks, spreading
 from tests.bench import (
     auditing,
     device,
@@ -39,6 +39,7 @@ from tests.bench import (
     submitting,
     training,
     training_faults,
+    training_ranks,
     vendors,
 )
 from tests.bench.record import MEASURED, Result, machine, write
@@ -183,6 +184,9 @@ BENCHES = {
         {"networks": list(networks.BUILT_IN), "dtypes": ["float32", "bfloat16"], "seeds": [0]},
         {"networks": ["llama"], "dtypes": ["float32"], "seeds": [0]},
         long=True,
+    ),
+    "training_ranks": Bench(
+        training_ranks.training_ranks, {"ways": list(spreading.WAYS)}, {"ways": ["ddp"]}, long=True
     ),
     "starts": Bench(
         starts.starts,

@@ -62,7 +62,7 @@ def judge_form(sample: PreparedSample, backend: Backend, form: Form) -> tuple[Ju
 def judge_all(cases: Sequence[Planted], dtypes: Sequence[str], cache: Path, seed: int = 0) -> Iterator[Found]:
     """Each case in each dtype. seed: of the batches."""
     for dtype in dtypes:
-        for case in cases:
+        for case in (x for x in cases if not x.dtypes or dtype in x.dtypes):
             group = Group(f"training:{case.network}", case.variant, dtype, 1, seed, "train")
             sample = prepare(group, cache)[1].samples[0]
             if sample.failure:

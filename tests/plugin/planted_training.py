@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.training.loop import TrainingLoop
+from tasks.training.parallel import count_ranks
 from tasks.zoo.training.planted import around
 
 #: Variable with the path of a file that names the fault.
@@ -104,6 +105,129 @@ def broken_bias_gradient(loop: TrainingLoop, rank: int) -> None:
     _after_backward(loop, lambda: loop.named["blocks.0.up.bias"].grad.mul_(2))
 
 
+def lost_on_last_rank(loop: TrainingLoop, rank: int) -> None:
+    """Before the reduction, the gradient of one parameter."""
+    if rank == count_ranks() - 1:
+        loop.named[VALUE].register_hook(lambda g: g * 0)
+
+
+def stale_share(loop: TrainingLoop, rank: int) -> None:
+    """One rank's gradients are those of its first step again."""
+    kept: dict[str, Any] = {}
+
+    def backward(loop: TrainingLoop, own: Any, loss: Any) -> None:
+        own(loss * 0 if "gone" in kept else loss)
+        kept["gone"] = True
+
+    if rank == 1:
+        around("backward", backward)(loop)
+
+
+def first_micro_batch_lost(loop: TrainingLoop, rank: int) -> None:
+    """One rank adds up the gradients of its last micro-batch alone."""
+
+    def backward(loop: Any, own: Any, loss: Any) -> None:
+        own(loss * (loop.left == 0))
+
+    if rank == 1:
+        around("backward", backward)(loop)
+
+
+def _in_bucket(loop: Any, change: Callable[[Any], Any]) -> None:
+    """Change what is reduced, after the rank's own gradients were kept."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    reduce = default_hooks.allreduce_hook
+
+    def hook(state: Any, bucket: Any) -> Any:
+        change(bucket)
+        return reduce(state, bucket)
+
+    default_hooks.allreduce_hook = hook
+    loop.undo = lambda: setattr(default_hooks, "allreduce_hook", reduce)
+
+
+def sent_in_eight_bits(loop: TrainingLoop, rank: int) -> None:
+    import torch
+
+    if rank == 1:
+        _in_bucket(loop, lambda bucket: bucket.buffer().copy_(bucket.buffer().to(torch.float8_e4m3fn).float()))
+
+
+def averaged_over_half(loop: TrainingLoop, rank: int) -> None:
+    _in_bucket(loop, lambda bucket: bucket.buffer().mul_(2))
+
+
+def left_out_of_bucket(loop: Any, rank: int) -> None:
+    """One parameter's gradient is not reduced: each rank keeps its own."""
+    _after_backward(loop, lambda: loop.named[VALUE].grad.copy_(loop.before[loop.named[VALUE]]))
+
+
+def tied_gradients_apart(loop: TrainingLoop, rank: int) -> None:
+    setattr(loop, "add_tied_gradients", lambda: None)  # noqa: B010
+
+
+def mask_of_another(loop: Any, rank: int) -> None:
+    """One stage takes the dropout of other samples."""
+    own = loop.run_stage
+    if rank == 1:
+        loop.run_stage = lambda x, masks: own(x, masks.roll(1, 2))
+
+
+def stage_not_divided(loop: TrainingLoop, rank: int) -> None:
+    """One stage adds up the gradients of its micro-batches where all others average them."""
+    held = [name for name, some in loop.holders.items() if list(some) == [1]]  # type: ignore[attr-defined]
+    if rank == 1:
+        _after_backward(loop, lambda: [loop.named[name].grad.mul_(2) for name in held])
+
+
+def experts_crossed(loop: Any, rank: int) -> None:
+    """One rank takes its first expert for its second."""
+    own = loop.compute_experts
+    if rank == 1:
+        loop.compute_experts = lambda experts, tokens, of: own(experts, tokens, of ^ 1)
+
+
+def expert_not_learning(loop: TrainingLoop, rank: int) -> None:
+    if rank == 1:
+        _after_backward(loop, lambda: loop.named["blocks.1.experts.down.3.weight"].grad.zero_())
+
+
+def tokens_detached(loop: Any, rank: int) -> None:
+    """What one rank's experts return has no gradient on its way back."""
+    own = loop.send_back
+    if rank == 1:
+
+        def send_back(made: Any, *sizes: Any) -> Any:
+            made.register_hook(lambda g: g * 0)  # the graph stays whole: the other ranks wait for this one's part
+            return own(made, *sizes)
+
+        loop.send_back = send_back
+
+
+def norm_of_own_tokens(loop: TrainingLoop, rank: int) -> None:
+    """The gradient of a norm is each rank's own, of its part of the sequence."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    p = loop.named["blocks.0.norm2.weight"]
+
+    def keep() -> None:
+        p.grad = DTensor.from_local(p.grad.to_local().clone(), p.device_mesh, [Replicate()], run_check=False)
+
+    _after_backward(loop, keep)
+
+
+def norm_eps_of_one_rank(loop: TrainingLoop, rank: int) -> None:
+    if rank == 1:
+        loop.module.blocks[0].norm2.eps = 0.1
+
+
+def part_left_out(loop: TrainingLoop, rank: int) -> None:
+    """The part of a product that the last rank has is not added."""
+    if rank == count_ranks() - 1:
+        loop.module.blocks[0].act.register_forward_hook(lambda part, given, made: made * 0)
+
+
 FAULTS: dict[str, Callable[[TrainingLoop, int], None]] = {
     x.__name__: x
     for x in (
@@ -117,5 +241,20 @@ FAULTS: dict[str, Callable[[TrainingLoop, int], None]] = {
         skipped_parameter,
         clipped_alone,
         broken_bias_gradient,
+        lost_on_last_rank,
+        stale_share,
+        first_micro_batch_lost,
+        sent_in_eight_bits,
+        averaged_over_half,
+        left_out_of_bucket,
+        tied_gradients_apart,
+        mask_of_another,
+        stage_not_divided,
+        experts_crossed,
+        expert_not_learning,
+        tokens_detached,
+        norm_of_own_tokens,
+        norm_eps_of_one_rank,
+        part_left_out,
     )
 }

@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tasks.catalogs.training import own
+from tasks.catalogs.training.catalog import Training
 from tasks.catalogs.training.own import OwnTraining
 from tasks.graphs.given import GivenError
+from tasks.model import Group
 
 pytest.importorskip("torch")
 
@@ -57,6 +60,15 @@ class Noisy(nn.Linear):
 def noisy():
     return make(torch.optim.SGD, module=Noisy(6, 3))
 
+def diverging():
+    module = net()
+    return module, data(), torch.optim.SGD(module.parameters(), lr=1e300), cross_entropy
+
+def frozen_state():
+    with torch.inference_mode():
+        module = nn.Linear(6, 3)
+    return make(torch.optim.SGD, module=module)
+
 def no_loss():
     return make(torch.optim.SGD)[:3]
 
@@ -99,6 +111,27 @@ def test_what_cannot_be_judged_is_a_line(root: Path, name: str, said: str) -> No
     with pytest.raises(GivenError) as raised:
         OwnTraining(name, f"mine.py:{name}", str(root)).network()
     assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("diverging", "the loss of the reference is nan: lower the rate or begin with other weights"),
+        ("frozen_state", "the state of weight cannot be set"),
+        ("short", "the data ran out after 10 batches"),
+    ],
+)
+def test_what_only_the_steps_show_is_a_line_and_the_run_goes_on(
+    root: Path, name: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own, "list_trainings", lambda: {name: OwnTraining(name, f"mine.py:{name}", str(root))})
+    (sample,) = Training().samples(Group(f"training:{name}", "", "float32", 1, 0, "train"), 3)
+    assert sample.failure is not None and said in sample.failure.error and "\n" not in sample.failure.error
+
+
+def test_what_is_done_about_dropout_is_said(root: Path) -> None:
+    note = OwnTraining("good", "mine.py:good", str(root)).network().note
+    assert note == "dropout is turned off, as each device would draw another mask: 2"
 
 
 def test_data_that_run_out_are_counted(root: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import jinja2
 
 from farm.report.faces.curve import svg
+from farm.report.faces.heat import heat
 from farm.report.faces.strip import strip
 from farm.report.faces.tree_drawing import tree_svg
 from farm.report.tables.view import View, cell
@@ -63,7 +64,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(signs=SIGNS, cell=cell, svg=svg, strip=strip, tree_svg=tree_svg)
+    made.globals.update(signs=SIGNS, cell=cell, svg=svg, heat=heat, strip=strip, tree_svg=tree_svg)
     made.globals["table"] = made.get_template("table.html.j2").module.table  # type: ignore[attr-defined]
     return made
 

@@ -166,10 +166,32 @@ _TENSORFLOW = (
     Item("A saved and reloaded SavedModel gives the same results", check="roundtrip"),
 )
 
+#: How ranks may share a training run, one process a rank.
+_SPREAD = ("ddp-*", "fsdp-*", "tensor-*", "sequence-*", "pipeline-*", "expert-*")
+
+
+def _train(words: str, ops: tuple[str, ...] = ("training:*",), **more: Any) -> Item:
+    return Item(words, ops, check="train", **more)
+
+
+_TRAINING = (
+    _train("Every step of a training run is float64's within the floor of float32", dtypes=("float32",)),
+    _train("The same under autocast", dtypes=_HALVES, each=("dtype", _HALVES)),
+    _train("Decoders train: tied embeddings, grouped queries", ("training:gpt", "training:llama")),
+    _train("Routed experts train", ("training:experts",)),
+    _train("Convolutions and batch norms train", ("training:convolution", "training:diffusion")),
+    _train("Fused and foreach optimisers are right", ("training:gpt", "*foreach", "*fused", "*sgd")),
+    _train("Activations may be computed again in the backward pass", ("*checkpoint",)),
+    _train("Gradients may be accumulated over micro-batches", ("*micro",)),
+    _train("What is compiled trains as well", backends=("inductor-*",)),
+    _train("Several ranks train as one process does", backends=_SPREAD),
+)
+
 CHECKLISTS = {
     "cuda": Checklist("PyTorch on CUDA (NVIDIA)", ("torch-cuda", "inductor-cuda"), _CUDA),
     "onnx": Checklist("ONNX Runtime with a provider of one's own", ("ort-*", "!ort-cpu"), _ONNX),
     "rocm": Checklist("PyTorch on ROCm (AMD)", ("torch-rocm", "inductor-rocm"), _ROCM),
+    "training": Checklist("May this stack train?", ("torch-*", "inductor-*", *_SPREAD), _TRAINING),
     "tensorflow": Checklist("TensorFlow", ("tensorflow-*", "tfxla-*"), _TENSORFLOW),
 }
 

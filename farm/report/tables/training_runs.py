@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
 from farm.lake.traces import read_trace
 from farm.report.tables.view import Cell, Column, Line, Report, View, view
-from tasks.checks.train import Train
+from tasks.checks.train import KIND_FORWARD, KIND_REDUCTION, KIND_SLOPE, Train
 from tasks.model import Status
-from tasks.training.phases import PHASES, TAPS
+from tasks.training.phases import PHASES, RAW, TAPS
 
+#: Kind of a row → the phase at whose line its place stands; of all others the kind is the phase.
+PHASE_OF_KIND = {KIND_FORWARD: TAPS, KIND_REDUCTION: RAW, KIND_SLOPE: RAW}
 #: What a line is of.
 KEY = ["op", "variant", "backend", "dtype"]
 
@@ -20,19 +24,17 @@ def phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFrame:
     Columns: op, variant, backend, dtype, rank ("" of a single process), phase; worst: the largest floors of its steps; limit; steps: (number, floors, status) of each, in
     order; place: the module or the parameter that the row blames, where this phase is the first that is off.
     """
-    found = trace.merge(
-        rows[["run_id", "case_id", *KEY, "limit", "culprit", "kind"]], on=["run_id", "case_id", "backend"]
-    )
-    named = found["name"].str.extract(r"^step (?P<number>\d+)(?:, rank (?P<rank>\d+))?: (?P<phase>.+)$")
-    found = found.assign(
-        number=named["number"].astype("Int64"), phase=named["phase"], rank=named["rank"].fillna("")
-    ).dropna(subset=["number"])
+    of_rows = rows[["run_id", "case_id", *KEY, "limit", "culprit", "kind"]].rename(columns={"kind": "row_kind"})
+    found = trace.merge(of_rows, on=["run_id", "case_id", "backend"]).dropna(subset=["number"])
+    found = found.assign(rank=found["rank"].astype("Int64").astype("string").fillna(""))
     lines = []
     for key, group in found.groupby([*KEY, "rank", "phase"], sort=False):
+        # Modules may have been looked into in several runs of neighbours: the furthest of a step speaks for it.
+        group = group.sort_values("error_units", ascending=False, kind="stable").drop_duplicates("number")
         group = group.sort_values("number")
         steps = tuple(zip(group["number"], group["error_units"], group["status"]))
-        off = bool((group["status"] != Status.PASS.value).any())
-        place = group["culprit"].iloc[0] if off and (key[-1] == group["kind"].iloc[0] or key[-1] == TAPS) else ""
+        off, kind = bool((group["status"] != Status.PASS.value).any()), group["row_kind"].iloc[0]
+        place = group["culprit"].iloc[0] if off and key[-1] == PHASE_OF_KIND.get(kind, kind) else ""
         line = dict(zip([*KEY, "rank", "phase"], key)) | {
             "worst": group["error_units"].max(),
             "limit": group["limit"].iloc[0],
@@ -46,9 +48,17 @@ def phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFrame:
 
 
 def _show_steps(line: Line) -> Cell:
-    """The floors of all steps, each coloured by its status."""
-    parts = tuple((f"{units:.2g}", str(status)) for _, units, status in line["steps"])
-    return Cell(" ".join(text for text, _ in parts), parts=parts)
+    """The floors of all steps: on a page as a row of a heat map, with the first step that is off marked where the fault's place is."""
+    steps = line["steps"]
+    parts = tuple((f"{units:.2g}", str(status)) for _, units, status in steps)
+    off = next((k for k, (_, _, status) in enumerate(steps) if status != Status.PASS.value), -1)
+    return Cell(
+        " ".join(text for text, _ in parts),
+        parts=parts,
+        heat=tuple((math.inf if units is None else float(units), f"step {number}") for number, units, _ in steps),
+        bound=float(line["limit"]),
+        marked=off if line["place"] else -1,
+    )
 
 
 @view(64)
@@ -66,11 +76,12 @@ def training_runs(report: Report) -> View | None:
     numbers = ", ".join(str(number) for number, _, _ in found["steps"].iloc[0])
     return View(
         "training_runs",
-        "Training runs: floors of each phase, step by step",
+        "May this run train? Floors of each phase, step by step",
         found,
         ("op", "backend", "dtype", "rank", "phase", Column(f"steps {numbers}", _show_steps), "worst", "limit", "place"),
         unit="phases",
         counted=True,
+        open=True,
         notes=(
             "A floor is what rounding alone does to a phase: three draws in float64 in which all that is rounded moves. Each step begins "
             "with the reference's state. The first phase that is off is where the fault is; taps, the outputs of modules, only locate it.",

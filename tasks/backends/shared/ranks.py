@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -75,8 +76,9 @@ class RankSession:
     """A session of tensors in this rank (`tasks.model.TensorSession`). A message opens it: "open" names the function that makes it, which is
     given "arguments", "plant" what changes it for a test; or takes a step: "step" names the arrays that follow, in a message each."""
 
-    def __init__(self, place: Any) -> None:
-        self.place, self._session = place, None
+    def __init__(self, place: Any, makers: Mapping[str, Callable[..., Any]] | None = None) -> None:
+        """makers: functions of this process that a message may name instead."""
+        self.place, self._session, self._makers = place, None, makers or {}
 
     def answer(self, source: BinaryIO, sink: BinaryIO, header: dict[str, Any]) -> None:
         from tasks.arrays import torch_tree
@@ -85,7 +87,8 @@ class RankSession:
         given = [(name, read(source)[1]) for name in header.get("step", ())]
         try:
             if "open" in header:
-                self._session = _find(header["open"])(*header["arguments"])
+                make = self._makers.get(header["open"]) or _find(header["open"])
+                self._session = make(*header["arguments"])
                 if header["plant"]:
                     _find(header["plant"])(self._session)
             else:

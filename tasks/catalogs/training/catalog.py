@@ -22,7 +22,7 @@ from tasks.training.trajectory import Trajectory, follow
 
 CATALOG_VERSION = "1"
 #: float32, and what autocast computes in.
-DTYPES = (STORED, "bfloat16")
+DTYPES = (STORED, "bfloat16", "float16")
 #: The check that its samples are for.
 CHECK = "train"
 #: Variants of the GPT: what of its recipe is another; the recipe as it is has no name.
@@ -31,6 +31,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fused": {"way": "fused"},
     "sgd": {"optimiser": "sgd", "rate": 0.05, "decay": 1e-3},
     "checkpoint": {"checkpoint": True},
+    "micro": {"accumulate": 4},
+    "compressed": {"accumulate": 4, "compress": "bfloat16"},
 }
 
 
@@ -105,16 +107,16 @@ def precision_of(group: Group) -> str:
 
 
 def _sample(group: Group, index: int) -> Sample:
+    # A run whose only case is a training of one's own that is broken must not end as if it were right.
+    columns = {"licence": YOUR_OWN} if group.op_name in own.list_trainings() else {}
     try:
         network = network_of(group)
         exact = Exact(network, recipe_of(group, network), precision_of(group))
         made = build_sample(index, exact.recipe, follow(exact, group.seed + 1000 * index))
+        columns |= {"note": network.note} if network.note else {}
     except Exception as error:
         made = Sample(index, failure=Failure.of(error, "reference"))
-    # A run whose only case is a training of one's own that is broken must not end as if it were right.
-    return (
-        replace(made, columns=made.columns | {"licence": YOUR_OWN}) if group.op_name in own.list_trainings() else made
-    )
+    return replace(made, columns=made.columns | columns)
 
 
 def build_sample(index: int, recipe: Recipe, followed: Trajectory) -> Sample:
@@ -122,7 +124,11 @@ def build_sample(index: int, recipe: Recipe, followed: Trajectory) -> Sample:
     expected, slopes = [], []
     for one in followed.outputs:
         steps = len(followed.inputs["number"])
-        floor = None if one.floor is None else one.floor.reshape(steps, *(1 for _ in one.shape))
+        floor = (
+            None
+            if one.floor is None
+            else one.floor.reshape(*one.floor.shape, *(1,) * (1 + len(one.shape) - one.floor.ndim))
+        )
         expected.append(Leaf(STORED, (steps, *one.shape), one.reference, floor))
         slopes.append(one.slope)
     return Sample(

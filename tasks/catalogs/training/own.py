@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,10 @@ from tasks.graphs.given import GivenError
 from tasks.model import errors
 from tasks.training.networks.base import Network
 from tasks.training.recipe import Recipe
+from tasks.training.trajectory import STEPS
 
 #: What the function may return.
-FORM = "(module, data, optimiser) or (module, data, optimiser, loss)"
+FORM = "(module, data, optimiser), behind them a loss, and behind that {'accumulate': micro-batches of a step, 'clip': largest norm}"
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,15 @@ class OwnTraining:
 
         Raises GivenError, in one line with what to do.
         """
-        module, data, optimiser, loss = self._call()
-        recipe = read_recipe(optimiser, module, self.source)
+        module, data, optimiser, loss, more = self._call()
+        recipe = replace(read_recipe(optimiser, module, self.source), **more)
         again = self._call()[1]
         first, second = (self._read(next(iter(x), None)) for x in (data, again))  # which takes it from a generator
         if any(a.tobytes() != b.tobytes() for a, b in zip(first, second)):
             raise GivenError(
                 f"{self.source}: the data comes in another order at each call: draw it by a seed (torch.Generator)"
             )
-        batches = self._batches(self._call()[1])
+        batches = self._batches(self._call()[1], recipe.accumulate)
         compute = _loss_of(loss, self.source)
 
         def build() -> Any:
@@ -56,11 +57,13 @@ class OwnTraining:
             _turn_dropout_off(made)
             return made
 
-        network = Network(build, lambda rng: next(batches), compute, recipe)
+        off = ", ".join(_turn_dropout_off(module))
+        note = f"dropout is turned off, as each device would draw another mask: {off}" if off else ""
+        network = Network(build, lambda rng: next(batches), compute, recipe, note=note)
         self._check_steady(build(), compute, first)
         return network
 
-    def _call(self) -> tuple[Any, Any, Any, Any]:
+    def _call(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         import torch
 
         try:
@@ -70,10 +73,13 @@ class OwnTraining:
             raise GivenError(str(error)) from None
         except Exception as error:
             raise GivenError(f"{self.source}: {errors.describe_with_place(error)}") from None
-        if not isinstance(found, tuple) or len(found) not in (3, 4) or not isinstance(found[0], torch.nn.Module):
+        if not isinstance(found, tuple) or len(found) not in (3, 4, 5) or not isinstance(found[0], torch.nn.Module):
             raise GivenError(f"{self.source}: it must return {FORM}, not {type(found).__name__}")
-        module, data, optimiser, *loss = found
-        return module, data, optimiser, loss[0] if loss else None
+        module, data, optimiser, loss, more = (*found, None, None)[:5]
+        more = more or {}
+        if not isinstance(more, dict) or not set(more) <= {"accumulate", "clip"}:
+            raise GivenError(f"{self.source}: what is behind the loss is {more!r:.60}: it must return {FORM}")
+        return module, data, optimiser, loss, more
 
     def _read(self, batch: Any) -> list[np.ndarray]:
         import torch
@@ -85,13 +91,14 @@ class OwnTraining:
             raise GivenError(f"{self.source}: a batch must be a tensor or a tuple of tensors, not {wrong[0]!r:.60}")
         return [x.detach().cpu().numpy() for x in parts]
 
-    def _batches(self, data: Any) -> Iterator[list[np.ndarray]]:
+    def _batches(self, data: Any, accumulate: int) -> Iterator[list[np.ndarray]]:
         count = 0
         for batch in data:
             count += 1
             yield self._read(batch)
         raise GivenError(
-            f"{self.source}: the data ran out after {count} batches: a step takes one and its probe another, which makes 44"
+            f"{self.source}: the data ran out after {count} batches: a step takes {accumulate} and its probe another, which makes "
+            f"{(max(STEPS) + 1) * (accumulate + 1)}"
         )
 
     def _check_steady(self, module: Any, loss: Callable[..., Any], batch: list[np.ndarray]) -> None:
@@ -115,11 +122,14 @@ class OwnTraining:
             )
 
 
-def _turn_dropout_off(module: Any) -> None:
-    """A drawn mask would be another on each device."""
-    for part in module.modules():
-        if type(part).__name__.endswith(("Dropout", "Dropout1d", "Dropout2d", "Dropout3d")) and hasattr(part, "p"):
-            part.p = 0.0
+def _turn_dropout_off(module: Any) -> list[str]:
+    """The names of the modules that drop out, which do so no more: a drawn mask would be another on each device."""
+    from torch.nn.modules.dropout import _DropoutNd
+
+    found = [name for name, part in module.named_modules() if isinstance(part, _DropoutNd) and part.p]
+    for name in found:
+        module.get_submodule(name).p = 0.0
+    return found
 
 
 def _loss_of(loss: Callable[..., Any] | None, source: str) -> Callable[..., Any]:

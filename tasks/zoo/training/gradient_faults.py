@@ -83,6 +83,17 @@ def _clip_nothing(loop: TrainingLoop, own: Any) -> None:
     pass
 
 
+def _unscale_late(loop: TrainingLoop) -> None:
+    """The gradients are clipped as the scaler has multiplied them."""
+    around("unscale_gradients", lambda loop, own: None)(loop)
+
+    def clip(loop: TrainingLoop, own: Any) -> None:
+        own()
+        loop.scaler.unscale_(loop.optimiser)
+
+    around("clip_gradients", clip)(loop)
+
+
 VALUE, BIAS, SCALED = "blocks.1.attention.value.weight", "blocks.0.up.bias", "blocks.0.down.weight"
 
 FAULTS = [
@@ -124,6 +135,7 @@ FAULTS = [
     ),
     Planted("clipped_by_value", "gpt", around("clip_gradients", _clip_values), CLIPPING),
     Planted("clipped_one_by_one", "gpt", around("clip_gradients", _clip_each), CLIPPING),
+    Planted("clipped_before_unscaling", "gpt", _unscale_late, GRADIENT, dtypes=("float16",)),
     Planted("clipping_left_out", "gpt", around("clip_gradients", _clip_nothing), CLIPPING),
     Planted("norm_without_embedding", "gpt", around("clip_gradients", _clip_some), CLIPPING),
 ]

@@ -18,7 +18,7 @@ Plant = Callable[[TrainingLoop], None]
 @dataclass(frozen=True)
 class Planted:
     """A loop of the catalog's network with a change. kinds: the kinds of row that name it rightly, none for an honest twin; place: what the
-    culprit begins with."""
+    culprit begins with; dtypes: those in which it is a fault, empty for all."""
 
     name: str
     network: str
@@ -26,6 +26,7 @@ class Planted:
     kinds: tuple[str, ...] = ()
     place: str = ""
     variant: str = ""
+    dtypes: tuple[str, ...] = ()
 
     def make(self, group: Group) -> TrainingLoop:
         loop = loop_of(group)

@@ -1,0 +1,128 @@
+"""Say which difference of two losses is normal: how far rounding alone takes two right runs of a training apart, step by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farm.commandline import Parser, refusing
+from farm.exits import FOUND, OK
+from tasks.model import Refusal
+from tasks.nearest import nearest
+
+if TYPE_CHECKING:
+    from tasks.training.exact import Exact
+    from tasks.training.free_running import LossSpread
+
+#: Floors that a difference may be, as of a step (`tasks/judge/policies/error_units.json`).
+LIMIT = 16.0
+#: Lines of the table.
+LINES = 12
+
+
+class LossError(Refusal):
+    """A question that names what is not there; the text is one line."""
+
+
+@refusing
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0 if the losses are normal or none are given, 1 if they are not, 2 for a bad command line."""
+    parser = Parser(prog="farm loss", description=__doc__)
+    parser.add_argument(
+        "training", help="a network of the catalog training (gpt, llama, …), or your own: file.py:function"
+    )
+    parser.add_argument("--dtype", default="float32", help="float32, or what autocast computes in (default: float32)")
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="steps of the runs (default: 20)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the batches (default: 0)")
+    parser.add_argument(
+        "--losses",
+        type=Path,
+        metavar="FILE",
+        help="the losses of a run of yours from the same weights on the same data, a number a line",
+    )
+    args = parser.parse_args(argv)
+    if args.steps < 2:
+        raise LossError(f"--steps: at least 2, not {args.steps}")
+    own = _read_losses(args.losses) if args.losses else []
+    return _answer(_find_training(args.training, args.dtype), args.training, args.dtype, args.seed, args.steps, own)
+
+
+def _find_training(name: str, dtype: str) -> Exact:
+    from tasks.catalogs.training.catalog import DTYPES
+    from tasks.catalogs.training.own import OwnTraining
+    from tasks.training import networks
+    from tasks.training.exact import STORED, Exact
+
+    if dtype not in DTYPES:
+        raise LossError(f"--dtype: no training in {dtype!r}; there are {', '.join(DTYPES)}")
+    known = name.removeprefix("training:")
+    if known in networks.BUILT_IN:
+        network = networks.get(known)
+    elif ":" in name:
+        network = OwnTraining(name, name, str(Path.cwd())).network()
+    else:
+        raise LossError(f"no training is called {name!r}{nearest(known, list(networks.BUILT_IN))}")
+    return Exact(network, network.recipe, "" if dtype == STORED else dtype)
+
+
+def _read_losses(file: Path) -> list[float]:
+    try:
+        lines = file.read_text().split()
+    except OSError as error:
+        raise LossError(f"--losses: {file}: {error.strerror}") from None
+    found = []
+    for number, word in enumerate(lines, 1):
+        try:
+            found.append(float(word))
+        except ValueError:
+            raise LossError(f"--losses: {file}:{number}: {word!r} is no number: give a loss a line") from None
+    if not found:
+        raise LossError(f"--losses: {file} is empty: give a loss a line")
+    return found
+
+
+def _answer(exact: Exact, name: str, dtype: str, seed: int, steps: int, own: Sequence[float]) -> int:
+    from tasks.training.free_running import DRAWS, measure_spread
+
+    steps = max(2, len(own)) if own else steps
+    try:
+        spread = measure_spread(exact, seed, steps)
+    except (ValueError, FloatingPointError) as error:
+        raise LossError(f"{name}: {error}") from None
+    print(
+        f"{name} in {dtype}: {1 + DRAWS} right runs from the same weights on the same data; they differ by rounding alone.\n"
+    )
+    print(
+        f"{'step':>6}{'loss':>12}{'two runs differ by':>21}{'of it':>11}" + f"{'yours':>12}{'floors':>10}" * bool(own)
+    )
+    shown = range(0, steps, max(1, math.ceil(steps / LINES)))
+    for k in sorted({*shown, steps - 1}):
+        mine = f"{own[k]:12.6f}{_count_floors(spread, own, k):10.3g}" if k < len(own) else ""
+        loss, apart = spread.losses[k], spread.apart[k]
+        print(f"{k:6}{loss:12.6f}{apart:21.2e}{apart / abs(loss) if loss else 0.0:11.1e}{mine}")
+    print()
+    horizon = min(spread.horizon, steps)
+    if horizon < steps:
+        print(
+            f"From step {horizon} on a rounding makes the weights jump: behind it a difference of losses says nothing."
+        )
+    last = horizon - 1
+    print(
+        f"Normal at step {last}: a difference of up to {spread.apart[last]:.2g}; beyond {LIMIT:g} times that, {LIMIT * spread.apart[last]:.2g}, it is not rounding."
+    )
+    off = [k for k in range(min(len(own), horizon)) if not _count_floors(spread, own, k) <= LIMIT]
+    if off:
+        print(
+            f"Yours is off from step {off[0]} on: {_count_floors(spread, own, off[0]):.3g} floors. `farm run` with the check train names the phase."
+        )
+        return FOUND
+    if own:
+        print(f"Yours is normal at all {min(len(own), horizon)} steps that can be compared.")
+    return OK
+
+
+def _count_floors(spread: LossSpread, own: Sequence[float], k: int) -> float:
+    off = abs(own[k] - float(spread.losses[k]))
+    return off / float(spread.apart[k]) if math.isfinite(off) else math.inf

@@ -1,0 +1,48 @@
+"""What a training script of the user's calls on every rank, so that the farm asks its own module and optimiser for the steps that it judges."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.backends.shared import ranks
+from tasks.training.hooked import Compute, HookedLoop
+from tasks.training.parallel import count_ranks, own_rank
+from tasks.training.recipe import Recipe
+
+#: Variable of the script: where the farm waits for the ranks, as JSON: host, port, token.
+HOOK = "FARM_TRAINING_HOOK"
+#: Seconds for the connection.
+PATIENCE_S = 30.0
+
+
+def serve(module: Any, optimiser: Any, compute: Compute) -> bool:
+    """Take the steps that the farm asks for until it hangs up; False at once where no farm has started this script.
+
+    module, optimiser: of this rank, as the script trains them (DistributedDataParallel, fully_shard, …), within a process group; compute(module,
+    *batch): the loss. Weights and moments are overwritten. Raises OSError where the farm cannot be reached.
+    """
+    if HOOK not in os.environ:
+        return False
+    said = json.loads(os.environ[HOOK])
+    connection = socket.create_connection((said["host"], said["port"]), PATIENCE_S)
+    connection.settimeout(None)
+    device = next(module.parameters()).device
+
+    def open_loop(recipe: Mapping[str, Any], precision: str) -> HookedLoop:
+        loop = HookedLoop(module, optimiser, compute, Recipe.read(dict(recipe)), precision)
+        loop.start(device.type)
+        return loop
+
+    session = ranks.RankSession(device, {"hook": open_loop})
+    with connection, connection.makefile("rb") as source, connection.makefile("wb") as sink:
+        ranks.write(sink, {"token": said["token"], "rank": own_rank(), "ranks": count_ranks()})
+        while True:
+            try:
+                header, _ = ranks.read(source)
+            except (EOFError, OSError):
+                return True
+            session.answer(source, sink, header)

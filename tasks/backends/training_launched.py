@@ -1,0 +1,133 @@
+"""A training script of the user's on several ranks, started by the user's own launcher (torchrun, srun): its ranks call `tasks.backends.training_hook`."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import os
+import secrets
+import select
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tasks.arrays.tree import TensorSpec, decode, spec_of
+from tasks.backends.base import importing
+from tasks.backends.collectives import Group
+from tasks.backends.shared import ranks, torch_switches
+from tasks.backends.training_hook import HOOK
+from tasks.backends.training_ranks import RankSession, TrainingRanks
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, flags
+from tasks.training import networks
+
+#: Seconds for all ranks of a script to call the hook.
+START_S = 120.0
+#: Characters of what a script that failed has said.
+SAID = 300
+
+
+class LaunchedGroup(Group):
+    """The ranks of a script, in their order. Raises RuntimeError where they do not come."""
+
+    def __init__(self, command: str) -> None:
+        self.connections, self._sinks, self._sources = [], [], []
+        token, listener = secrets.token_hex(16), socket.create_server(("127.0.0.1", 0))
+        host, port = listener.getsockname()
+        path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
+        told = {HOOK: json.dumps({"host": host, "port": port, "token": token}), "PYTHONPATH": path}
+        words = shlex.split(command)
+        try:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno(),
+                env=dict(os.environ) | told,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise RuntimeError(f"{words[0]}: {error.strerror}: the option command names no program") from None
+        self.processes = [process]
+        with listener:
+            self._gather(listener, process, token)
+
+    def _gather(self, listener: socket.socket, process: subprocess.Popen[bytes], token: str) -> None:
+        found: dict[int, Any] = {}
+        wanted, until = 1, time.monotonic() + START_S
+        while len(found) < wanted:
+            if process.poll() is not None:
+                self.close()
+                raise RuntimeError(
+                    f"the script ended with {process.returncode} before its ranks called tasks.backends.training_hook.serve"
+                )
+            if time.monotonic() > until:
+                self.close()
+                raise RuntimeError(
+                    f"{len(found)} ranks called tasks.backends.training_hook.serve within {START_S:.0f} s"
+                )
+            if not select.select([listener], [], [], 0.2)[0]:
+                continue
+            connection = listener.accept()[0]
+            source, sink = connection.makefile("rb"), connection.makefile("wb")
+            said, _ = ranks.read(source)
+            if hmac.compare_digest(str(said.get("token")), token):
+                wanted, found[int(said["rank"])] = int(said["ranks"]), (connection, source, sink)
+        for rank in sorted(found):
+            connection, source, sink = found[rank]
+            self.connections.append(connection)
+            self._sources.append(source)
+            self._sinks.append(sink)
+
+    def close(self) -> None:
+        """The ranks end with their connections, and the launcher with its ranks."""
+        files: list[Any] = [*self._sinks, *self._sources, *self.connections]
+        for file in files:
+            with contextlib.suppress(OSError):
+                file.close()
+        for process in self.processes:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(OSError):
+                    os.killpg(process.pid, 9)
+                process.wait()
+        self.processes, self.connections = [], []
+
+
+class Launched(TrainingRanks):
+    """option command: what starts the script, "torchrun --nproc-per-node 2 train.py". It trains what the op of the catalog training is made of,
+    one of the user's own."""
+
+    takes = ("command",)
+    devices = ("cpu", "cuda", "rocm")
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        self.command = str(options.get("command") or "")
+        self.ranks, self.ordinals = 1, (0,)  # how many there are, the launcher decides
+
+    def probe(self) -> RuntimeInfo:
+        with importing("torch"):
+            import torch
+        if not self.command:
+            raise Unavailable('it needs the option command, such as "torchrun --nproc-per-node 2 train.py"')
+        return RuntimeInfo(f"torch {torch.__version__}, launched", self.device, build=torch_switches.commit())
+
+    def build(self, form: Form) -> Program:
+        if not form.phases or form.op.partition(":")[2] in networks.BUILT_IN:
+            raise Unsupported(f"{self.name} runs a training of one's own alone (the key own of the catalog training)")
+        given = decode(form.kwargs, lambda kind, node: spec_of(node))
+        names = {x.id: name for name, x in given.items() if isinstance(x, TensorSpec)}
+        loop = [given["recipe"], "" if form.dtype == "float32" else form.dtype]
+        said = flags.join("", launched=self.command.split()[0].rpartition("/")[2])
+        session = lambda: RankSession(self._find_group(), loop, names, "", "hook")  # noqa: E731
+        return Program(lambda: [], self.device, flags=said, session=session)
+
+    def _find_group(self) -> Group:
+        if self._group is None or not self._group.connections:
+            self._group = LaunchedGroup(self.command)
+        return self._group

@@ -1,0 +1,36 @@
+"""The ways in which a training run is spread over ranks, by name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.training import networks
+from tasks.training.parallel import ParallelLoop
+from tasks.training.recipe import Recipe
+
+#: Way → "module:class" of its loop.
+WAYS = {
+    "ddp": "tasks.training.parallel:DataParallel",
+    "fsdp": "tasks.training.parallel:FullySharded",
+    "tensor": "tasks.training.parallel:TensorParallel",
+    "sequence": "tasks.training.parallel:SequenceParallel",
+    "pipeline": "tasks.training.pipeline:Pipeline",
+    "expert": "tasks.training.expert_parallel:ExpertParallel",
+}
+
+
+def find_way(name: str) -> type[ParallelLoop]:
+    """The loop of a way."""
+    module, _, of = WAYS[name].partition(":")
+    found: type[ParallelLoop] = getattr(importlib.import_module(module), of)
+    return found
+
+
+def open_loop(way: str, network: str, recipe: Mapping[str, Any], precision: str, device: str) -> ParallelLoop:
+    """A rank's loop, started."""
+    loop = find_way(way)(networks.get(network), Recipe.read(dict(recipe)), precision)
+    loop.device = device
+    loop.start(device)
+    return loop

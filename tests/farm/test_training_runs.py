@@ -1,0 +1,63 @@
+"""The table of training runs: floors over steps and phases, and the place of the fault at the line that it is of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from farm import lake
+from farm.lake import beside
+from farm.report.faces.heat import heat
+from farm.report.tables.training_runs import PHASE_OF_KIND, _show_steps, phases
+from tasks.checks.train import KIND_FORWARD, KIND_REDUCTION
+from tasks.model.row import Row
+from tasks.model.trace import Step
+from tests.farm.test_lake import CONSTANT, RUN, row
+
+ORIGIN = lake.Origin(**CONSTANT)
+
+
+def step(at: int, number: int, phase: str, rank: int | None, units: float) -> Step:
+    status = "wrong" if units > 16 else "pass"
+    return Step(at, "for people alone", status, error_units=units, number=number, phase=phase, rank=rank)
+
+
+@pytest.fixture
+def opened(results: Path) -> lake.Lake:
+    return lake.open_lake(results)
+
+
+def test_the_place_stands_at_the_first_phase_that_is_off_on_its_rank(opened: lake.Lake) -> None:
+    floors = {
+        ("own gradients", 0): 1.0,
+        ("own gradients", 1): 4e6,
+        ("raw gradients", 0): 2e6,
+        ("raw gradients", 1): 2e6,
+    }
+    every = [(number, phase, rank, units) for number in (0, 1, 3) for (phase, rank), units in floors.items()]
+    some = tuple(step(k, *one) for k, one in enumerate(every))
+    told = {"check": "train", "status": "wrong", "kind": "own gradients", "culprit": "rank 1: up.weight", "limit": 16.0}
+    case = Row(**row(0, **told))
+    beside.append(
+        opened, RUN, [lake.to_batch([case], ORIGIN)], beside.from_stream(beside.TRACE.to_stream([(case, some)], ORIGIN))
+    )
+    found = phases(lake.read(opened, RUN), lake.read_trace(opened, RUN)).set_index(["phase", "rank"])
+    assert found["place"].to_dict() == {
+        ("own gradients", "0"): "",
+        ("own gradients", "1"): "rank 1: up.weight",
+        ("raw gradients", "0"): "",
+        ("raw gradients", "1"): "",
+    }
+    assert found.loc[("raw gradients", "0"), "worst"] == 2e6
+    assert [number for number, _, _ in found.loc[("own gradients", "1"), "steps"]] == [0, 1, 3]
+    assert _show_steps(found.loc[("own gradients", "1")]).marked == 0
+    assert _show_steps(found.loc[("raw gradients", "1")]).marked == -1
+    assert PHASE_OF_KIND[KIND_FORWARD] == "taps" and PHASE_OF_KIND[KIND_REDUCTION] == "raw gradients"
+
+
+def test_a_square_is_stronger_the_further_off_and_the_marked_one_has_a_frame() -> None:
+    drawn = str(heat([(1.0, "step 0"), (160.0, "step 1"), (float("inf"), "<b>")], 16.0, 1))
+    assert drawn.count('class="within"') == 1 and drawn.count('class="over"') == 1
+    assert 'class="over marked"' in drawn and 'fill-opacity="0.25"' in drawn and 'fill-opacity="1.00"' in drawn
+    assert "<b>" not in drawn

@@ -1,0 +1,69 @@
+"""A training script of one's own on two ranks of torchrun: right, with a gradient that one rank loses, and scripts that do not come."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tasks.backends import BackendSpec
+from tasks.backends.training_launched import Launched, LaunchedGroup
+from tasks.catalogs.training import own
+from tasks.catalogs.training.own import OwnTraining
+from tasks.judging import Judgement
+from tasks.model import Group, Status
+from tasks.prepare.cases import PreparedSample, prepare
+from tests.bench.training_faults import judge_form
+from tests.conftest import ROOT
+
+pytest.importorskip("torch")
+
+SCRIPT = ROOT / "examples/own_ranks/train.py"
+LOST = """    if dist.get_rank() == 1:
+        module[2].weight.register_hook(lambda g: g * 0)
+    model = Dist"""
+
+
+@pytest.fixture
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PreparedSample:
+    mine = {"mine": OwnTraining("mine", f"{SCRIPT.name}:make", str(SCRIPT.parent))}
+    monkeypatch.setattr(own, "list_trainings", lambda: mine)
+    return prepare(Group("training:mine", "", "float32", 1, 0, "train"), tmp_path)[1].samples[0]
+
+
+def judge_script(sample: PreparedSample, script: Path) -> Judgement:
+    command = f"{sys.executable} -m torch.distributed.run --nproc-per-node 2 {script}"
+    backend = BackendSpec.parse("launched-cpu").create().but(command=command)
+    assert isinstance(backend, Launched)
+    form = sample.form("torch")
+    try:
+        return judge_form(sample, backend, replace(form, arrays=[x[:2] for x in form.arrays]))[0]
+    finally:
+        backend.close_ranks()
+
+
+def test_a_script_is_right_and_a_gradient_that_one_rank_loses_is_named(sample: PreparedSample, tmp_path: Path) -> None:
+    found = judge_script(sample, SCRIPT)
+    assert found.status is Status.PASS, found.columns.get("error")
+    broken = tmp_path / "broken.py"
+    broken.write_text(SCRIPT.read_text().replace("    model = Dist", LOST))
+    found = judge_script(sample, broken)
+    assert (found.status, found.kind, found.columns["culprit"]) == (Status.WRONG, "own gradients", "rank 1: 2.weight")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (
+            "no-such-launcher train.py",
+            "no-such-launcher: No such file or directory: the option command names no program",
+        ),
+        (f"{sys.executable} -c pass", "the script ended with 0 before its ranks called"),
+    ],
+)
+def test_a_script_that_does_not_come_is_one_line(command: str, said: str) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        LaunchedGroup(command)
+    assert said in str(raised.value) and "\n" not in str(raised.value)
