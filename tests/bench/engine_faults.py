@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.backends import BackendSpec
+from tasks.backends.base import Backend
 from tasks.catalogs.engine.catalog import CHECK, DECODERS
 from tasks.checks.engine_relations import RELATIONS
 from tasks.judge import verdict
@@ -45,14 +47,18 @@ def judge_engine(
 ) -> Iterator[Row]:
     """Rows of an engine ("module:Class") under some relations. cache: where prepared samples are kept."""
     backend = BackendSpec.parse("own", like=like, options={"class": name} if name else {}).create()
+    every = itertools.product(relations, variants, dtypes)
+    groups = (Group(f"engine:{at[0]}", at[1], at[2], samples, check=CHECK) for at in every)
+    return judge_backend(backend, groups, cache)
+
+
+def judge_backend(backend: Backend, groups: Iterable[Group], cache: Path) -> Iterator[Row]:
+    """Rows of a backend of engines."""
     runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *at: None)
     try:
-        for relation in relations:
-            for variant in variants:
-                for dtype in dtypes:
-                    group = Group(f"engine:{relation}", variant, dtype, samples, check=CHECK)
-                    for done in runner.run([whole(prepare(group, cache)[1])]):
-                        yield done.row
+        for group in groups:
+            for done in runner.run([whole(prepare(group, cache)[1])]):
+                yield done.row
     finally:
         runner.close()
 
