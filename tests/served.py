@@ -50,7 +50,7 @@ class Served:
         else:
             sequence, logits = self._reuse(prompts[0])
             sequences, rows = [sequence], [logits[-1:]]
-        choices = []
+        choices: list[dict[str, Any]] = []
         for prompt, sequence, logits in zip(prompts, sequences, rows):
             for token in self._draw(asked, logits[-1], asked.get("n", 1)):
                 choices.append(self._choose(asked, prompt, sequence, logits, token) | {"index": len(choices)})
@@ -99,8 +99,9 @@ class Served:
         shown = tokens if asked.get("echo") and self.manners.echoes else tokens[len(prompt) :]
         rows = rows if len(shown) > len(tokens) - len(prompt) else rows[-len(shown) :]
         said = [self._likeliest(x, min(asked["logprobs"], self.manners.most)) for x in rows]
-        said = [None, *said] if len(shown) == len(tokens) else said
-        return {"text": "", "logprobs": {"tokens": [f"token_id:{x}" for x in shown], "top_logprobs": said}}
+        first_of_prompt = [None] if len(shown) == len(tokens) else []
+        named = [f"token_id:{x}" for x in shown]
+        return {"text": "", "logprobs": {"tokens": named, "top_logprobs": [*first_of_prompt, *said]}}
 
     @staticmethod
     def _likeliest(logits: np.ndarray, count: int) -> dict[str, float]:

@@ -237,9 +237,11 @@ class TensorRtLlm(PackagedEngine):
 
 
 class LlamaCpp(EngineBackend):
-    """Its library is built from source by the package llama-cpp-python, where it is installed; gguf writes its models."""
+    """Its library is built from source by the package llama-cpp-python, where it is installed; gguf writes its models. ``flash``: "on" for
+    fused attention."""
 
     vendor = "ggml"
+    takes = ("flash",)
 
     def probe(self) -> RuntimeInfo:
         lacks = [x for x in ("llama_cpp", "gguf") if importlib.util.find_spec(x) is None]
@@ -255,7 +257,7 @@ class LlamaCpp(EngineBackend):
     def make_engine(self) -> Engine:
         from tasks.engines.llama_cpp import LlamaCppEngine
 
-        return LlamaCppEngine()
+        return LlamaCppEngine(self.options.get("flash") in ("on", True))
 
 
 class Endpoint(EngineBackend):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,9 +37,13 @@ NAMES = {
 
 
 class LlamaCppEngine:
-    """A `tasks.model.engine.Engine`. A batch is read as it is: nothing is padded."""
+    """A `tasks.model.engine.Engine`. A batch is read as it is: nothing is padded. flash: whether attention is fused, which rounds to float16 on
+    a CPU."""
 
     _context: Any = None
+
+    def __init__(self, flash: bool = False) -> None:
+        self._flash = flash
 
     def load(self, model: ServedModel, compiled: bool = False) -> None:
         if compiled:
@@ -48,7 +54,7 @@ class LlamaCppEngine:
 
         self.close()
         self._lib, self._decoder = llama_cpp, model.decoder
-        llama_cpp.llama_log_set(_SILENT(llama_cpp), None)
+        _be_silent()
         path = str(keep_gguf(model)).encode()
         self._model = llama_cpp.llama_model_load_from_file(path, llama_cpp.llama_model_default_params())
         if not self._model:
@@ -58,6 +64,7 @@ class LlamaCppEngine:
         params.n_seq_max, params.n_threads, params.n_threads_batch = SEQUENCES, 1, 1
         params.type_k = params.type_v = getattr(llama_cpp, f"GGML_TYPE_{TYPES[model.dtype]}")
         params.kv_unified = True
+        params.flash_attn_type = int(self._flash)
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         if not self._context:
             raise RuntimeError(f"llama.cpp makes no context for {path.decode()}")
@@ -98,7 +105,7 @@ class LlamaCppEngine:
 
     def evict(self, sequence: int) -> None:
         size = self._lib.llama_state_seq_get_size(self._context, sequence)
-        kept = (self._lib.ctypes.c_uint8 * size)()
+        kept = (ctypes.c_uint8 * size)()
         self._lib.llama_state_seq_get_data(self._context, kept, size, sequence)
         self._evicted[sequence] = kept
         self._lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
@@ -153,15 +160,14 @@ class LlamaCppEngine:
         return np.split(whole, np.cumsum([len(tokens) for _, tokens in parts])[:-1])
 
 
-def _SILENT(lib: Any) -> Any:
-    """What llama.cpp says while it loads, nobody reads."""
-    global _KEPT
-    if _KEPT is None:
-        _KEPT = lib.llama_log_callback(lambda level, text, data: None)
-    return _KEPT
+@functools.cache
+def _be_silent() -> Any:
+    """Nobody reads what llama.cpp says while it loads. Returns what has to live as long as the library."""
+    import llama_cpp
 
-
-_KEPT: Any = None
+    heard = llama_cpp.llama_log_callback(lambda level, text, data: None)
+    llama_cpp.llama_log_set(heard, None)
+    return heard
 
 
 def keep_gguf(model: ServedModel) -> Path:

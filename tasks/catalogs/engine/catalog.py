@@ -113,6 +113,7 @@ def _make_sample(group: Group, index: int, draws: int) -> Sample:
         expected=list(leaves),
         op_class=OpClass.MODEL,
         oracle="numpy-float64",
+        measured=group.op_name == GREEDY,
     )
 
 

@@ -54,4 +54,5 @@ def make_sample(group: Group, index: int) -> Sample:
         expected=[Leaf("float32", (ROWS,), np.zeros(ROWS), np.ones(ROWS))],
         op_class=OpClass.MODEL,
         oracle="numpy-float64",
+        measured=True,
     )
