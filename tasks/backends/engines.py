@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from tasks.backends.base import Backend, importing
+from tasks.backends.collectives import Group
+from tasks.backends.engine_ranks import RankedEngine
+from tasks.catalogs.engine.catalog import DECODERS
 from tasks.checks import engine_relations, serving
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.engine import Engine
@@ -18,16 +24,18 @@ from tasks.variables import threads
 class LoadedEngine:
     """A session whose steps are all requests of a form, answered in the usual way."""
 
-    def __init__(self, engine: Engine, form: Form) -> None:
-        self.engine, self._form = engine, form
+    def __init__(self, backend: EngineBackend, form: Form) -> None:
+        self.engine, self.kept = backend.make_engine(), backend.kept
+        self._backend, self._form = backend, form
 
     def start(self) -> None:
         if not serving.is_of_sampler(self._form):  # which takes logits, and no model
             self.load(compiled=False)
 
-    def load(self, compiled: bool) -> Engine:
-        self.engine.load(serving.model_of(self._form), compiled)
-        return self.engine
+    def load(self, compiled: bool, ranks: int = 1) -> Engine:
+        engine = self.engine if ranks == 1 else self._backend.spread(self.engine, ranks)
+        engine.load(serving.model_of(self._form), compiled)
+        return engine
 
     def step(self, inputs: Sequence[Any] | None = None) -> Sequence[Any]:
         if inputs is not None:
@@ -48,12 +56,32 @@ class EngineBackend(Backend):
     checks: tuple[str, ...] = ("serving",)
     takes: tuple[str, ...] | None = ()
 
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        self.kept: dict[Any, np.ndarray] = {}
+        self._group: Group | None = None
+
     def make_engine(self) -> Engine:
         """The engine, with nothing loaded. Raises Unavailable."""
         raise NotImplementedError
 
+    def spread(self, engine: Engine, ranks: int) -> Engine:
+        """An engine that so many ranks compute together, with nothing loaded. Raises Unsupported."""
+        name = getattr(engine, "rank_class", "")
+        if not name:
+            raise Unsupported("the engine runs in one rank: it has no rank_class (tasks.model.engine.SpreadEngine)")
+        if self._group is None or len(self._group.connections) != ranks:
+            self.close()
+            self._group = Group("gloo", "cpu", ranks, "", None)
+        return RankedEngine(self._group, name)
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
     def build(self, form: Form) -> Program:
-        session = LoadedEngine(self.make_engine(), form)
+        session = LoadedEngine(self, form)
 
         def run() -> Sequence[Any]:
             session.start()
@@ -156,6 +184,112 @@ class OnnxRuntimeGenAi(EngineBackend):
         from tasks.engines.onnxruntime_genai import GenAiEngine
 
         return GenAiEngine()
+
+
+class PackagedEngine(EngineBackend):
+    """An engine of a package that brings its own torch, and is used where it is installed: options are arguments of its class."""
+
+    takes: tuple[str, ...] | None = None
+    devices = ("cuda", "rocm")
+    #: Of the package: how it is imported, and "module:Class" of the engine here.
+    package, engine = "", ""
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        self.device_vendor = {"cuda": "nvidia", "rocm": "amd"}.get(device, "")
+
+    def probe(self) -> RuntimeInfo:
+        if importlib.util.find_spec(self.package) is None:
+            raise Unavailable(
+                f"{self.package} is not installed here; give the backend the interpreter of an environment that has it (python: PATH)"
+            )
+        with importing(self.package):
+            found = importlib.import_module(self.package)
+        return RuntimeInfo(f"{self.package} {getattr(found, '__version__', '')}".strip(), self.device)
+
+    def make_engine(self) -> Any:
+        if self._engine is None:
+            module, _, attribute = self.engine.partition(":")
+            made = getattr(importlib.import_module(module), attribute)
+            self._engine = made(next(iter(DECODERS.values())), **self.options)
+        return self._engine
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+        super().close()
+
+    #: One for all cases: it loads a model in minutes, and knows which it has loaded.
+    _engine: Any = None
+
+
+class Vllm(PackagedEngine):
+    vendor, package, engine = "vLLM", "vllm", "tasks.engines.vllm:VllmEngine"
+
+
+class Sglang(PackagedEngine):
+    vendor, package, engine = "SGLang", "sglang", "tasks.engines.sglang:SglangEngine"
+
+
+class TensorRtLlm(PackagedEngine):
+    vendor, package, engine = "NVIDIA", "tensorrt_llm", "tasks.engines.tensorrt_llm:TensorRtLlmEngine"
+    devices = ("cuda",)
+
+
+class LlamaCpp(EngineBackend):
+    """Its library is built from source by the package llama-cpp-python, where it is installed; gguf writes its models. ``flash``: "on" for
+    fused attention."""
+
+    vendor = "ggml"
+    takes = ("flash",)
+
+    def probe(self) -> RuntimeInfo:
+        lacks = [x for x in ("llama_cpp", "gguf") if importlib.util.find_spec(x) is None]
+        if lacks:
+            raise Unavailable(
+                f"{' and '.join(lacks)} not installed here; pip install llama-cpp-python gguf (which builds llama.cpp), or give the backend the "
+                "interpreter of an environment that has them (python: PATH)"
+            )
+        with importing("llama_cpp"):
+            import llama_cpp
+        return RuntimeInfo(f"llama-cpp-python {llama_cpp.__version__}", "CPU")
+
+    def make_engine(self) -> Engine:
+        from tasks.engines.llama_cpp import LlamaCppEngine
+
+        return LlamaCppEngine(self.options.get("flash") in ("on", True))
+
+
+class Endpoint(EngineBackend):
+    """``endpoint``: the address of a server with OpenAI's completions, up to the version; ``model``: its name there, where it has several;
+    ``decoder``: which of the catalog's it serves (llama unless said otherwise; `tasks.backends.checkpoint_of_decoder` writes it);
+    ``logprobs``: of how many tokens it gives logarithms, 0 for all; ``timeout_s``: seconds for an answer, 60; ``key_variable``: the environment variable with its
+    key."""
+
+    vendor = "OpenAI's API"
+    takes = ("endpoint", "model", "decoder", "logprobs", "timeout_s", "key_variable")
+
+    def probe(self) -> RuntimeInfo:
+        if not str(self.options.get("endpoint", "")).startswith(("http://", "https://")):
+            raise Unavailable(f"backend {self.name}: options: endpoint is no address, such as http://localhost:8000/v1")
+        decoder = str(self.options.get("decoder", "llama"))
+        if decoder not in DECODERS:
+            raise Unavailable(f"backend {self.name}: decoder: {decoder!r} is none of {', '.join(DECODERS)}")
+        try:
+            engine = self.make_engine()
+            name = str(self.options.get("model", "")) or engine.find_model()
+        except (RuntimeError, Unsupported) as error:
+            raise Unavailable(f"backend {self.name}: {error}") from None
+        return RuntimeInfo(f"{name} at {self.options['endpoint']}", "endpoint")
+
+    def make_engine(self) -> Any:
+        from tasks.engines.endpoint import EndpointEngine
+
+        said = self.options
+        key = os.environ.get(str(said.get("key_variable", "")), "")
+        decoder = DECODERS[str(said.get("decoder", "llama"))]
+        count, seconds = self.number("logprobs", 0), float(str(said.get("timeout_s", 60)))
+        return EndpointEngine(str(said["endpoint"]), decoder, str(said.get("model", "")), count, seconds, key)
 
 
 def _is_installed(*packages: str) -> bool:

@@ -96,6 +96,9 @@ class Sample:
     oracle: str = "float64"
     #: Further oracles of the same outputs.
     others: list[Oracle] = field(default_factory=list)
+    #: Whether outputs are what the check makes of a program's own (how far its tokens are from a distribution): 0 of every right one, which says
+    #: nothing of what a constant would pass.
+    measured: bool = False
     #: How often a backend runs it; results that differ are a finding.
     repeats: int = 1
     #: How many of the last outputs are those before them, computed otherwise.

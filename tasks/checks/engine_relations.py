@@ -24,13 +24,14 @@ Way = Callable[[Engine, Requests], np.ndarray]
 class Relation:
     """Two ways that are to give the same logits, up to rounding. usual: the one that the other is held to; None: float64 alone.
 
-    compiled: the engine is compiled for the other way. cache: the kind that the other way asks for, whose rounding has a floor of its own.
+    compiled: the engine is compiled for the other way; ranks: it is spread over so many. cache: the kind that the other way asks for, whose rounding has a floor of its own.
     """
 
     about: str
     way: Way
     usual: Way | None
     compiled: bool = False
+    ranks: int = 1
     cache: str = ""
 
 
@@ -44,6 +45,11 @@ def cached(engine: Engine, requests: Requests, cache: str = "") -> np.ndarray:
         engine.free(sequence)
 
     return _stack(run(*both) for both in zip(requests.prompts, requests.following))
+
+
+def cached_dynamic(engine: Engine, requests: Requests) -> np.ndarray:
+    """`cached`, with a cache that grows by each token, whichever is the engine's usual one."""
+    return cached(engine, requests, DYNAMIC)
 
 
 def recomputed(engine: Engine, requests: Requests) -> np.ndarray:
@@ -163,10 +169,8 @@ RELATIONS: dict[str, Relation] = {
     "again": Relation("the same requests once more", cached, cached),
     "recomputed": Relation("one pass over all tokens instead of a cache", recomputed, cached),
     "chunked": Relation(f"prompts read in chunks of {CHUNK} tokens", chunked, cached),
-    "static_cache": Relation(
-        "a cache of fixed size", lambda e, r: cached(e, r, STATIC), lambda e, r: cached(e, r, DYNAMIC)
-    ),
-    "paged_cache": Relation("a cache of pages", lambda e, r: cached(e, r, PAGED), lambda e, r: cached(e, r, DYNAMIC)),
+    "static_cache": Relation("a cache of fixed size", lambda e, r: cached(e, r, STATIC), cached_dynamic),
+    "paged_cache": Relation("a cache of pages", lambda e, r: cached(e, r, PAGED), cached_dynamic),
     "int8_cache": Relation(
         "a cache in 8 bits, within what 8 bits do", lambda e, r: cached(e, r, INT8), None, cache=INT8
     ),
@@ -177,6 +181,7 @@ RELATIONS: dict[str, Relation] = {
     "cropped": Relation("tokens read and forgotten again", cropped, cached),
     "preempted": Relation("sequences that lose their cache and come back", preempted, cached),
     "speculative": Relation("drafts checked several tokens at once, the wrong ones forgotten", speculative, cached),
+    "tensor_parallel": Relation("heads and products spread over two ranks", cached, cached, ranks=2),
     "compiled": Relation("the compiled engine instead of the eager one", cached, cached, compiled=True),
 }
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.model.engine import Engine, Sampling
+from tasks.model import Unsupported
+from tasks.model.engine import SPECIAL, AnsweringEngine, Engine, Sampling
 
 #: Tokens drawn from each row of logits. Of a distribution that is off by Σ δ²/p = 0.01 (0.05 of its mass in other tokens, say) χ² grows by
 #: 400, which at a hundred tokens is 25 standard deviations.
@@ -15,17 +16,75 @@ FEWEST = 5.0
 OP = "sampling"
 
 
+#: How far a probability is from a threshold that cuts it off or not: float32's rounding decides nothing.
+MARGIN = 1e-4
+#: Prompts behind which an endpoint is asked to draw, until enough of them leave that margin; tokens of each.
+PROMPTS, TOKENS = 40, 5
+
+
+def compute_probabilities(logits: np.ndarray, how: Sampling) -> tuple[np.ndarray, float]:
+    """Probabilities (vocabulary,) in float64, token by token from the definition, and the smallest distance to a threshold."""
+    x = [float(v) for v in logits]
+    for token in set(how.before):
+        x[token] = x[token] / how.penalty if x[token] > 0 else x[token] * how.penalty
+    weights = [float(np.exp(v / how.temperature)) for v in x]
+    order = sorted(range(len(x)), key=lambda k: -weights[k])
+    kept, apart = order[: how.top_k or len(order)], [1.0]
+    if how.top_p < 1.0:
+        mass, whole, stay = 0.0, sum(weights[k] for k in kept), []
+        for k in kept:
+            if mass / whole >= how.top_p:
+                break
+            stay.append(k)
+            mass += weights[k]
+            apart.append(abs(mass / whole - how.top_p))
+        kept = stay
+    if how.min_p:
+        shares = {k: weights[k] / weights[kept[0]] for k in kept}
+        apart += [abs(share - how.min_p) for share in shares.values()]
+        kept = [k for k in kept if shares[k] >= how.min_p]
+    made = np.zeros(len(x))
+    made[kept] = [weights[k] for k in kept]
+    return made / made.sum(), min(apart)
+
+
 def measure_deviation(engine: Engine, logits: np.ndarray, shares: np.ndarray, how: Sampling) -> np.ndarray:
     """How far what is drawn from each row of logits (rows, vocabulary) is from its probabilities: z (rows,), float32, standard normal of a right
     sampler; infinite where a token is drawn that cannot be."""
     found = []
     for k, (row, share) in enumerate(zip(logits, shares)):
-        tokens = np.asarray(engine.sample(np.array(row), how, DRAWS, seed=k + 1))
-        counts = np.bincount(tokens, minlength=row.size).astype(np.float64)
-        found.append(
-            np.inf if len(counts) > row.size or counts[share == 0].any() else _standardise(counts, DRAWS * share)
-        )
+        found.append(_deviate(np.asarray(engine.sample(np.array(row), how, DRAWS, seed=k + 1)), share))
     return np.asarray(found, np.float32)
+
+
+def measure_own_deviation(engine: AnsweringEngine, vocabulary: int, how: Sampling, rows: int) -> np.ndarray:
+    """`measure_deviation` of an engine that draws from logits of its own: the probabilities are those that its logarithms say.
+
+    Raises Unsupported where it does not say all of them. A penalty is of logits, which are not seen."""
+    if how.penalty != 1.0:
+        raise Unsupported("a penalty is of logits, and the engine shows probabilities alone")
+    generator = np.random.default_rng(vocabulary)
+    found: list[float] = []
+    for k in range(PROMPTS):
+        prompt = generator.integers(SPECIAL, vocabulary, TOKENS).tolist()
+        sequence, said = engine.prefill(prompt)
+        engine.free(sequence)
+        if np.isnan(said[-1]).any():
+            raise Unsupported(
+                f"the engine gives logarithms of {np.isfinite(said[-1]).sum()} of {vocabulary} tokens alone"
+            )
+        shares, apart = compute_probabilities(said[-1], how)
+        if apart > MARGIN:
+            found.append(_deviate(np.asarray(engine.draw(prompt, how, DRAWS, seed=k + 1)), shares))
+        if len(found) == rows:
+            break
+    return np.asarray(found, np.float32)
+
+
+def _deviate(tokens: np.ndarray, shares: np.ndarray) -> float:
+    counts = np.bincount(tokens, minlength=shares.size).astype(np.float64)
+    impossible = len(counts) > shares.size or counts[shares == 0].any()
+    return float("inf") if impossible else _standardise(counts, DRAWS * shares)
 
 
 def _standardise(counts: np.ndarray, expected: np.ndarray) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,12 +10,19 @@ import numpy as np
 
 from tasks.arrays.tree import decode
 from tasks.checks.base import FindBeyond, Observation, Scenario
-from tasks.checks.engine_relations import RELATIONS
-from tasks.checks.engine_sampling import OP, measure_deviation
+from tasks.checks.engine_greedy import OP as GREEDY
+from tasks.checks.engine_greedy import measure_choices
+from tasks.checks.engine_relations import RELATIONS, Relation
+from tasks.checks.engine_sampling import OP, measure_deviation, measure_own_deviation
 from tasks.checks.same import APART, difference
 from tasks.model import Form, Leaf, Program, Session, Status, Unsupported, np_dtype
 from tasks.model.engine import Decoder, Engine, EngineSession, Requests, Sampling, ServedModel
 from tasks.model.kind import KIND_DISTRIBUTION, KIND_RELATION
+
+#: Which of a case's expected outputs are logits, what heads and layers give, and logarithms of probabilities (the catalog `engine`).
+LOGITS, INSIDE, LOGPROBS = (0, 1), (1, 2), (2, 3)
+#: Ways of how many requests are kept.
+KEPT = 16
 
 
 class Serving(Scenario):
@@ -34,27 +42,36 @@ class Serving(Scenario):
         opened: EngineSession = session  # type: ignore[assignment]
         name = form.op.partition(":")[2]
         if is_of_sampler(form):
-            logits, shares = form.arrays
-            yield Observation(name, [measure_deviation(opened.engine, logits, shares, sampling_of(form))])
+            yield Observation(name, [_measure_sampler(opened, form)])
+            return
+        if name == GREEDY:
+            yield Observation(name, [measure_choices(opened.engine, requests_of(form), model_of(form))])
             return
         relation, requests = RELATIONS[name], requests_of(form)
         engine, usual = _watch(opened.engine, form), None
         if relation.usual is not None:
-            usual = _split(relation.usual(engine, requests), form)
+            usual = _split(_ask_once(opened, engine, relation, form), form)
             yield Observation("the usual way", usual[:1], judged=False)
-        if relation.compiled:
-            engine = _watch(opened.load(compiled=True), form)
+        if relation.compiled or relation.ranks > 1:
+            engine = _watch(opened.load(relation.compiled, relation.ranks), form)
         found = _split(relation.way(engine, requests), form)
-        logits, heads = found[:1], found[1:]
+        logits, layers = found[:1], found[1:]
+        said: dict[str, Any] = {"part": LOGITS}
+        if getattr(engine, "gives_logprobs", False):
+            both = [logits[0]] if usual is None else [logits[0], usual[0]]
+            given = _find_given(both)
+            for x in both:
+                x[~given] = np.nan
+            said = {"part": LOGPROBS, "given": [given]}
         if usual is None:
-            inside = Observation(name, heads, part=(1, 2)) if heads else None
-            yield Observation("cached decoding" if name == "float64" else name, logits, part=(0, 1), inside=inside)
+            inside = Observation(name, layers, part=INSIDE) if layers else None
+            yield Observation("cached decoding" if name == "float64" else name, logits, inside=inside, **said)
             return
         apart = difference(usual[:1], logits)
         units = 0.0 if apart is None else apart.units
         program.columns = program.columns | {APART: units}
-        inside = Observation(name, heads, part=(1, 2), held_to=usual[1:]) if heads else None
-        yield Observation(name, logits, part=(0, 1), held_to=usual[:1], apart=units, inside=inside)
+        inside = Observation(name, layers, part=INSIDE, held_to=usual[1:]) if layers else None
+        yield Observation(name, logits, held_to=usual[:1], apart=units, inside=inside, **said)
 
     def name_fault(
         self, seen: Sequence[Observation], statuses: Sequence[Status], expected: Sequence[Leaf], find_beyond: FindBeyond
@@ -65,6 +82,12 @@ class Serving(Scenario):
             rows = find_beyond(one)[0].size
             said = f"tokens are drawn from another distribution in {rows} of {np.size(one.outputs[0])} rows of logits"
             return (KIND_DISTRIBUTION, said) if rows else ("", "")
+        if one.name == GREEDY:
+            prompt, step = (
+                divmod(int(places[0]), np.shape(one.outputs[0])[1]) if (places := find_beyond(one)[0]).size else (0, 0)
+            )
+            said = f"{places.size} tokens that float64 would not choose, by more than its margin, the furthest token {step} behind prompt {prompt}"
+            return ("numbers", said) if places.size else ("", "")
         shape = np.shape(one.outputs[0])
         if len(shape) != 3 or shape != expected[0].shape or not (places := find_beyond(one)[0]).size:
             return "", ""
@@ -72,7 +95,7 @@ class Serving(Scenario):
         step, prompt = min(off)
         kind, against = ("numbers", "float64") if one.held_to is None else (KIND_RELATION, "the usual way")
         words = f"{one.name} differs from {against} in {len(off)} of {shape[0] * shape[1]} tokens, first in token {step} behind prompt {prompt}"
-        return kind, words + _locate_head(one, prompt, step, find_beyond)
+        return kind, words + _locate_layer(one, prompt, step, find_beyond)
 
 
 def requests_of(form: Form) -> Requests:
@@ -103,6 +126,24 @@ def sampling_of(form: Form) -> Sampling:
     return Sampling(**said | {"before": tuple(said["before"])})
 
 
+def _measure_sampler(session: EngineSession, form: Form) -> np.ndarray:
+    engine, (logits, shares) = session.engine, form.arrays
+    if not getattr(engine, "draw", None):
+        return measure_deviation(engine, logits, shares, sampling_of(form))
+    return measure_own_deviation(engine, engine.vocabulary, sampling_of(form), len(logits))
+
+
+def _find_given(both: Sequence[np.ndarray]) -> np.ndarray:
+    """Of which tokens there is a logarithm in all of some arrays (prompts, steps, vocabulary). Raises Unsupported where a step has none."""
+    given = np.logical_and.reduce([~np.isnan(np.asarray(x, np.float32)) for x in both])
+    if not given.any(-1).all():
+        none = int((~given.any(-1)).sum())
+        raise Unsupported(
+            f"the engine gives no logarithms behind {none} of {given[..., 0].size} tokens: does it echo prompts?"
+        )
+    return given
+
+
 def _watch(engine: Engine, form: Form) -> Engine:
     """The engine, watched inside where it shows that. Raises Unsupported where it gives no logits."""
     vocabulary = model_of(form).decoder.vocabulary
@@ -119,23 +160,43 @@ def _watch(engine: Engine, form: Form) -> Engine:
 
 
 def _split(found: np.ndarray, form: Form) -> list[Any]:
-    """Logits in the dtype under test, which an engine may have widened since, and what the heads gave where it is there, as expected."""
+    """Logits in the dtype under test, which an engine may have widened since, and what heads and layers gave where it is there, as expected."""
     decoder, dtype = model_of(form).decoder, np_dtype(form.dtype)
     parts = [found[..., : decoder.vocabulary]]
     if found.shape[-1] > decoder.vocabulary:
-        heads = found[..., decoder.vocabulary :]
-        parts.append(heads.reshape(*found.shape[:-1], decoder.layers, decoder.heads, decoder.head_width))
+        layers = found[..., decoder.vocabulary :]
+        parts.append(layers.reshape(*found.shape[:-1], decoder.layers, 2, decoder.heads, decoder.head_width))
     return [np.ascontiguousarray(x).astype(dtype, copy=True) for x in parts]
 
 
-def _locate_head(seen: Observation, prompt: int, step: int, find_beyond: FindBeyond) -> str:
-    """In words, the first layer in which what a head gives for a token is off, and the heads there; "" where nobody looked inside."""
+def _ask_once(session: EngineSession, engine: Engine, relation: Relation, form: Form) -> np.ndarray:
+    """What the usual way of a relation gives. It is the same for all relations of a form's requests, and asked once; only where a relation
+    asks the same way twice, what has happened to the engine in between is what it is about."""
+    usual = relation.usual
+    assert usual is not None
+    if usual is relation.way and not (relation.compiled or relation.ranks > 1):
+        return usual(engine, requests_of(form))
+    digest = hashlib.sha256(repr((form.dtype, form.kwargs)).encode())
+    for x in form.arrays:
+        digest.update(np.ascontiguousarray(x).tobytes())
+    key = usual, digest.digest()
+    if key not in session.kept:
+        while len(session.kept) >= KEPT:
+            del session.kept[next(iter(session.kept))]
+        session.kept[key] = usual(engine, requests_of(form))
+    return session.kept[key]
+
+
+def _locate_layer(seen: Observation, prompt: int, step: int, find_beyond: FindBeyond) -> str:
+    """In words, the first layer of which something is off for a token: its heads, or what it makes of them; "" where nobody looked inside."""
     if seen.inside is None:
         return ""
     shape = np.shape(seen.inside.outputs[0])
-    off = [at[2:4] for at in zip(*np.unravel_index(find_beyond(seen.inside)[0], shape)) if at[:2] == (prompt, step)]
+    off = [at[2:5] for at in zip(*np.unravel_index(find_beyond(seen.inside)[0], shape)) if at[:2] == (prompt, step)]
     if not off:
-        return ", behind the heads of all layers"
-    layer = min(int(at[0]) for at in off)
-    heads = sorted({int(head) for at, head in off if at == layer})
+        return ", behind all layers"
+    layer, behind = min((int(at[0]), int(at[1])) for at in off)
+    if behind:
+        return f", there in layer {layer}, behind its heads"
+    heads = sorted({int(head) for at, part, head in off if (at, part) == (layer, 0)})
     return f", there in layer {layer}, head{'s' * (len(heads) > 1)} {', '.join(map(str, heads))}"

@@ -2,11 +2,62 @@
 
 from __future__ import annotations
 
+import hashlib
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tasks.cache import default_cache
 from tasks.model.engine import ServedModel
+
+
+def save_checkpoint(model: ServedModel, folder: Path) -> None:
+    """Write a folder that transformers, vLLM, SGLang and converters of others load: weights, configuration, tokenizer."""
+    make_network(model).save_pretrained(folder)
+    save_tokenizer(folder, model.decoder.vocabulary)
+
+
+def keep_checkpoint(model: ServedModel) -> Path:
+    """The folder of a model's checkpoint in the cache, written once for its content."""
+    kept = default_cache() / "engines" / f"checkpoint-{digest_model(model)}"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            made = Path(folder, "made")
+            save_checkpoint(model, made)
+            move_into_place(made, kept)
+    return kept
+
+
+def digest_model(model: ServedModel, *more: str) -> str:
+    """A name for a model and what else decides what is made of it."""
+    digest = hashlib.sha256(f"{more} {model.decoder} {model.dtype}".encode())
+    for name in sorted(model.weights):
+        digest.update(model.weights[name].tobytes())
+    return digest.hexdigest()[:24]
+
+
+def move_into_place(made: Path, kept: Path) -> None:
+    """Name what was made, unless another process was first."""
+    try:
+        made.rename(kept)
+    except OSError:
+        if not kept.exists():
+            raise
+
+
+def save_tokenizer(folder: Path, vocabulary: int) -> None:
+    """A tokenizer whose tokens are t0, t1, …: builders copy it, and nobody gives it text."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = {f"t{k}": k for k in range(vocabulary)}
+    made = Tokenizer(models.BPE(vocab=words, merges=[], unk_token="t0"))
+    PreTrainedTokenizerFast(tokenizer_object=made, pad_token="t0", bos_token="t1", eos_token="t2").save_pretrained(
+        folder
+    )
 
 
 def make_network(model: ServedModel, attention: str = "sdpa") -> Any:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks.cache import default_cache
-from tasks.engines.checkpoint import make_network
+from tasks.engines.checkpoint import digest_model, move_into_place, save_checkpoint
 from tasks.model import Unsupported
 from tasks.model.engine import LEFT, Sampling, ServedModel
 
@@ -129,17 +127,13 @@ def find_built(model: ServedModel) -> Path:
     """The folder of a served model as the library's builder makes it; kept by its content. Raises RuntimeError in the builder's words."""
     import onnxruntime_genai
 
-    digest = hashlib.sha256(f"{onnxruntime_genai.__version__} {model.decoder} {model.dtype}".encode())
-    for name in sorted(model.weights):
-        digest.update(model.weights[name].tobytes())
-    kept = default_cache() / "engines" / f"genai-{digest.hexdigest()[:24]}"
+    kept = default_cache() / "engines" / f"genai-{digest_model(model, onnxruntime_genai.__version__)}"
     if kept.exists():
         return kept
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
         given, made = Path(folder, "given"), Path(folder, "made")
-        make_network(model).save_pretrained(given)
-        _save_tokenizer(given, model.decoder.vocabulary)
+        save_checkpoint(model, given)
         command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", given, "-o", made]
         command += ["-p", PRECISIONS[model.dtype], "-e", "cpu", "-c", folder]
         offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
@@ -148,21 +142,5 @@ def find_built(model: ServedModel) -> Path:
             raise RuntimeError(
                 f"the builder of ONNX Runtime GenAI failed: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
             )
-        try:
-            made.rename(kept)
-        except OSError:  # another process was first
-            if not kept.exists():
-                shutil.move(made, kept)
+        move_into_place(made, kept)
     return kept
-
-
-def _save_tokenizer(folder: Path, vocabulary: int) -> None:
-    """A tokenizer that the builder can copy: nobody gives it text."""
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
-
-    words = {f"t{k}": k for k in range(vocabulary)}
-    made = Tokenizer(models.BPE(vocab=words, merges=[], unk_token="t0"))
-    PreTrainedTokenizerFast(tokenizer_object=made, pad_token="t0", bos_token="t1", eos_token="t2").save_pretrained(
-        folder
-    )

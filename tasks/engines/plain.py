@@ -18,6 +18,9 @@ from tasks.model.engine import DYNAMIC, INT8, LEFT, PAGED, RIGHT, STATIC, Sampli
 class PlainEngine:
     """A `tasks.model.engine.Engine` on the CPU. Methods with a leading underscore are its parts, of which a planted fault replaces one."""
 
+    #: "module:Class" of one rank of several (`tasks.model.engine.SpreadEngine`).
+    rank_class = "tasks.engines.plain_rank:PlainRank"
+
     def load(self, model: ServedModel, compiled: bool = False) -> None:
         import torch
 
@@ -32,8 +35,8 @@ class PlainEngine:
         self._kinds: dict[int, str] = {}
         self._next = 0
         self._side = RIGHT
-        #: What the heads gave in the layers of one pass, where somebody watches.
-        self._heads_seen: list[Any] | None = None
+        #: What the heads and then the layers of one pass gave, where somebody watches.
+        self._seen_inside: list[Any] | None = None
         decoder = self._decoder
         self._pool = PagePool(decoder.layers, decoder.kv_heads, decoder.head_width, self._dtype)
         self._block: Callable[..., Any] = torch.compile(self._inside, dynamic=True) if compiled else self._inside
@@ -41,7 +44,7 @@ class PlainEngine:
     # --- what an engine is asked ----------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        self._heads_seen = []
+        self._seen_inside = []
 
     def prefill(self, tokens: Sequence[int], after: int | None = None, cache: str = "") -> tuple[int, np.ndarray]:
         sequence = self._open(cache) if after is None else after
@@ -125,9 +128,9 @@ class PlainEngine:
             for layer in range(self._decoder.layers):
                 hidden = self._layer(layer, hidden, places, caches, [len(x) for x in tokens])
             logits = self._linear(self._norm(hidden, "model.norm"), "lm_head").float()
-            if self._heads_seen:
-                logits = torch.cat([logits, *self._heads_seen], -1)
-                self._heads_seen = []
+            if self._seen_inside:
+                logits = torch.cat([logits, *self._seen_inside], -1)
+                self._seen_inside = []
             logits = logits.numpy()
         for sequence, cache, new in zip(sequences, caches, tokens):
             cache.grow(len(new))
@@ -162,22 +165,31 @@ class PlainEngine:
         query, key = self._rotate(query, places), self._rotate(key, places)
         mixed = self._attend(layer, query, key, value, places, caches, counts)
         mixed = mixed.transpose(1, 2).flatten(2)
-        if self._heads_seen is not None:
-            self._heads_seen.append(mixed.float())
-        hidden = hidden + self._linear(mixed, f"{name}.self_attn.o_proj")
-        return self._block(hidden, *self._inside_weights(name))
+        hidden = hidden + self._sum_ranks(self._linear(mixed, f"{name}.self_attn.o_proj"))
+        made = hidden + self._sum_ranks(self._block(hidden, *self._inside_weights(name)))
+        if self._seen_inside is not None:
+            self._seen_inside += [self._join_ranks(mixed).float(), made.float()]
+        return made
 
     def _inside_weights(self, name: str) -> tuple[Any, ...]:
         names = ("post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
         return tuple(self._weights[f"{name}.{x}.weight"] for x in names)
 
     def _inside(self, hidden: Any, norm: Any, gate: Any, up: Any, down: Any) -> Any:
-        """The gated product behind attention, with what it is added to."""
+        """The gated product behind attention."""
         from torch.nn import functional
 
         normed = self._normalise(hidden, norm)
         inside = functional.silu(normed @ gate.T) * (normed @ up.T)
-        return hidden + inside @ down.T
+        return inside @ down.T
+
+    def _sum_ranks(self, x: Any) -> Any:
+        """What all ranks have of a sum, added; there is but one."""
+        return x
+
+    def _join_ranks(self, x: Any) -> Any:
+        """What each rank's heads gave, side by side."""
+        return x
 
     def _norm(self, x: Any, name: str) -> Any:
         return self._normalise(x, self._weights[f"{name}.weight"])

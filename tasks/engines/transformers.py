@@ -39,13 +39,14 @@ class TransformersEngine:
         self._call = torch.compile(self._network, dynamic=True) if compiled else self._network
         self._batches: dict[int, tuple[_Batch, int]] = {}
         self._next = 0
-        self._heads_seen: list[Any] = []
+        self._seen_inside: list[Any] = []
 
     def watch(self) -> None:
         for layer in self._network.model.layers:
             layer.self_attn.o_proj.register_forward_pre_hook(
-                lambda module, given: self._heads_seen.append(given[0].float())
+                lambda module, given: self._seen_inside.append(given[0].float())
             )
+            layer.register_forward_hook(lambda module, given, made: self._seen_inside.append(made.float()))
 
     def prefill(self, tokens: Sequence[int], after: int | None = None, cache: str = "") -> tuple[int, np.ndarray]:
         if after is None:
@@ -159,8 +160,8 @@ class TransformersEngine:
         with torch.no_grad():
             said = {"attention_mask": batch.mask, "position_ids": positions, "past_key_values": batch.cache}
             logits = self._call(ids.to(self._device), use_cache=True, **said).logits
-        logits = torch.cat([logits.float(), *self._heads_seen], -1)
-        self._heads_seen.clear()
+        logits = torch.cat([logits.float(), *self._seen_inside], -1)
+        self._seen_inside.clear()
         for row, new in enumerate(tokens):
             batch.tokens[row] += new
         return np.asarray(logits.cpu().numpy())

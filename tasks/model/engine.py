@@ -13,6 +13,8 @@ from tasks.model.session import Session
 
 #: On which side the shorter prompts of a batch are padded.
 LEFT, RIGHT = "left", "right"
+#: The first tokens of a vocabulary are special ones (padding, begin, end), which engines may take out or stop at: none of them is asked.
+SPECIAL = 3
 #: Kinds of cache that relations ask for. An int8 cache keeps a scale for each token and head.
 DYNAMIC, STATIC, PAGED, INT8 = "dynamic", "static", "paged", "int8"
 
@@ -128,17 +130,41 @@ class WatchedEngine(Engine, Protocol):
     """An engine that also shows what it computes inside."""
 
     def watch(self) -> None:
-        """From now on put behind the logits of each token what the heads of each layer gave for it, before they are joined: (tokens,
-        vocabulary + layers × heads × head width)."""
+        """From now on put behind the logits of each token, layer by layer, what the heads gave for it before they are joined, and what the
+        layer gave: (tokens, vocabulary + layers × 2 × width)."""
+
+
+class AnsweringEngine(Engine, Protocol):
+    """An engine that chooses tokens itself, as one behind an endpoint, and whose logits nobody sees: what it returns instead are logarithms of
+    probabilities, NaN of a token of which it says nothing."""
+
+    gives_logprobs: bool
+    vocabulary: int
+
+    def generate(self, tokens: Sequence[int], count: int) -> list[int]:
+        """The tokens that it chooses behind some, the likeliest each time; fewer where one of them ends the text."""
+
+    def draw(self, tokens: Sequence[int], how: Sampling, count: int, seed: int) -> np.ndarray:
+        """``count`` tokens (int64) drawn for the place behind some; those before are ``tokens``."""
+
+
+class SpreadEngine(Engine, Protocol):
+    """An engine that several ranks may compute together, each in a process of its own. A rank is made by its class alone and is an Engine that is
+    loaded with the whole model, of which it keeps its part; `torch.distributed`'s default group is there, and all ranks are asked the same."""
+
+    #: "module:Class" of a rank.
+    rank_class: str
 
 
 class EngineSession(Session, Protocol):
     """The session of a program that is an engine with its model loaded."""
 
     engine: Any
+    #: What ways gave for the same requests in earlier cases of this process; the check fills it.
+    kept: dict[Any, np.ndarray]
 
-    def load(self, compiled: bool) -> Engine:
-        """The engine with its model loaded again. Raises Unsupported."""
+    def load(self, compiled: bool, ranks: int = 1) -> Engine:
+        """The engine with its model loaded again, spread over so many ranks. Raises Unsupported."""
 
 
 @dataclass(frozen=True)

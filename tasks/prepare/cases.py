@@ -266,6 +266,8 @@ def _select_leaves(sample: Sample) -> list[Leaf]:
 
 def _is_weak(sample: Sample, one: bool) -> bool:
     """Whether a constant would pass as every output; of outputs of ``one`` element each, whether zero would."""
+    if sample.measured:
+        return False
     if sample.op_class is OpClass.RANDOM and not sample.definition:
         return True  # nothing of its numbers is compared
     check = zero_would_pass if one else constant_would_pass
@@ -275,6 +277,7 @@ def _is_weak(sample: Sample, one: bool) -> bool:
 def _measure_excused(sample: Sample, group: Group) -> float:
     """What the default policy's limit excuses of every output, because rounding the inputs moves it; 0 of what is derived."""
     still = sample.op_class is not OpClass.MODEL and all(leaf.noise is None for leaf in sample.expected)
+    still = still or sample.measured
     if sample.failure or sample.definition or still:
         return 0.0
     limit = _default_policy().limit_value(group.label, sample.op_class.value, group.dtype)
@@ -293,7 +296,7 @@ def _default_policy() -> verdict.Policy:
 def _is_loosely_judged(group: Group, sample: Sample, other: Sample) -> bool:
     """Whether a model's own outputs rounded to bfloat16, or those of another sample, would pass; of a training step those
     that are grossly smaller."""
-    if sample.op_class is not OpClass.MODEL or sample.definition or sample.failure:
+    if sample.op_class is not OpClass.MODEL or sample.definition or sample.failure or sample.measured:
         return False
     how = (_default_policy(), group.label, group.dtype)
     if sample.names:

@@ -15,6 +15,7 @@ import numpy as np
 from tasks.checks.engine_relations import CHUNK
 from tasks.engines.plain import PlainEngine
 from tasks.engines.plain_caches import PAGE, Cache, DynamicCache, Int8Cache, PagedCache, StaticCache
+from tasks.engines.plain_rank import PlainRank
 from tasks.engines.sampling import adjust_probabilities, draw_tokens
 from tasks.model.engine import INT8, LEFT, PAGED, STATIC, Sampling, ServedModel
 
@@ -435,7 +436,56 @@ class CompiledOtherwise(PlainEngine):
         from torch.nn import functional
 
         normed = self._normalise(hidden, norm)
-        return hidden + (functional.gelu(normed @ gate.T, approximate="tanh") * (normed @ up.T)) @ down.T
+        return (functional.gelu(normed @ gate.T, approximate="tanh") * (normed @ up.T)) @ down.T
+
+
+# --- several ranks ------------------------------------------------------------------------------------------------
+
+
+class MeanForSum(PlainEngine):
+    """Two ranks average what they have to add."""
+
+    class Rank(PlainRank):
+        def _sum_ranks(self, x: Any) -> Any:
+            return super()._sum_ranks(x) / self.ranks
+
+    rank_class = f"{__name__}:MeanForSum.Rank"
+
+
+class AttentionNotReduced(PlainEngine):
+    """From the second layer on, what the heads of the other ranks give is not added."""
+
+    class Rank(PlainRank):
+        def _linear(self, x: Any, name: str) -> Any:
+            self._at = name
+            return super()._linear(x, name)
+
+        def _sum_ranks(self, x: Any) -> Any:
+            attention = self._at.endswith("o_proj") and ".0." not in self._at
+            self._at = ""
+            return x if attention else super()._sum_ranks(x)
+
+    rank_class = f"{__name__}:AttentionNotReduced.Rank"
+
+
+class KeysOfFirstRank(PlainEngine):
+    """Every rank takes the first rank's keys."""
+
+    class Rank(PlainRank):
+        def _share_of(self, name: str, rank: int) -> int:
+            return 0 if name.endswith("k_proj") else rank
+
+    rank_class = f"{__name__}:KeysOfFirstRank.Rank"
+
+
+class LastRankAlone(PlainEngine):
+    """The last rank leaves the norm behind the layers out."""
+
+    class Rank(PlainRank):
+        def _norm(self, x: Any, name: str) -> Any:
+            return x if name == "model.norm" and self.rank == self.ranks - 1 else super()._norm(x, name)
+
+    rank_class = f"{__name__}:LastRankAlone.Rank"
 
 
 # --- samplers -----------------------------------------------------------------------------------------------------
@@ -535,6 +585,10 @@ FAULTS: dict[str, EngineFault] = {
     "tied_head": EngineFault(TiedHead, ("float64",)),
     "coarse_once_warm": EngineFault(CoarseOnceWarm, ("again",)),
     "compiled_otherwise": EngineFault(CompiledOtherwise, ("compiled",)),
+    "mean_for_sum": EngineFault(MeanForSum, ("tensor_parallel",)),
+    "attention_not_reduced": EngineFault(AttentionNotReduced, ("tensor_parallel",)),
+    "keys_of_first_rank": EngineFault(KeysOfFirstRank, ("tensor_parallel",)),
+    "last_rank_alone": EngineFault(LastRankAlone, ("tensor_parallel",)),
 }
 #: Faults of samplers, by the variant of the op `sampling` that is to find each.
 SAMPLER_FAULTS: dict[str, tuple[type[PlainEngine], str]] = {

@@ -164,6 +164,16 @@ BENCHES = {
         {"relations": "right"},
         {"relations": "right", "faults": ["padding_attended", "queries_out_of_order"]},
     ),
+    "right_engines": Bench(
+        engine_faults.right_engines,
+        {"backends": ["engine-cpu", "transformers-cpu", "genai-cpu"], "samples": 5, "steps": 64},
+        {
+            "backends": ["engine-cpu"],
+            "samples": 1,
+            "steps": 4,
+            "leave_out": ["tensor_parallel", "speculative", "cropped", "preempted"],
+        },
+    ),
     "isolation": Bench(isolation.isolation, {"rounds": 15}, {"rounds": 2}),
     "screen": Bench(
         screening.screening,

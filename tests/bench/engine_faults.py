@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tasks.backends import BackendSpec
+from tasks.backends.base import Backend
+from tasks.catalogs.engine import catalog
 from tasks.catalogs.engine.catalog import CHECK, DECODERS
+from tasks.checks.engine_greedy import OP as GREEDY
 from tasks.checks.engine_relations import RELATIONS
 from tasks.judge import verdict
 from tasks.model import Group
@@ -45,14 +50,18 @@ def judge_engine(
 ) -> Iterator[Row]:
     """Rows of an engine ("module:Class") under some relations. cache: where prepared samples are kept."""
     backend = BackendSpec.parse("own", like=like, options={"class": name} if name else {}).create()
+    every = itertools.product(relations, variants, dtypes)
+    groups = (Group(f"engine:{at[0]}", at[1], at[2], samples, check=CHECK) for at in every)
+    return judge_backend(backend, groups, cache)
+
+
+def judge_backend(backend: Backend, groups: Iterable[Group], cache: Path) -> Iterator[Row]:
+    """Rows of a backend of engines."""
     runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *at: None)
     try:
-        for relation in relations:
-            for variant in variants:
-                for dtype in dtypes:
-                    group = Group(f"engine:{relation}", variant, dtype, samples, check=CHECK)
-                    for done in runner.run([whole(prepare(group, cache)[1])]):
-                        yield done.row
+        for group in groups:
+            for done in runner.run([whole(prepare(group, cache)[1])]):
+                yield done.row
     finally:
         runner.close()
 
@@ -94,6 +103,40 @@ def engine_faults(cache: Path, size: Mapping[str, Any]) -> Result:
     text = (
         ", ".join(f"{n} of {count} faults found in {d}" for d, n in found.items())
         + f", each by the relation that is to find it; the right engine blamed in {blamed} of {len(rows)} cells, at most "
+        + ", ".join(f"{x:.2g} units in {d}" for d, x in worst.items())
+    )
+    return Result(figures, text)
+
+
+def right_engines(cache: Path, size: Mapping[str, Any]) -> Result:
+    """Right engines blamed, over more and longer requests than the catalog has: by every relation, and by the tokens that they choose.
+
+    backends: of the farm; samples: of four prompts each; steps: tokens that follow each; leave_out: relations that are not asked."""
+    begin = time.process_time()
+    judged, blamed, worst = 0, 0, dict.fromkeys(DTYPES, 0.0)
+    asked = [name for name in [*SWIFT, GREEDY] if name not in size.get("leave_out", ())]
+    known = {("genai-cpu", "padded_left")}
+    catalog._evaluate.cache_clear()
+    with mock.patch.object(catalog, "STEPS", size["steps"]):
+        for name in size["backends"]:
+            counts = dict.fromkeys(("pass", "known", "unsupported", "blamed"), 0)
+            for row in judge_engine("", asked, DTYPES, cache, ["llama"], size["samples"], like=name):
+                relation = row.op.partition(":")[2]
+                said = row.status if row.status in counts else "known" if (name, relation) in known else "blamed"
+                counts[said] += 1
+                if said == "pass":
+                    worst[row.dtype] = max(worst[row.dtype], row.error_units or 0.0)
+                elif said == "blamed":
+                    print(f"{name} {relation} {row.dtype} sample {row.sample}: {row.status} {row.error}", flush=True)
+            print(name, counts, f"{time.process_time() - begin:.0f} s", flush=True)
+            judged += counts["pass"] + counts["blamed"]
+            blamed += counts["blamed"]
+    catalog._evaluate.cache_clear()
+    prompts = 4 * size["samples"]
+    figures = {"judged": judged, "blamed": blamed, "cpu_s": time.process_time() - begin}
+    figures |= {f"units_{d}": x for d, x in worst.items()}
+    text = (
+        f"{blamed} of {judged} samples blamed over {prompts} prompts × {size['steps']} tokens × {len(size['backends'])} right engines, at most "
         + ", ".join(f"{x:.2g} units in {d}" for d, x in worst.items())
     )
     return Result(figures, text)

@@ -35,9 +35,6 @@ PROVED, FAILED, PARTLY, NOT_RUN = STATES
 #: Names in a list of a line.
 SHOWN = 3
 
-#: The config that asks what the lists ask.
-CONFIG = "configs/checklist.yaml"
-
 #: Where an op was asked to run, it must: what the CPU took instead, or nobody did, is no proof of a device.
 DISPATCHED = (Status.FALLBACK.value,)
 IMPLEMENTED = (Status.FALLBACK.value, Status.UNSUPPORTED.value)
@@ -67,11 +64,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Checklist:
-    """A list of items. title; backends: globs of those it is about, "!" before what is left out."""
+    """A list of items. title; backends: globs of those it is about, "!" before what is left out; config: what asks it."""
 
     title: str
     backends: tuple[str, ...]
     items: tuple[Item, ...]
+    config: str = "configs/checklist.yaml"
 
 
 _PRODUCTS = (
@@ -187,9 +185,52 @@ _TRAINING = (
     _train("Several ranks train as one process does", backends=_SPREAD),
 )
 
+_SERVING = (
+    Item("The logits are float64's", ("engine:float64",), check="serving"),
+    Item("The tokens that it chooses are float64's, but for near-ties", ("engine:greedy",), check="serving"),
+    Item(
+        "Batches give what each prompt alone gives, in any order",
+        ("engine:padded_*", "engine:permuted"),
+        check="serving",
+        each=("op", ("engine:padded_*", "engine:permuted")),
+    ),
+    Item(
+        "A cache gives what one pass over all tokens gives",
+        ("engine:recomputed", "engine:static_cache", "engine:paged_cache", "engine:int8_cache"),
+        check="serving",
+        each=("op", ("engine:recomputed",)),
+    ),
+    Item(
+        "Prompts in chunks and behind shared prefixes are those read at once",
+        ("engine:chunked", "engine:prefix_reused"),
+        check="serving",
+        each=("op", ("engine:chunked", "engine:prefix_reused")),
+    ),
+    Item("Drafts that are forgotten leave nothing behind", ("engine:cropped", "engine:speculative"), check="serving"),
+    Item("Sequences that were preempted come back whole", ("engine:preempted",), check="serving"),
+    Item("The same requests give the same again", ("engine:again",), check="serving"),
+    Item(
+        "Compiled, and over several ranks, it computes the same",
+        ("engine:compiled", "engine:tensor_parallel"),
+        check="serving",
+        each=("op", ("engine:compiled", "engine:tensor_parallel")),
+    ),
+    Item("Tokens are drawn from the distribution that is asked for", ("engine:sampling",), check="serving"),
+    Item("In 16 bits as well", ("engine:*",), check="serving", dtypes=_HALVES),
+)
+
 CHECKLISTS = {
     "cuda": Checklist("PyTorch on CUDA (NVIDIA)", ("torch-cuda", "inductor-cuda"), _CUDA),
     "onnx": Checklist("ONNX Runtime with a provider of one's own", ("ort-*", "!ort-cpu"), _ONNX),
+    "serving": Checklist(
+        "May this stack serve?",
+        (
+            *("engine-*", "endpoint-*", "transformers-*", "genai-*", "llamacpp-*"),
+            *("vllm-*", "sglang-*", "tensorrtllm-*"),
+        ),
+        _SERVING,
+        "configs/serving.yaml",
+    ),
     "rocm": Checklist("PyTorch on ROCm (AMD)", ("torch-rocm", "inductor-rocm"), _ROCM),
     "training": Checklist("May this stack train?", ("torch-*", "inductor-*", *_SPREAD), _TRAINING),
     "tensorflow": Checklist("TensorFlow", ("tensorflow-*", "tfxla-*"), _TENSORFLOW),
@@ -364,7 +405,7 @@ def _why_none(report: Report, asked: Checklist, item: Item, ours: Sequence[str])
     names = ", ".join(g for g in asked.backends if g[0] != "!")
     names += "".join(f" ({g[1:]} left out)" for g in asked.backends if g[0] == "!")
     if not ours:
-        return f"no backend of the run is one of {names}, or like one; {CONFIG} has them"
+        return f"no backend of the run is one of {names}, or like one; {asked.config} has them"
     away = [name for name in ours if name in said and not said[name].get("available")]
     if len(away) == len(ours):
         return "; ".join(f"{name} is unavailable: {plain(said[name].get('reason') or NO_REASON, 200)}" for name in away)

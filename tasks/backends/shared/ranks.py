@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
+import operator
 import os
 import select
 import signal
@@ -87,10 +88,10 @@ class RankSession:
         given = [(name, read(source)[1]) for name in header.get("step", ())]
         try:
             if "open" in header:
-                make = self._makers.get(header["open"]) or _find(header["open"])
+                make = self._makers.get(header["open"]) or find_object(header["open"])
                 self._session = make(*header["arguments"])
                 if header["plant"]:
-                    _find(header["plant"])(self._session)
+                    find_object(header["plant"])(self._session)
             else:
                 tensors = {name: torch_tree.from_numpy(x).to(self.place) for name, x in given if x is not None}
                 made = [torch_tree.to_numpy(x.cpu()) for x in self._session.step((), tensors)]  # type: ignore[attr-defined]
@@ -102,9 +103,10 @@ class RankSession:
             write(sink, {}, x)
 
 
-def _find(name: str) -> Any:
+def find_object(name: str) -> Any:
+    """What "module:name" stands for; the name may have dots."""
     module, _, function = name.partition(":")
-    return getattr(importlib.import_module(module), function)
+    return operator.attrgetter(function)(importlib.import_module(module))
 
 
 def end_with(connection: socket.socket) -> None:
@@ -137,7 +139,7 @@ def main() -> None:
         torch.distributed.init_process_group(library, init_method=store, rank=rank, world_size=ranks)
         group: Any = torch.distributed
         if wrap:
-            group = _find(wrap)(group)
+            group = find_object(wrap)(group)
     except Exception as error:
         write(sink, {"error": f"{type(error).__name__}: {error}"})
         os._exit(1)

@@ -13,15 +13,16 @@ import numpy as np
 from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
-from tasks.catalogs.engine.float64 import compute_logits, moved_by, rounded_to_int8
 from tasks.catalogs.engine.samplers import SAMPLERS, make_sample
+from tasks.checks.engine_float64 import compute_logits, compute_logprobs, moved_by, rounded_to_int8
+from tasks.checks.engine_greedy import OP as GREEDY
 from tasks.checks.engine_relations import RELATIONS
 from tasks.checks.engine_sampling import OP
 from tasks.model import EPS, Group, Leaf, OpClass, np_dtype
-from tasks.model.engine import Decoder
+from tasks.model.engine import SPECIAL, Decoder
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
-CATALOG_VERSION = "1"
+CATALOG_VERSION = "2"
 #: The check whose samples these are.
 CHECK = "serving"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -31,8 +32,6 @@ DECODERS: dict[str, Decoder] = {
     "llama": Decoder(layers=3, width=64, heads=4, kv_heads=2, inner=96, vocabulary=128, positions=128),
     "window": Decoder(layers=2, width=64, heads=4, kv_heads=2, inner=96, vocabulary=128, positions=128, window=16),
 }
-#: The first tokens are special ones (padding, begin, end), which engines may take out or stop at: none of them is asked.
-SPECIAL = 3
 #: Samples, the prompts of each, the shortest and longest of these, and the tokens that follow each.
 SAMPLES, PROMPTS, SHORTEST, LONGEST, STEPS = 14, 4, 3, 40, 24
 
@@ -51,12 +50,12 @@ class Engines(Catalog):
     def entries(self) -> list[Entry]:
         return [
             Entry(f"{self.name}:{relation}", variant, DTYPES, checks=(CHECK,))
-            for relation in sorted(RELATIONS)
+            for relation in sorted([*RELATIONS, GREEDY])
             for variant in sorted(DECODERS)
         ] + [Entry(f"{self.name}:{OP}", variant, ("float32",), checks=(CHECK,)) for variant in sorted(SAMPLERS)]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
-        known = SAMPLERS if group.op_name == OP else DECODERS if group.op_name in RELATIONS else {}
+        known = SAMPLERS if group.op_name == OP else DECODERS if group.op_name in (*RELATIONS, GREEDY) else {}
         if group.variant not in known or group.dtype not in DTYPES:
             raise ValueError(f"the catalog engine has no op {group.label!r} in {group.dtype}")
         for index in range(min(group.samples, SAMPLES)):
@@ -79,6 +78,11 @@ class Engines(Catalog):
 SCALES = {"lm_head": 2.0, "down_proj": 0.3}
 
 
+def seed_of(variant: str, seed: int) -> int:
+    """That of a decoder's weights, which are the same in all samples of a run's seed: engines load them once."""
+    return zlib.crc32(variant.encode()) + seed % 2**32
+
+
 def draw_weights(decoder: Decoder, seed: int) -> dict[str, np.ndarray]:
     """Weights of a decoder, float64, by `Decoder.weight_shapes`' names."""
     generator = np.random.default_rng(seed)
@@ -94,11 +98,13 @@ def draw_weights(decoder: Decoder, seed: int) -> dict[str, np.ndarray]:
 
 
 def _make_sample(group: Group, index: int, draws: int) -> Sample:
-    cache = RELATIONS[group.op_name].cache
+    cache = "" if group.op_name == GREEDY else RELATIONS[group.op_name].cache
     try:
         arrays, leaves = _evaluate(group.variant, group.dtype, index, group.seed, draws, cache)
     except Exception as error:
         return Sample(index, failure=Failure.of(error, "reference"))
+    if group.op_name == GREEDY:
+        leaves = [Leaf("float32", (PROMPTS, STEPS), np.zeros((PROMPTS, STEPS)), np.ones((PROMPTS, STEPS)))]
     return Sample(
         index,
         tuple(TensorSpec(id=k) for k in range(len(arrays))),
@@ -107,6 +113,7 @@ def _make_sample(group: Group, index: int, draws: int) -> Sample:
         expected=list(leaves),
         op_class=OpClass.MODEL,
         oracle="numpy-float64",
+        measured=group.op_name == GREEDY,
     )
 
 
@@ -114,12 +121,11 @@ def _make_sample(group: Group, index: int, draws: int) -> Sample:
 def _evaluate(
     variant: str, dtype: str, index: int, seed: int, draws: int, cache: str
 ) -> tuple[Sequence[np.ndarray], Sequence[Leaf]]:
-    """The arrays of a sample, and what is expected: logits (prompts, steps, vocabulary), and what the heads of all layers give on the way there,
-    (prompts, steps, layers, heads, head width). The same of all relations but those of a cache."""
+    """The arrays of a sample, and what is expected: logits (prompts, steps, vocabulary); what the heads of all layers and these layers give on the
+    way there, (prompts, steps, layers, 2, heads, head width); logarithms of the probabilities, for engines that give these instead of logits.
+    The same of all relations but those of a cache."""
     decoder = DECODERS[variant]
-    drawn = draw_weights(
-        decoder, zlib.crc32(variant.encode()) + seed % 2**32
-    )  # the same in all samples, which engines load once
+    drawn = draw_weights(decoder, seed_of(variant, seed))
     given = {name: x.astype(np_dtype(dtype)) for name, x in drawn.items()}
     weights = {name: x.astype(np.float64) for name, x in given.items()}
     generator = np.random.default_rng((index, seed % 2**64))
@@ -128,12 +134,13 @@ def _evaluate(
     following = [_draw_following(decoder, weights, prompt, generator) for prompt in prompts]
 
     def compute(**how: Any) -> list[np.ndarray]:
-        logits, heads = [], []
+        logits, layers = [], []
         for prompt, after in zip(prompts, following):
             inside: list[np.ndarray] = []
             logits.append(compute_logits(decoder, weights, [*prompt, *after[:-1]], inside=inside, **how)[-STEPS:])
-            heads.append(np.stack(inside, 1)[-STEPS:])
-        return [np.stack(logits), np.stack(heads)]
+            pairs = np.stack(inside, 1)[-STEPS:]
+            layers.append(pairs.reshape(STEPS, decoder.layers, 2, *pairs.shape[2:]))
+        return [np.stack(logits), np.stack(layers), compute_logprobs(np.stack(logits))]
 
     def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in drawn:

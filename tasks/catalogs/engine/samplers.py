@@ -8,6 +8,7 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
+from tasks.checks.engine_sampling import MARGIN, compute_probabilities
 from tasks.model import Group, Leaf, OpClass
 from tasks.model.engine import Sampling
 
@@ -23,34 +24,6 @@ SAMPLERS: dict[str, Sampling] = {
     "hot_top_p": Sampling(temperature=1.6, top_p=0.8),
     "all": Sampling(temperature=0.8, top_k=24, top_p=0.9, min_p=0.05, penalty=1.2, before=(5, 9)),
 }
-#: How far a probability is from a threshold that cuts it off or not: float32's rounding decides nothing.
-_MARGIN = 1e-4
-
-
-def compute_probabilities(logits: np.ndarray, how: Sampling) -> tuple[np.ndarray, float]:
-    """Probabilities (vocabulary,) in float64, token by token from the definition, and the smallest distance to a threshold."""
-    x = [float(v) for v in logits]
-    for token in set(how.before):
-        x[token] = x[token] / how.penalty if x[token] > 0 else x[token] * how.penalty
-    weights = [float(np.exp(v / how.temperature)) for v in x]
-    order = sorted(range(len(x)), key=lambda k: -weights[k])
-    kept, apart = order[: how.top_k or len(order)], [1.0]
-    if how.top_p < 1.0:
-        mass, whole, stay = 0.0, sum(weights[k] for k in kept), []
-        for k in kept:
-            if mass / whole >= how.top_p:
-                break
-            stay.append(k)
-            mass += weights[k]
-            apart.append(abs(mass / whole - how.top_p))
-        kept = stay
-    if how.min_p:
-        shares = {k: weights[k] / weights[kept[0]] for k in kept}
-        apart += [abs(share - how.min_p) for share in shares.values()]
-        kept = [k for k in kept if shares[k] >= how.min_p]
-    made = np.zeros(len(x))
-    made[kept] = [weights[k] for k in kept]
-    return made / made.sum(), min(apart)
 
 
 def make_sample(group: Group, index: int) -> Sample:
@@ -63,7 +36,7 @@ def make_sample(group: Group, index: int) -> Sample:
         row = (1.2 * generator.standard_normal(VOCABULARY)).astype(np.float32)
         row[5], row[9] = abs(row[5]) + 1, -abs(row[9]) - 0.5
         made, apart = compute_probabilities(row, how)
-        if apart > _MARGIN:
+        if apart > MARGIN:
             rows.append(row)
             shares.append(made)
     said: dict[str, Any] = {
@@ -81,4 +54,5 @@ def make_sample(group: Group, index: int) -> Sample:
         expected=[Leaf("float32", (ROWS,), np.zeros(ROWS), np.ones(ROWS))],
         op_class=OpClass.MODEL,
         oracle="numpy-float64",
+        measured=True,
     )

@@ -23,7 +23,7 @@ def compute_logits(
     inside: list[np.ndarray] | None = None,
 ) -> np.ndarray:
     """The logits behind each of some tokens: float64 (tokens, vocabulary). move_cache: is done to keys and values as they are kept;
-    inside: is given what each layer's heads give, (tokens, heads, head width).
+    inside: is given what each layer's heads give, and then what the layer gives, both (tokens, heads, head width).
 
     RMS norms (Zhang and Sennrich, 2019), rotary positions in halves (Su and others, 2021, as Llama lays them out), grouped queries (Ainslie and
     others, 2023), a gated SiLU (Shazeer, 2020).
@@ -68,7 +68,16 @@ def compute_logits(
         opened = move(gate / (1 + np.exp(-gate)))
         gated = move(opened * linear(normed, f"{layer}.mlp.up_proj"))
         hidden = move(hidden + linear(gated, f"{layer}.mlp.down_proj"))
+        if inside is not None:
+            inside.append(hidden.reshape(mixed.shape))
     return linear(norm(hidden, "model.norm"), "lm_head")
+
+
+def compute_logprobs(logits: np.ndarray) -> np.ndarray:
+    """Logarithms of the probabilities (…, vocabulary) of logits, float64."""
+    lowered = np.asarray(logits, np.float64)
+    lowered = lowered - lowered.max(-1, keepdims=True)
+    return np.asarray(lowered - np.log(np.exp(lowered).sum(-1, keepdims=True)))
 
 
 def moved_by(eps: float, draw: int) -> Move:

@@ -1,0 +1,36 @@
+"""Writes a decoder of the catalog `engine` as a checkpoint, for a server that is to be asked through its endpoint.
+
+``python -m tasks.backends.checkpoint_of_decoder FOLDER``; a config's catalog names the same decoder, dtype and seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tasks.catalogs.engine import catalog
+from tasks.engines.checkpoint import save_checkpoint
+from tasks.model import np_dtype
+from tasks.model.engine import ServedModel
+
+
+def make_served(decoder: str, dtype: str, seed: int = 0) -> ServedModel:
+    """A decoder with the weights that the catalog's samples of a seed have."""
+    shape = catalog.DECODERS[decoder]
+    drawn = catalog.draw_weights(shape, catalog.seed_of(decoder, seed))
+    return ServedModel(shape, dtype, {name: x.astype(np_dtype(dtype)) for name, x in drawn.items()})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tasks.backends.checkpoint_of_decoder", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--decoder", choices=sorted(catalog.DECODERS), default="llama")
+    parser.add_argument("--dtype", choices=catalog.DTYPES, default="float32")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    save_checkpoint(make_served(given.decoder, given.dtype, given.seed), given.folder)
+    print(f"{given.folder}: the decoder {given.decoder} in {given.dtype}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""An engine behind an endpoint: what its server does wrong is found through logarithms of probabilities, and what it does not answer is said."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tasks.backends import BackendSpec
+from tasks.backends.checkpoint_of_decoder import make_served
+from tasks.catalogs.engine import catalog
+from tasks.engines.endpoint import EndpointEngine
+from tasks.engines.plain import PlainEngine
+from tasks.model import Group, Unavailable, Unsupported
+from tasks.model.engine import ServedModel
+from tasks.model.row import Row
+from tasks.zoo import engines as zoo
+from tests.bench.engine_faults import judge_backend
+from tests.conftest import here
+from tests.served import Manners, serve
+
+pytest.importorskip("torch")
+
+DECODER = catalog.DECODERS["llama"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cases")
+
+
+def load(engine: PlainEngine, dtype: str = "float32") -> PlainEngine:
+    """An engine with the weights of the catalog's first decoder, as somebody serves them."""
+    engine.load(make_served("llama", dtype))
+    return engine
+
+
+def ask(
+    cache: Path,
+    engine: PlainEngine,
+    ops: Iterable[str],
+    manners: Manners | None = None,
+    dtype: str = "float32",
+    variant: str = "llama",
+    **options: object,
+) -> dict[str, Row]:
+    """Rows by op of a server around an engine."""
+    with serve(load(engine, dtype), manners) as address:
+        spec = BackendSpec.parse("served", like="endpoint-cpu", options={"endpoint": address, **options})
+        groups = [Group(f"engine:{op}", variant, dtype, 1, check=catalog.CHECK) for op in ops]
+        return {row.op.partition(":")[2]: row for row in judge_backend(spec.create(), groups, cache)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_right_server_passes(dtype: str, cache: Path) -> None:
+    asked = ["float64", "recomputed", "padded_left", "prefix_reused", "speculative", "greedy"]
+    rows = ask(cache, PlainEngine(), asked, dtype=dtype)
+    assert {op: row.status for op, row in rows.items()} == dict.fromkeys(asked, "pass"), rows
+    assert all(row.error_units is not None and row.error_units < 3 for row in rows.values())
+
+
+@pytest.mark.parametrize(
+    ("engine", "op"),
+    [
+        (zoo.PaddingAttended, "padded_left"),
+        (zoo.PrefixOneShort, "recomputed"),
+        (zoo.StaleSlot, "cropped"),
+        (zoo.QueriesOutOfOrder, "float64"),
+    ],
+)
+def test_a_servers_fault_is_found_by_its_relation(engine: type[PlainEngine], op: str, cache: Path) -> None:
+    (row,) = ask(cache, engine(), [op]).values()
+    assert row.status == "wrong" and "first in token" in (row.error or ""), row
+
+
+def test_tokens_that_a_server_chooses_are_held_to_float64(cache: Path) -> None:
+    (row,) = ask(cache, zoo.QueriesOutOfOrder(), ["greedy"]).values()
+    assert (row.status, row.kind) == ("wrong", "numbers")
+    assert "tokens that float64 would not choose" in (row.error or "")
+
+
+def test_a_wrong_temperature_is_found_by_what_is_drawn(cache: Path) -> None:
+    rows = ask(cache, PlainEngine(), ["sampling"], variant="hot_top_p")
+    assert rows["sampling"].status == "pass", rows
+    rows = ask(cache, PlainEngine(), ["sampling"], Manners(hot=1.05), variant="hot_top_p")
+    assert (rows["sampling"].status, rows["sampling"].kind) == ("wrong", "distribution")
+
+
+def test_logarithms_of_some_tokens_are_held_to_those(cache: Path) -> None:
+    rows = ask(cache, PlainEngine(), ["float64", "padded_left"], Manners(most=20))
+    assert {row.status for row in rows.values()} == {"pass"}
+    rows = ask(cache, zoo.PaddingAttended(), ["padded_left"], Manners(most=20))
+    assert rows["padded_left"].status == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("manners", "status", "said"),
+    [
+        (Manners(busy=2), "pass", ""),
+        (Manners(busy=10_000), "error", "answers 4 times HTTP 429: "),
+        (Manners(status=500), "error", "answers HTTP 500: "),
+        (Manners(status=400), "unsupported", "refuses: "),
+        (Manners(silent=True), "unsupported", "gives no logprobs: start the server so that completions have them"),
+        (Manners(wait_s=2.0), "error", "did not answer in 1 s (option timeout_s)"),
+    ],
+)
+def test_what_a_server_does_not_answer_is_said_in_a_line(manners: Manners, status: str, said: str, cache: Path) -> None:
+    (row,) = ask(cache, PlainEngine(), ["float64"], manners, timeout_s=1 if manners.wait_s else 60).values()
+    assert row.status == status, row
+    assert said in (row.error or "") and "\n" not in (row.error or "")
+
+
+def test_a_server_that_echoes_no_prompt_is_asked_the_rest(cache: Path) -> None:
+    rows = ask(cache, PlainEngine(), ["float64", "recomputed"], Manners(echoes=False))
+    assert rows["float64"].status == "pass"
+    assert rows["recomputed"].status == "unsupported" and "does it echo prompts?" in (rows["recomputed"].error or "")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "endpoint is no address, such as http://localhost:8000/v1"),
+        ({"endpoint": "http://127.0.0.1:9/v1"}, "nobody answers at http://127.0.0.1:9/v1 .*: is the server up"),
+        ({"endpoint": "http://127.0.0.1:9/v1", "decoder": "gpt"}, "decoder: 'gpt' is none of llama, window"),
+    ],
+)
+def test_a_server_that_is_not_there_is_said_in_a_line(options: dict[str, object], said: str) -> None:
+    with pytest.raises(Unavailable, match=said):
+        BackendSpec.parse("served", like="endpoint-cpu", options=options).create().start()
+
+
+def test_a_dead_server_is_a_grey_column_and_the_run_goes_on(tmp_path: Path) -> None:
+    dead = {"name": "dead", "like": "endpoint-cpu", "options": {"endpoint": "http://127.0.0.1:9/v1"}}
+    catalogs = [{"name": "engine", "ops": ["float64.llama"], "samples": 1}]
+    config = {"checks": ["serving"], "dtypes": ["float32"], "catalogs": catalogs, "backends": [dead, "engine-cpu"]}
+    path = tmp_path / "engines.yaml"
+    path.write_text(json.dumps(config))
+    done = here(path, "--on", "inline", "--results", tmp_path / "lake")
+    rows = pd.read_parquet(tmp_path / "lake")
+    assert {x.backend: x.status for x in rows.itertuples()} == {"engine-cpu": "pass"}
+    assert "nobody answers at http://127.0.0.1:9/v1" in done.stdout + done.stderr
+
+
+def test_another_decoder_is_not_asked() -> None:
+    engine = EndpointEngine("http://127.0.0.1:9/v1", DECODER)
+    with pytest.raises(Unsupported, match="another decoder is served there"):
+        engine.load(ServedModel(catalog.DECODERS["window"], "float32", {}))
