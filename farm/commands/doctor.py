@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from farm.commandline import Parser, refusing
+from farm.commandline import refusing
 from farm.exits import OK
 from farm.fleet import envs
 from farm.fleet.detect import detect
-from farm.fleet.roster import Line, arguments, everything, lines, on_this_machine
+from farm.fleet.roster import Line, everything, lines, on_this_machine
+from farm.options.doctor import make_parser
 from farm.plan.config import backends_of, is_config
 from farm.program import program
 from tasks.backends import BackendSpec
@@ -25,13 +26,7 @@ from tasks.stranger.nursery import try_out
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0 whatever is missing, or 2 for bad input."""
-    parser = Parser(
-        prog="farm doctor",
-        description="Show what this machine has and what it lacks, with the command that installs it, if there is one.",
-        epilog="Missing environments are not built for this; use --build, or farm envs build CONFIG.",
-    )
-    arguments(parser)
-    args = parser.parse_args(argv)
+    args = make_parser().parse_args(argv)
     cache = default_cache()
     specs = backends_of(args.what, "farm doctor") or everything()
     found = lines(specs, cache, lambda asked: on_this_machine(asked, cache), args.build)

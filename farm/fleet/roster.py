@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,14 +32,6 @@ class Line:
     found: dict[str, str] = field(default_factory=dict)
     installs: tuple[tuple[str, str], ...] = ()
     oldest: str = ""
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Which backends a list is of, and whether their environments are built for it."""
-    parser.add_argument(
-        "what", nargs="*", metavar="CONFIG|BACKEND", help="only those of a config, or by name; default: all known"
-    )
-    parser.add_argument("--build", action="store_true", help="build environments that are missing")
 
 
 def everything() -> list[BackendSpec]:
