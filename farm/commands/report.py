@@ -26,6 +26,7 @@ from farm.report.tables.changes import diff, gate
 from farm.report.tables.checklists import checklist, checklist_view, is_proved
 from farm.report.tables.coverage import backends_of
 from farm.report.tables.findings import new_cells
+from farm.report.tables.pairs import pairs_view
 from farm.report.tables.view import Report
 from farm.reproduce import every_input
 from tasks.backends import BackendSpec
@@ -52,6 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _draw_all_inputs(rows, args)
         if args.case:
             print_case(case(rows, args.case), console)
+            return 0
+        if args.pairs:
+            show(pairs_view(rows), console, len(rows))
             return 0
         if args.diff:
             return _write_diff(rows, args, console)

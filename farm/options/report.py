@@ -46,6 +46,11 @@ def make_parser() -> Parser:
         "--new", action="store_true", help="only show every cell that no known failure covers, with its command"
     )
     one.add_argument(
+        "--pairs",
+        action="store_true",
+        help="only show every pair of backends on the same bytes: how often the same, how far apart, in units and in numbers",
+    )
+    one.add_argument(
         "--diff",
         nargs=2,
         metavar=("A", "B"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -301,8 +302,13 @@ def matcher(globs: Sequence[str]) -> Callable[[Sequence[str]], bool]:
         return lambda called: True
     if not globs:
         return lambda called: False
-    match = re.compile("|".join(fnmatch.translate(g) for g in globs)).match
+    match = _compile_globs(tuple(globs)).match
     return lambda called: any(match(n) for n in called)
+
+
+@functools.cache  # a list of known failures asks for the same some thousand times
+def _compile_globs(globs: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(fnmatch.translate(g) for g in globs))
 
 
 def is_glob(pattern: str) -> bool:

@@ -8,12 +8,14 @@ import datetime
 import hashlib
 import json
 import math
+import string
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import yaml
 from markupsafe import Markup
 
 from farm import lake
@@ -25,7 +27,7 @@ from farm.report.faces.html import HERE, SIGNS, style
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
 from farm.report.tables.coverage import SEVERITY, command, coverage, how_option, where_option
-from farm.report.tables.overview import backend_lines, quarantines, remarks
+from farm.report.tables.overview import backend_lines, count_run, quarantines, remarks
 from farm.report.tables.side_by_side import Sides, sides
 from farm.report.tables.view import Report
 from farm.report.words import DASH
@@ -33,7 +35,7 @@ from tasks import checks
 from tasks.model import Status, trace
 
 #: Passing rows embedded per square; the page says how many were left out.
-PASS_ROWS_PER_SQUARE = 8
+PASS_ROWS_PER_SQUARE = 3
 #: Characters of all error texts together; longer ones are cut so that the page stays small.
 ERROR_BUDGET = 3_000_000
 ERROR_LENGTH = 4_000
@@ -52,6 +54,10 @@ SCRIPTS = (
     "page.js",
 )
 
+#: The digits of an index in a packed column.
+LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
+#: Letters that a run of equal values takes, about.
+_RUN = 4
 #: The columns of `farm.report.coverage` that the page adds up under its filters.
 SUMS = ["planned", "valid", "judged", "passed", "failed", "weak", *STANDINGS]
 #: Columns that the panel of a square shows in another way, or not.
@@ -66,6 +72,8 @@ FIELDS = {
     for c in COLUMNS
     if c.shown == block and c.name not in _APART and not c.type.startswith("list")
 }
+#: No clock tells more than three digits of a time.
+_TIMES = [c.name for c in COLUMNS if c.unit == "ms"]
 EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error", "profile"]
 #: What the standings of rows mean.
 STANDING_WORDS = {
@@ -104,11 +112,11 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         run_id=run_id,
         name=str(run.get("name") or ""),
         words=describe_terms(),
-        rows=f"{len(report.rows):,}",
+        counts=count_run(report),
         started=moment(run.get("started_at")),
         finished=moment(run.get("finished_at")),
         versions=_lines(run.get("versions")),
-        config=_pretty(run.get("config")),
+        config=_pretty(_select_config(report)),
     )
 
 
@@ -122,8 +130,23 @@ def hash_source(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
+def _select_config(report: Report) -> Any:
+    """The config of a run, of its known failures those that rows met: all of them are hundreds, and in the run's record."""
+    config = report.run.get("config")
+    if not isinstance(config, Mapping) or not (known := config.get("known_failures")):
+        return config
+    met = set(report.rows["cause"])
+    shown = [entry for entry in known if isinstance(entry, Mapping) and entry.get("reason") in met]
+    rest = len(known) - len(shown)
+    return {**config, "known_failures": [*shown, *([f"and {rest} that no row met (_run.json)"] if rest else [])]}
+
+
 def _pretty(config: Any) -> str:
-    return config if isinstance(config, str) else json.dumps(config, indent=1, default=str) if config else ""
+    """A config as it is written."""
+    if isinstance(config, str) or not config:
+        return config or ""
+    plain_data = json.loads(json.dumps(config, default=str))
+    return str(yaml.safe_dump(plain_data, sort_keys=False, allow_unicode=True, width=120))
 
 
 def _lines(versions: Any) -> list[tuple[str, str]]:
@@ -314,10 +337,10 @@ def _case_ids(rows: pd.DataFrame) -> list[str | None]:
     return [None if same else text for text, same in zip(rows["case_id"], made == rows["case_id"], strict=True)]
 
 
-def _numbers(values: pd.Series) -> list[Any]:
-    # Six digits are what anyone reads; JSON has no infinity.
+def _numbers(values: pd.Series, digits: int = 5) -> list[Any]:
+    # More digits than anyone reads; JSON has no infinity.
     return [
-        None if math.isnan(value) else float(f"{value:.6g}") if math.isfinite(value) else str(value)
+        None if math.isnan(value) else float(f"{value:.{digits}g}") if math.isfinite(value) else str(value)
         for value in values.to_numpy(dtype="float64").tolist()
     ]
 
@@ -331,7 +354,7 @@ def _pack_column(rows: pd.DataFrame, name: str) -> list[Any]:
     """A column of the lake as JSON has it, by its type."""
     kind = lake.SCHEMA.field(name).type
     if pa.types.is_floating(kind):
-        return _numbers(rows[name])
+        return _numbers(rows[name], 3 if name in _TIMES else 5)
     return (
         _whole(rows[name])
         if pa.types.is_integer(kind)
@@ -342,7 +365,7 @@ def _pack_column(rows: pd.DataFrame, name: str) -> list[Any]:
 def column(values: list[Any]) -> dict[str, Any]:
     """A column in its shortest form, which ``page.js`` undoes.
 
-    {"c": value}: the same everywhere; {"v": values}; {"d": distinct values, "i": an index each} or, where equal values
+    {"c": value}: the same everywhere; {"v": values}; {"d": distinct values, "i": an index each, of "w" letters} or, where equal values
     stand together, {"d": distinct values, "r": [index, repeats, index, repeats, …]}.
     """
     places: dict[Any, int] = {}
@@ -352,8 +375,12 @@ def column(values: list[Any]) -> dict[str, Any]:
         return {"c": known[0]}
     if not values or (len(known) > len(values) / 2 and not isinstance(values[0], str)):
         return {"v": values}
+    width = 1
+    while len(LETTERS) ** width < len(known):
+        width += 1
     starts = np.flatnonzero(np.diff(codes, prepend=-1))
-    if 2 * len(starts) < len(codes):
+    if _RUN * len(starts) < width * len(codes):
         repeats = np.diff(starts, append=len(codes))
         return {"d": known, "r": np.column_stack([codes[starts], repeats]).ravel().tolist()}
-    return {"d": known, "i": codes.tolist()}
+    digits = [codes // len(LETTERS) ** k % len(LETTERS) for k in reversed(range(width))]
+    return {"d": known, "w": width, "i": "".join(np.array(list(LETTERS))[np.column_stack(digits)].ravel())}
