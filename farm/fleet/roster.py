@@ -46,10 +46,10 @@ def everything() -> list[BackendSpec]:
     return found
 
 
-def on_this_machine(specs: Sequence[BackendSpec], cache: Path) -> dict[str, Offer]:
-    """What this machine offers, asked anew."""
+def on_this_machine(specs: Sequence[BackendSpec], cache: Path, fresh: bool = True) -> dict[str, Offer]:
+    """What this machine offers, asked anew; not ``fresh``: what is known to work as it is installed now is not asked again."""
     node = inventory.this_node(1)
-    return offers(specs, [node], {node["id"]: asking.probe(specs, cache)})
+    return offers(specs, [node], {node["id"]: asking.probe(specs, cache, fresh=fresh)})
 
 
 def lines(

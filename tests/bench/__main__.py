@@ -40,6 +40,7 @@ from tests.bench import (
     training,
     training_faults,
     vendors,
+    waiting,
 )
 from tests.bench.record import MEASURED, Result, machine, write
 from tests.bench.running import Size
@@ -184,6 +185,8 @@ BENCHES = {
         {"networks": ["llama"], "dtypes": ["float32"], "seeds": [0]},
         long=True,
     ),
+    "waiting": Bench(waiting.waiting, {"config": "quick", "times": 3}, {**TINY, "times": 1}),
+    "answers": Bench(waiting.answers, {"config": "quick"}, TINY),
     "starts": Bench(
         starts.starts,
         {"times": 7, "ops": ["fuzz:Abs", "critical:softmax", "torch:abs"]},
