@@ -255,16 +255,15 @@ def _describe_group(group: Group) -> str:
 
 def _describe_plan_size(plan: Plan, explained: bool = True) -> str:
     """How much is planned; explained: what the two words mean that progress uses."""
-    wanted = plan.matrix.wanted
     offers = [plan.offer(b) for b in range(len(plan.backends))]
-    there = int((wanted[:, [o.available for o in offers]] > 0).sum())
-    awaited = int((wanted[:, [o.awaited for o in offers]] > 0).sum())
+    there = plan.matrix.count_cells([o.available for o in offers])
+    awaited = plan.matrix.count_cells([o.awaited for o in offers])
     more = f", {awaited} on awaited backends" if awaited else ""
     if plan.whole is not None:
         less = plan.whole.cells - plan.matrix.cells
         more += f" ({less} of the config's {plan.whole.cells} left out by --budget or unavailable)"
     cells = plan.matrix.cells
-    meaning = " (a cell is an op in a dtype on a backend, under one check and distribution of inputs, with one case per input)"
+    meaning = " (a cell is an op in a dtype on a backend, under one check, with one case per input)"
     return (
         f"{cells} cell{'s' * (cells != 1)} planned, {there} on available backends{more}, "
         f"{len(plan.matrix.skipped)} skipped; at most {int(_count_cases(plan).sum())} cases{meaning * explained}{_oracle_missing(plan)}"

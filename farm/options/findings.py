@@ -20,6 +20,7 @@ def make_parser() -> Parser:
     parser.add_argument("--run", default="all", help="id of a run, last, or all (default)")
     parser.add_argument(
         "--minimise",
+        "--minimize",
         type=int,
         default=0,
         metavar="N",

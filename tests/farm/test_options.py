@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from farm.__main__ import COMMANDS
+from farm.__main__ import COMMANDS, main
 from tests.conftest import ROOT
 
 #: What a help text needs none of.
@@ -35,3 +35,11 @@ def test_help_imports_nothing_of_the_commands_work(name: str) -> None:
 def test_every_command_has_its_options_and_its_work() -> None:
     named = {path.stem for path in (ROOT / "farm" / "options").glob("[a-z]*.py")}
     assert named == set(COMMANDS) == {path.stem for path in (ROOT / "farm" / "commands").glob("[a-z]*.py")}
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name.endswith("ise")])
+def test_a_command_has_its_american_spelling(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ([name.replace("ise", "ize"), "-h"], ["help", name.replace("ise", "ize")]):
+        with pytest.raises(SystemExit):
+            main(line)
+        assert capsys.readouterr().out.startswith(f"usage: farm {name} ")

@@ -29,6 +29,7 @@ from farm.report.tables.changes import CHANGES
 from farm.report.tables.coverage import SEVERITY, command, coverage, how_option, where_option
 from farm.report.tables.overview import backend_lines, count_run, quarantines, remarks
 from farm.report.tables.side_by_side import Sides, sides
+from farm.report.tables.since import since
 from farm.report.tables.view import Report
 from farm.report.words import DASH
 from tasks import checks
@@ -100,7 +101,11 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         f"Validation {(run_id := str(run.get('run_id') or DASH))}",
         [one for one in shown if one.open],
         verdicts=[(said.tone, said.sentence, "")],
-        lead=[*(("alarm", line) for line in quarantines(report)), *(("", line) for line in remarks(report))],
+        lead=[
+            *(("alarm", line) for line in quarantines(report)),
+            *(("", found.sentence) for found in [since(report)] if found),
+            *(("", line) for line in remarks(report)),
+        ],
         limit=LINES,
         sources=Markup(
             f"script-src '{hash_source(script)}'; style-src '{hash_source(css)}'; img-src data:"
@@ -113,11 +118,24 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         name=str(run.get("name") or ""),
         words=describe_terms(),
         counts=count_run(report),
+        machines=_name_machines(report.rows),
         started=moment(run.get("started_at")),
         finished=moment(run.get("finished_at")),
         versions=_lines(run.get("versions")),
         config=_pretty(_select_config(report)),
     )
+
+
+def _name_machines(rows: pd.DataFrame) -> list[str]:
+    """What a run computed on: each device with its node, and the backends on it with the versions of their runtimes."""
+    told = rows.loc[rows["device"] != "", ["device", "node", "backend", "runtime_version"]].drop_duplicates()
+    return [
+        f"{plain(device)}{f' on {plain(node)}' * bool(node)}: "
+        + ", ".join(
+            f"{plain(b)} {plain(v)}".strip() for b, v in zip(some["backend"], some["runtime_version"], strict=True)
+        )
+        for (device, node), some in told.groupby(["device", "node"], sort=True, dropna=False)
+    ]
 
 
 def _join_scripts(scripts: Iterable[str]) -> str:
