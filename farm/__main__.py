@@ -62,8 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> int:
     name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    if name == "help" and rest and rest[0] in COMMANDS:
-        return run_command(rest[0], ["--help"])
+    name = _spell(name)
+    if name == "help" and rest and _spell(rest[0]) in COMMANDS:
+        return run_command(_spell(rest[0]), ["--help"])
     if name in ("-h", "--help", "help"):
         return _print_help(*rest[: name == "help"])
     if name == "--version":
@@ -77,6 +78,12 @@ def _main(argv: Sequence[str] | None) -> int:
         print(f"error: farm has no command {name!r}{nearest(name, list(COMMANDS))}", file=sys.stderr)
         return BAD_INPUT
     return run_command(name, rest)
+
+
+def _spell(name: str) -> str:
+    """A command as it is called here, of its American spelling as well: minimize is minimise."""
+    british = name.replace("ize", "ise")
+    return british if british in COMMANDS else name
 
 
 def _print_help(topic: str = "") -> int:

@@ -36,6 +36,8 @@ starting = threading.RLock()
 #: Seconds for which Ctrl-C waits for it.
 STARTING_S = 2.0
 
+#: What asks for help.
+HELP = {"-h", "--help"}
 Main = Callable[[Sequence[str] | None], int]
 
 
@@ -55,6 +57,8 @@ def run_command(name: str, argv: Sequence[str] | None) -> int:
 
     try:
         with pause_gc():
+            if HELP.intersection(sys.argv[1:] if argv is None else argv):
+                import_module(f"farm.options.{name}").make_parser().parse_known_args(argv)
             module = import_module(f"farm.commands.{name}")
     except ModuleNotFoundError as error:
         package = error.name or ""

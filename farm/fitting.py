@@ -105,8 +105,10 @@ def _select_columns(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text],
 
 
 def _move_below(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], widths: Mapping[int, int]) -> Group:
-    """Short columns side by side, every other one on a line of its own below, after its head."""
+    """Short columns side by side, every other one on a line of its own below, after its head; the first of text, which says what the line
+    is about, above."""
     kept = list(widths)
+    name = next((n for n, head in enumerate(heads) if not head.right), 0)
     words = {n: textwrap.wrap(heads[n].words, widths[n]) or [""] for n in kept}
     high = max(map(len, words.values()))
 
@@ -126,9 +128,13 @@ def _move_below(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str
         row = [Text(([""] * (high - len(words.get(n, ""))) + words.get(n, []))[k]) for n in range(len(heads))]
         parts.append(side_by_side(row, "bold"))
     for cells, style in lines:
+        if name not in kept:
+            above = _flat(cells[name])
+            above.stylize_before(style)
+            parts.append(above)
         parts.append(side_by_side(cells, style))
         for n, head in enumerate(heads):
-            if n not in kept and not _empty(cells[n]):
+            if n not in (*kept, name) and not _empty(cells[n]):
                 text = Text(f"{head.words}: ", style="dim").append_text(_flat(cells[n]))
                 parts.append(Padding(text, (0, 0, 0, INDENT), expand=False))
     return Group(*parts)

@@ -18,7 +18,6 @@ from farm.client.process import message_of
 from farm.client.reproducing import KernelCase, open_case, started_here
 from farm.client.trying import judge_sample
 from farm.lake.key import Key
-from farm.minimise.from_row import BUDGET
 from farm.minimise.search import limit_of, row_of
 from farm.reproduce.find import seed_of
 from tasks.arrays.noise import DRAWS
@@ -29,6 +28,7 @@ from tasks.hunt.dialogue import NotFailing, Piece, Ran, Search
 from tasks.minimise.question import Spent
 from tasks.minimise.same import SOUGHT
 from tasks.minimise.search import KEPT, STRATEGIES, Minimal, search
+from tasks.minimise.strategies import BUDGET
 from tasks.model import DEADLY, Status
 from tasks.model.row import Row
 from tasks.nearest import nearest

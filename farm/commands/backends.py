@@ -10,9 +10,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from farm.commandline import Parser, refusing
+from farm.commandline import refusing
 from farm.fleet.inventory import Offer, offers
-from farm.fleet.roster import Line, arguments, everything, lines, on_this_machine
+from farm.fleet.roster import Line, everything, lines, on_this_machine
+from farm.options.backends import make_parser
 from farm.plan.config import backends_of
 from farm.work import executor_registry
 from farm.work.executor import Setup
@@ -23,16 +24,7 @@ from tasks.cache import default_cache
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, or 2 for bad input."""
-    parser = Parser(
-        prog="farm backends",
-        description="List every known backend: where it comes from, whether it is available or why not, on which nodes, with versions.",
-        epilog="Missing environments are not built for this list; use --build, or farm envs build.",
-    )
-    arguments(parser)
-    parser.add_argument("--address", help="ask the nodes of a Ray cluster instead of this machine")
-    parser.add_argument("--no-probe", action="store_true", help="only list them, without importing any runtime")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
-    args = parser.parse_args(argv)
+    args = make_parser().parse_args(argv)
     specs = backends_of(args.what, "farm backends") or everything()
     found = _lines(specs, args, default_cache())
     _print(found, args.json)

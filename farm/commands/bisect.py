@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Sequence
 
 from farm import lake as lakes
-from farm.commandline import Parser, cache_option, plain, refusing, results_option
+from farm.commandline import plain, refusing
 from farm.exits import FOUND, OK
+from farm.options.bisect import make_parser
 from farm.program import program
 from farm.reproduce.bisect import Answer, Found, asker, package_of, search, versions_of
 from farm.reproduce.find import Key, ReproduceError, load, parse
@@ -18,24 +19,7 @@ from farm.work.child_pool import POOL
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 the release is named, 1 the ends are alike, 2 bad input."""
-    parser = Parser(
-        prog="farm bisect",
-        description="Name the release of a backend's runtime that broke or fixed a case of a lake. The case runs on the first and the last "
-        "version, then on the middle of what is left, each in its own environment: about 1 + log2 n of n versions.",
-        epilog="exit code: 0 the release is named; 1 the first and the last version give the same outcome; 2 something is missing",
-    )
-    parser.add_argument("case", help="a case_id, or run_id:case_id:backend as a report prints it")
-    parser.add_argument("backend", nargs="?", help="the backend, if the case does not name it")
-    parser.add_argument(
-        "--versions", required=True, metavar="A..B", help="releases from A to B, or a list: 1.20.1,1.22.1,1.31.1"
-    )
-    parser.add_argument("--package", metavar="NAME", help="the package (default: the backend's first)")
-    words = 'extra packages for every environment, e.g. "numpy<2"'
-    parser.add_argument("--with", dest="more", action="append", default=[], metavar="REQUIREMENT", help=words)
-    parser.add_argument("--run", default="last", help="id of the run that has the case (default: last)")
-    results_option(parser)
-    cache_option(parser)
-    args = parser.parse_args(argv)
+    args = make_parser().parse_args(argv)
     try:
         return _bisect(args)
     finally:

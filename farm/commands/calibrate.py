@@ -9,9 +9,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from farm.commandline import Parser, list_option, refusing, results_option
+from farm.commandline import refusing
+from farm.options.calibrate import make_parser
 from farm.plan import policies
-from farm.policies.calibrate import LEAST, LEAST_ROUNDED_ONCE, MARGIN, QUANTILE, propose, reasons_of, table, to_json
+from farm.policies.calibrate import propose, reasons_of, table, to_json
 from farm.policies.rejudge import known_ops, print_changes, rejudge
 from farm.report.runs import load
 from tasks.judge import verdict
@@ -24,26 +25,7 @@ BAD_INPUT = 2
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, or 2 for a bad command line, lake or policy."""
-    parser = Parser(
-        prog="farm calibrate",
-        description="Derive the limits of a policy from rows of backends assumed to be right.",
-        epilog=f"the limit of a class and dtype is the smallest power of two that is at least {MARGIN:g} times the quantile of "
-        f"its ops' largest error units, and at least {LEAST:g} ({LEAST_ROUNDED_ONCE:g} in 16 bits); ops beyond it are named, not accommodated",
-    )
-    list_option(parser, "--backends", "NAME", "backends assumed to be right: torch-cpu,ort-cpu", required=True)
-    results_option(parser)
-    parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
-    parser.add_argument(
-        "--quantile", type=float, default=QUANTILE, metavar="Q", help=f"of the ops' maxima (default {QUANTILE})"
-    )
-    parser.add_argument(
-        "--policy", default="error_units", metavar="P", help="the policy to take all other limits from (error_units)"
-    )
-    parser.add_argument(
-        "--op", action="append", default=[], metavar="GLOB=REASON", help="ops with their own limits, and why"
-    )
-    parser.add_argument("--out", metavar="FILE.json", help="write the policy")
-    args = parser.parse_args(argv)
+    args = make_parser().parse_args(argv)
     try:
         _calibrate(args, Console(soft_wrap=True))
     except OSError as error:

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from farm.commandline import Parser, refusing
+from farm.commandline import refusing
 from farm.exits import OK
 from farm.fleet import envs
 from farm.fleet.detect import detect
-from farm.fleet.roster import Line, arguments, everything, lines, on_this_machine
+from farm.fleet.roster import Line, everything, lines, on_this_machine
+from farm.options.doctor import make_parser
 from farm.plan.config import backends_of, is_config
 from farm.program import program
 from tasks.backends import BackendSpec
@@ -21,35 +22,46 @@ from tasks.cache import default_cache
 from tasks.confine import LACKS
 from tasks.stranger.nursery import try_out
 
+#: Backends from which on it is said that they are asked.
+_MANY = 3
+
 
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0 whatever is missing, or 2 for bad input."""
-    parser = Parser(
-        prog="farm doctor",
-        description="Show what this machine has and what it lacks, with the command that installs it, if there is one.",
-        epilog="Missing environments are not built for this; use --build, or farm envs build CONFIG.",
-    )
-    arguments(parser)
-    args = parser.parse_args(argv)
+    args = make_parser().parse_args(argv)
     cache = default_cache()
     specs = backends_of(args.what, "farm doctor") or everything()
-    found = lines(specs, cache, lambda asked: on_this_machine(asked, cache), args.build)
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    for text in _render_report(found, args.what):
-        console.print(text)
+
+    def tell(texts: Iterator[str]) -> None:
+        for text in texts:
+            console.print(text)
+        sys.stdout.flush()  # what is asked next may take a minute
+
+    tell(_describe_machine(lines(specs, cache, None)))
+    if len(specs) > _MANY and console.is_terminal:
+        tell(iter([f"\nasking {len(specs)} backends …"]))
+    found = lines(specs, cache, lambda asked: on_this_machine(asked, cache, fresh=False), args.build)
+    tell(_render_report(found, args.what))
     return OK
 
 
-def _render_report(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:
+def _describe_machine(unasked: Sequence[Line]) -> Iterator[str]:
+    """What can be said before a runtime is imported: the system, the devices that the backends need, how kernels are shut in."""
     system = (
         platform.freedesktop_os_release().get("PRETTY_NAME", "") if sys.platform == "linux" else platform.platform()
     )
     yield f"{system}, {platform.machine()}, Python {platform.python_version()}"
-    wanted = {line.device_vendor for line in found}
+    wanted = {line.device_vendor for line in unasked}
     yield from _add_heading(
         "devices", [f"  {k:10} {finding.words}" for k, finding in detect().items() if k in wanted or finding.because]
     )
+    yield from _add_heading("kernels of one's own", _describe_isolation())
+
+
+def _render_report(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:
+    """What was answered."""
     users: dict[tuple[str, str], list[str]] = {}
     for line in found:
         for need, where in line.found.items():
@@ -58,7 +70,6 @@ def _render_report(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:
         "system requirements besides Python packages",
         [f"  {need}: {where} (for {', '.join(names)})" for (need, where), names in users.items()],
     )
-    yield from _add_heading("kernels of one's own", _describe_isolation())
     yield "\nbackends"
     for (_, state, text), group in sorted(_group_by_state(found, what).items(), key=lambda item: item[0][0]):
         yield f"  {state:9}  {', '.join(line.name for line in group)}: {text}"

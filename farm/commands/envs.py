@@ -9,11 +9,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from farm.commandline import Parser, refusing
+from farm.commandline import refusing
 from farm.exits import BAD_INPUT
 from farm.fitting import Head, fit_table
 from farm.fleet import envs
 from farm.fleet.asking import without_device
+from farm.options.envs import make_parser
 from farm.plan.config import backends_of
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
@@ -22,17 +23,7 @@ from tasks.cache import default_cache
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, 1 if a build or a removal failed, 2 for bad input."""
-    parser = Parser(
-        prog="farm envs", description="List, build and remove the environments of backends on this machine."
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="list what is built: size and contents")
-    make = commands.add_parser("build", help="build what a config (*.yaml) or a backend needs, ahead of a run")
-    make.add_argument("what", nargs="+", metavar="CONFIG|BACKEND")
-    remove = commands.add_parser("remove", help="remove environments by key (see list), or --all")
-    remove.add_argument("keys", nargs="*", metavar="KEY")
-    remove.add_argument("--all", action="store_true")
-    args = parser.parse_args(argv)
+    args = make_parser().parse_args(argv)
     cache = default_cache()
     if args.command == "list":
         return _list(cache)

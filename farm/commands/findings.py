@@ -12,11 +12,12 @@ from typing import Any
 import pandas as pd
 
 from farm import lake as lakes
-from farm.commandline import Parser, cache_option, refusing, results_option
+from farm.commandline import refusing
 from farm.lake import minimal
 from farm.minimise import issue, show
 from farm.minimise.files import ISSUE
-from farm.minimise.from_row import BUDGET, check_case, minimise_row
+from farm.minimise.from_row import check_case, minimise_row
+from farm.options.findings import make_parser
 from farm.plan import known
 from farm.plan.config import known_failures
 from farm.plan.model import KnownFailure
@@ -49,7 +50,7 @@ _MOST = 1_000
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    args = _arguments().parse_args(argv)
+    args = make_parser().parse_args(argv)
     try:
         if args.minimise < 0:
             raise ReproduceError(f"--minimise: {args.minimise} groups are too few")
@@ -74,48 +75,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise Refusal(f"cannot write: {error}; choose another place with --issues or --csv") from error
     finally:
         POOL.close()
-
-
-def _arguments() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="farm findings",
-        description="List the distinct defects of a lake. Minimal cases with the same backend, ops, status, kind, error, attributes and "
-        "modes are one defect. Failures without a minimal case are counted separately.",
-        epilog="exit code: 0; 2 something named is missing",
-    )
-    results_option(parser)
-    parser.add_argument("--run", default="all", help="id of a run, last, or all (default)")
-    parser.add_argument(
-        "--minimise",
-        type=int,
-        default=0,
-        metavar="N",
-        help="first minimise one row of each of N groups that have no minimal case yet",
-    )
-    parser.add_argument("--backend", metavar="NAME", help="only this backend")
-    parser.add_argument(
-        "--budget",
-        type=int,
-        default=BUDGET,
-        metavar="N",
-        help=f"at most this many runs of the backend for each (default: {BUDGET})",
-    )
-    parser.add_argument(
-        "--known",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="known failures: a list, a folder or a config, instead of those of the runs",
-    )
-    parser.add_argument(
-        "--issues",
-        metavar="DIR",
-        help="write the folder of each finding: run.py, its inputs, the issue text, the minimal case",
-    )
-    parser.add_argument("--csv", metavar="FILE", help="write the table")
-    cache_option(parser)
-    return parser
 
 
 def _read_run_records(results: lakes.Lake, wanted: str, entries: Sequence[KnownFailure] | None) -> dict[str, Any]:

@@ -12,20 +12,20 @@ import pandas as pd
 from rich.console import Console
 
 from farm import lake as lakes
-from farm.commandline import Parser, list_option, refusing, results_option
+from farm.commandline import refusing
 from farm.exits import INCOMPLETE, OK, interruptible
+from farm.options.fingerprint import make_parser
 from farm.plan.config import BackendConfig, Config, ConfigError, check_backend, is_config, load
 from farm.plan.request import Request
 from farm.report.faces import terminal
 from farm.report.tables.passports import SUM, compare, difference_view, load_readings, newest, passport_view
-from farm.work import executor_registry
 from farm.work.budget import apply_budget
 from farm.work.durations import Estimate
 from farm.work.launch import Run, ready
 from farm.work.left import Left
 from farm.work.progress import Progress, print_preflight
 from tasks.cache import default_cache
-from tasks.catalogs.critical.catalog import DTYPES
+from tasks.catalogs.critical import DTYPES
 from tasks.judge import verdict
 from tasks.model import Refusal
 from tasks.nearest import nearest
@@ -41,32 +41,7 @@ _MOST = 400
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 read, 2 bad input, 3 incomplete."""
-    parser = Parser(
-        prog="farm fingerprint",
-        description="Read from outside how backends add: the order of their sums, the bits that each step keeps, rounding, products, "
-        "subnormal numbers; and try whether that predicts results to the bit. Kept in the lake's table passports.",
-        epilog="exit code: 0 read (also what could not be: the table says why); 2 no such backend or passport, or none can run here; 3 incomplete",
-    )
-    parser.add_argument(
-        "backends",
-        nargs="*",
-        metavar="BACKEND|CONFIG",
-        help="e.g. torch-cpu ort-cpu; of a config (*.yaml) all its backends",
-    )
-    list_option(parser, "--ops", "GLOB", "only these ops of the catalog critical")
-    list_option(parser, "--dtypes", "NAME", f"only these dtypes (default: {', '.join(DTYPES)})")
-    parser.add_argument("--kept", action="store_true", help="show what the lake has; ask no device")
-    parser.add_argument(
-        "--diff",
-        nargs=2,
-        metavar=("A", "B"),
-        help="compare two passports of the lake: BACKEND, or RUN_ID:BACKEND; BACKEND is its newest",
-    )
-    parser.add_argument("--tree", action="store_true", help="draw each distinct order below the table")
-    parser.add_argument("--json", action="store_true", help="one JSON object per reading, and nothing else")
-    results_option(parser)
-    executor_registry.on_option(parser)
-    parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster")
+    parser = make_parser()
     args = parser.parse_args(argv)
     lake = lakes.open_lake(args.results)
     if args.diff:

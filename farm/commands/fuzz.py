@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.text import Text
 
 from farm import lake as lakes
-from farm.commandline import Parser, list_option, refusing, results_option
+from farm.commandline import refusing
 from farm.exits import FOUND, INCOMPLETE, OK, interruptible
 from farm.fitting import Head, fit_table
 from farm.fuzzing import request as fuzz_request
 from farm.fuzzing.rounds import Budget, Fuzzing, Told
 from farm.fuzzing.schedule import CHUNK
+from farm.options.fuzz import SECONDS, make_parser
 from farm.plan import request as requests
 from farm.plan.config import ConfigError
 from farm.plan.request import Request
@@ -27,15 +28,12 @@ from farm.work.progress import print_preflight
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Seconds of a run that is told neither seconds nor cases.
-SECONDS = 60.0
-
 
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 nothing found (or only what is known), 1 findings, 2 bad config or
     command line, 3 incomplete."""
-    args = _arguments().parse_args(argv)
+    args = make_parser().parse_args(argv)
     console = Console(stderr=False, emoji=False)
     try:
         request = _make_request(args)
@@ -47,42 +45,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted before the run began", file=sys.stderr)
         return INCOMPLETE
-
-
-def _arguments() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="farm fuzz",
-        description="Generate cases, run them on every backend, and spend the time where something is found.",
-        epilog="exit code: 0 nothing found beyond the known failures; 1 findings; 2 bad config or command line; 3 incomplete "
-        "(resume it with --resume)",
-    )
-    parser.add_argument(
-        "config", nargs="?", help="a YAML file with the catalog fuzz and backends; default: all ops on ort-cpu"
-    )
-    parser.add_argument(
-        "--seconds", type=float, metavar="S", help=f"start no new round after S seconds (default: {SECONDS:g})"
-    )
-    parser.add_argument("--cases", type=int, metavar="N", help="at most N cases, over all backends")
-    parser.add_argument(
-        "--seed", type=int, metavar="N", help="the seed that all cases are derived from (default: the config's, or 0)"
-    )
-    list_option(parser, "--backends", "NAME", "only these backends")
-    list_option(parser, "--ops", "GLOB", "only these ops")
-    list_option(parser, "--dtypes", "NAME", "only these dtypes")
-    results_option(parser)
-    parser.add_argument(
-        "--resume",
-        metavar="RUN_ID",
-        help="resume a run ('last': the newest one), to the bounds that it had where none are given",
-    )
-    parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster ('auto', host:port, ray://…)")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ray", action="store_true", help="run on a local Ray")
-    where.add_argument("--inline", action="store_true", help="run in this process, without isolation: for debugging")
-    parser.add_argument(
-        "--cpus", type=int, metavar="N", help="run at most N jobs at once on this machine's CPUs (default: all)"
-    )
-    return parser
 
 
 def _read_budget(args: argparse.Namespace, request: Request) -> Budget:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from farm.commandline import Parser, refusing, results_option
+from farm.commandline import refusing
+from farm.options.gate import make_parser
 from farm.plan import config as configs
 from farm.plan import known
 from farm.plan.model import Gate
@@ -26,17 +26,7 @@ _MOST = 30
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = Parser(
-        prog="farm gate",
-        description="Check a run against the gate of its config: new failures, coverage, precision, speed, stale known failures.",
-        epilog="exit code: 0 the gate is open; 1 it is closed; 2 bad input; 3 nothing closes it, but something it asks about is missing",
-    )
-    results_option(parser)
-    parser.add_argument("--run", default="last", help="id of a run, or last (default)")
-    parser.add_argument("--config", metavar="FILE", help="use this config's gate instead of the run's")
-    for name, words in (("junit", "JUnit XML"), ("sarif", "SARIF 2.1.0"), ("markdown", "a summary in Markdown")):
-        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {words}")
-    args = parser.parse_args(argv)
+    args = make_parser().parse_args(argv)
     rows, run = load(args.results, args.run)
     gate = _gate(run, args.config)
     report = Report.of(rows, _with_known(run, args.config))

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from farm import lake
-from farm.commandline import Parser, plain, refusing, results_option
+from farm.commandline import plain, refusing
 from farm.exits import OK
+from farm.options.harvest import make_parser
 from tasks.cache import default_cache
 from tasks.catalogs.models.table import MODELS
 from tasks.catalogs.nodes import folder
@@ -63,33 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog="farm harvest",
-        description="Write the distinct nodes of models, with their true tensors, as a catalog (name: nodes).",
-        epilog="exit code: 0; 2 something named is missing or cannot be used",
-    )
-    parser.add_argument(
-        "models", nargs="*", metavar="MODEL", help="models of the catalog: names or globs (ppocr_*, bert_base.small)"
-    )
-    parser.add_argument(
-        "--model", action="append", default=[], metavar="FILE.onnx", help="a model of your own; with --inputs"
-    )
-    parser.add_argument(
-        "--inputs",
-        action="append",
-        default=[],
-        metavar="FILE.npz",
-        help="its inputs by name, one file for each --model",
-    )
-    parser.add_argument("--run", metavar="RUN_ID", help="the culprits that this run located ('last': the newest)")
-    results_option(parser, "the lake that --run is in")
-    parser.add_argument(
-        "--out", required=True, metavar="FOLDER", help="the folder to write to; nodes that are already there are kept"
-    )
-    parser.add_argument("--mib", type=float, default=200, metavar="N", help="write at most N MiB (200)")
-    parser.add_argument(
-        "--samples", type=int, default=1, metavar="N", help="how many inputs to use for a model of the catalog (1)"
-    )
+    parser = make_parser()
     args = parser.parse_args(argv)
     if len(args.model) != len(args.inputs):
         parser.error(f"{len(args.model)} --model and {len(args.inputs)} --inputs: give one --inputs for each --model")

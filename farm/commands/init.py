@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from farm.commandline import Parser, refusing
+from farm.commandline import refusing
+from farm.options.init import make_parser
 from tasks.model import Refusal
 
 #: Exit codes.
@@ -18,13 +19,7 @@ PROJECT = ("farm.yaml", "kernels.py", "rms_norm_reference.py", "test_kernels.py"
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 written, 2 a directory that cannot be made or is not empty."""
-    parser = Parser(
-        prog="farm init",
-        description="Write an example project: a config, two kernels, a reference function, "
-        "a reference script and a test.",
-    )
-    parser.add_argument("directory", metavar="DIR", help="a new or empty directory")
-    folder = Path(parser.parse_args(argv).directory)
+    folder = Path(make_parser().parse_args(argv).directory)
     try:
         write(folder)
     except OSError as error:

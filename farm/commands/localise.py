@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm import lake as lakes
-from farm.commandline import Parser, cache_option, key_argument, refusing, results_option
+from farm.commandline import refusing
 from farm.fleet import scratch
 from farm.localise.show import print_case, print_located
+from farm.options.localise import make_parser
 from farm.program import program
 from farm.reproduce import writing
 from farm.reproduce.again import job_of, ready, run_child
@@ -29,20 +30,7 @@ NAMED, UNNAMED, BAD_INPUT = 0, 1, 2
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 a culprit is named, 1 none could be, 2 nothing to look for."""
-    parser = Parser(
-        prog="farm localise",
-        description="Name what makes a model fail on a backend: the exporter, a node, a window of nodes, a pass of the "
-        "optimiser, a precision that nobody asked for. The model is run again with all of its tensors as outputs, then in "
-        "pieces.",
-        epilog="exit code: 0 a culprit is named; 1 none could be; 2 no such case, or none that can be localised",
-    )
-    key_argument(parser)
-    results_option(parser)
-    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long to search (default: 60)")
-    parser.add_argument(
-        "--out", metavar="FOLDER", help="also write down only the culprit's nodes, as farm reproduce --out does"
-    )
-    cache_option(parser)
+    parser = make_parser()
     args = parser.parse_args(argv)
     if not args.seconds > 0:
         parser.error(f"--seconds: {args.seconds:g} is no time; more than 0")

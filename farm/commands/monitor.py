@@ -9,8 +9,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from farm.commandline import Parser, refusing
+from farm.commandline import refusing
 from farm.exits import OK, interruptible
+from farm.options.monitor import make_parser
 from farm.work import monitoring
 from tasks.cache import default_cache
 from tasks.model import Refusal
@@ -30,23 +31,7 @@ _GRAFANA_HOME = "/usr/share/grafana"
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line until Ctrl-C; returns the exit code."""
-    parser = Parser(
-        prog="farm monitor",
-        description="Start Prometheus on the metrics of the newest Ray on this machine, and Grafana with Ray's dashboards and the farm's, "
-        "if they are installed. They end with Ctrl-C; what Prometheus has collected stays in the farm's cache.",
-        epilog="exit code: 0; 2 Prometheus is not installed, or one of the two ended by itself",
-    )
-    parser.add_argument(
-        "--port", type=int, default=9090, metavar="N", help="port of Prometheus (9090, where Ray's dashboard looks)"
-    )
-    parser.add_argument(
-        "--grafana-port",
-        type=int,
-        default=3000,
-        metavar="N",
-        help="port of Grafana (3000, where Ray's dashboard looks)",
-    )
-    args = parser.parse_args(argv)
+    args = make_parser().parse_args(argv)
     ray = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
     targets = ray / "prom_metrics_service_discovery.json"
     if not shutil.which("prometheus"):

@@ -9,10 +9,11 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from farm.commandline import Parser, fold, refusing
+from farm.commandline import fold, refusing
 from farm.exits import FOUND, OK
 from farm.fleet import node, visible
 from farm.fleet.detect import VENDOR_LABEL, Finding, check_vendor, detect
+from farm.options.node import make_parser
 from farm.program import program
 from farm.work import monitoring
 from tasks.cache import default_cache
@@ -54,43 +55,7 @@ def command(
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, or 2 for bad input. `start` becomes Ray's process and ends with its exit code."""
-    parser = Parser(prog="farm node", description="Use this machine as a node of a Ray cluster.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    found = commands.add_parser(
-        "detect",
-        help="show the devices of this machine, and how each was found; with --probe also how each computes",
-        epilog="exit code with --probe: 0; 1 a device differs from its equals",
-    )
-    found.add_argument(
-        "--probe", action="store_true", help="ask each device, and the CPU, how it computes: a second each"
-    )
-    found.add_argument("--address", metavar="HOST:PORT", help="with --probe: the devices of this Ray cluster")
-    found.add_argument("--backends", nargs="+", metavar="NAME", help="with --probe: by these (default: torch's)")
-    start = commands.add_parser(
-        "start",
-        help="run ray start with the labels and resources of the devices found here",
-        epilog="further options are passed to ray start, e.g. --num-cpus=8 --block",
-    )
-    where = start.add_mutually_exclusive_group(required=True)
-    where.add_argument("--head", action="store_true", help="start the first node of a cluster")
-    where.add_argument("--address", metavar="HOST:PORT", help="join this cluster")
-    start.add_argument(
-        "--vendor",
-        action="append",
-        default=[],
-        metavar="LABEL[=N]",
-        help="offer N devices of this vendor instead of what is found (may be repeated)",
-    )
-    start.add_argument(
-        "--labels",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE,…",
-        help="more labels, or other values for those found",
-    )
-    start.add_argument("--resources", metavar="JSON", help="more resources, or other numbers for those found")
-    start.add_argument("--num-gpus", type=int, metavar="N", help="number of GPUs, instead of those found")
-    start.add_argument("--dry-run", action="store_true", help="print the command; start nothing")
+    parser = make_parser()
     args, more = parser.parse_known_args(argv)
     try:
         if args.command == "detect":

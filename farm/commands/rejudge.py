@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from farm.commandline import Parser, refusing, results_option
+from farm.commandline import refusing
+from farm.options.rejudge import make_parser
 from farm.plan import policies
 from farm.policies import rejudge as again
 from farm.report.runs import load
@@ -22,19 +23,7 @@ SAME, CHANGED, BAD_INPUT = 0, 1, 2
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 nothing changes, 1 something does, 2 bad policy or command line."""
-    parser = Parser(
-        prog="farm rejudge",
-        description="Judge the rows of a lake again under another policy, without running anything.",
-        epilog="exit code: 0 nothing changes; 1 a row has another status; 2 bad policy or command line",
-    )
-    parser.add_argument(
-        "--policy", required=True, metavar="P", help=f"{', '.join(verdict.names())} or a path/to/policy.json"
-    )
-    results_option(parser)
-    parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
-    parser.add_argument("--all", action="store_true", help="print every changed cell")
-    parser.add_argument("--out", metavar="FILE", help="write the rejudged rows to a .parquet or .csv file")
-    args = parser.parse_args(argv)
+    args = make_parser().parse_args(argv)
     out = Path(args.out) if args.out else None
     try:
         if out is not None and out.suffix not in (".parquet", ".csv"):

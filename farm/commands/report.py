@@ -13,8 +13,9 @@ import pandas as pd
 from rich.console import Console
 
 from farm import lake
-from farm.commandline import Parser, refusing, warn
+from farm.commandline import refusing, warn
 from farm.exits import FOUND, INCOMPLETE, OK
+from farm.options.report import make_parser
 from farm.report.faces.files import describe_written, write, write_checklist, write_diff
 from farm.report.faces.inputs import draw as draw_inputs
 from farm.report.faces.plot import draw
@@ -22,9 +23,10 @@ from farm.report.faces.terminal import print_case, print_coverage, print_diff, p
 from farm.report.runs import default_out, load_for
 from farm.report.tables.agreement import case
 from farm.report.tables.changes import diff, gate
-from farm.report.tables.checklists import CHECKLISTS, checklist, checklist_view, is_proved
+from farm.report.tables.checklists import checklist, checklist_view, is_proved
 from farm.report.tables.coverage import backends_of
 from farm.report.tables.findings import new_cells
+from farm.report.tables.pairs import pairs_view
 from farm.report.tables.view import Report
 from farm.reproduce import every_input
 from tasks.backends import BackendSpec
@@ -52,6 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.case:
             print_case(case(rows, args.case), console)
             return 0
+        if args.pairs:
+            show(pairs_view(rows), console, len(rows))
+            return 0
         if args.diff:
             return _write_diff(rows, args, console)
         report = Report.of(rows, run, args.by)
@@ -73,56 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog="farm report",
-        description="Show coverage and findings, and write an HTML page.",
-        epilog="exit code: 0; with --diff 1 if a cell regressed, newly fails or is no longer covered; with --checklist 1 if "
-        "an item failed, 3 if one is not proved; 2 something named is missing",
-    )
-    parser.add_argument("results", nargs="?", help="the lake, a directory or s3://… (default: results)")
-    parser.add_argument("--results", dest="results_option", metavar="PATH", help="the same")
-    parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
-    parser.add_argument("--out", help="directory for the files (default: _report beside the rows)")
-    parser.add_argument("--files", action="store_true", help="list every file that was written")
-    parser.add_argument(
-        "--by",
-        default="backend",
-        choices=("vendor", "backend", "dtype", "catalog", "op", "op_class"),
-        help="another table by this column; vendor: vendors by dtype and op class, and what only one of them gets wrong",
-    )
-    parser.add_argument(
-        "--plot", metavar="OUT.png", help="only plot how far every op of --backend is from its reference"
-    )
-    parser.add_argument(
-        "--backend", metavar="NAME", help="backend for --plot (torch-cpu) or --checklist (a name or glob; the vendor's)"
-    )
-    parser.add_argument("--dtype", metavar="NAME", default="bfloat16", help="dtype for --inputs (bfloat16)")
-    one = parser.add_mutually_exclusive_group()
-    one.add_argument(
-        "--inputs",
-        metavar="OP",
-        help="only plot the error of every input of an op's exhaustive case, one line per backend, each run again "
-        "(to --plot, or inputs-OP-DTYPE.png)",
-    )
-    one.add_argument(
-        "--case", metavar="CASE_ID", help="only show all backends side by side on one case, the outlier named"
-    )
-    one.add_argument(
-        "--new", action="store_true", help="only show every cell that no known failure covers, with its command"
-    )
-    one.add_argument(
-        "--diff",
-        nargs=2,
-        metavar=("A", "B"),
-        help="only show what changed from backend A to backend B; RUN_ID:BACKEND takes one "
-        "from another run, with --run all",
-    )
-    one.add_argument(
-        "--checklist",
-        choices=sorted(CHECKLISTS),
-        help="only show a vendor's checklist: every item proved n of n, failed, or not run with the reason",
-    )
-    args = parser.parse_args(argv)
+    args = make_parser().parse_args(argv)
     args.results = next((r for r in (args.results_option, args.results) if r is not None), "results")
     return args
 

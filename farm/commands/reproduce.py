@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm import lake as lakes
-from farm.commandline import Parser, cache_option, key_argument, packages_option, refusing, results_option
+from farm.commandline import refusing
 from farm.fleet.asking import without_device
 from farm.fleet.child_process import child_env
 from farm.fleet.envs import Environment
+from farm.options.reproduce import make_parser
 from farm.reproduce import places, versions, writing
 from farm.reproduce.again import run_child, run_here
 from farm.reproduce.find import StoredCase, load, parse
@@ -32,37 +33,12 @@ SAME, DIFFERENT, BAD_INPUT = 0, 1, 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 the same status as stored, 1 another (or a run.py that does
     not show it), 2 a key or an option that names nothing."""
-    args = _arguments().parse_args(argv)
+    args = make_parser().parse_args(argv)
     _set_child_environment(args.cache)
     try:
         return _reproduce(args)
     finally:
         POOL.close()
-
-
-def _arguments() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="farm reproduce",
-        description="Run one case of a run again, by itself, and show its numbers: in this process or, for a backend with its "
-        "own environment, in a process of that environment (built first if it is missing).",
-        epilog="exit code: 0 same status as stored; 1 another status, or a run.py that does not show it; 2 no such case",
-    )
-    key_argument(parser, ", or seed:NUMBER")
-    results_option(parser)
-    parser.add_argument("--backend", metavar="NAME", help="run the case on this backend instead")
-    words = "run it on this device of the machine, numbered as in a row's device_ids (default: the first)"
-    parser.add_argument("--device", type=int, metavar="NUMBER", help=words)
-    packages_option(parser)
-    parser.add_argument(
-        "--out",
-        metavar="FOLDER",
-        help="also write it down: model or program, inputs, and a run.py that only needs numpy and the runtime",
-    )
-    parser.add_argument(
-        "--child", action="store_true", help="run it in a child process: for a case that crashes or hangs"
-    )
-    cache_option(parser)
-    return parser
 
 
 def _set_child_environment(cache: Path) -> None:

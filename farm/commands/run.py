@@ -19,10 +19,11 @@ from rich.console import Console
 from rich.text import Text
 
 from farm import lake as lakes
-from farm.commandline import Parser, list_option, refusing, results_option
+from farm.commandline import refusing
 from farm.exits import FOUND, INCOMPLETE, OK, interruptible
 from farm.fitting import Head, fit_table
 from farm.fleet import detect
+from farm.options.run import make_parser
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
@@ -60,7 +61,7 @@ IDLE_S = 0.3
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 all judged and right (or known), 1 something wrong,
     2 bad config or command line, 3 incomplete."""
-    args = _arguments().parse_args(argv)
+    args = make_parser().parse_args(argv)
     console = Console(stderr=False, emoji=False)
     try:
         request = _request(args)
@@ -88,74 +89,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted before the run began", file=sys.stderr)
         return INCOMPLETE
-
-
-def _arguments() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="farm run",
-        description="Run a matrix of op × dtype × backend, judge the results, keep them in the lake and show them.",
-        epilog="exit code: 0 all judged, nothing wrong beyond the known failures; 1 something wrong; "
-        "2 bad config, command line or model, or no backend that can run here; 3 incomplete (resume it with --resume)",
-    )
-    parser.add_argument(
-        "config",
-        nargs="?",
-        help="a YAML file, e.g. configs/quick.yaml, or a folder of submissions with a task.yaml (a leaderboard)",
-    )
-    parser.add_argument(
-        "--model",
-        metavar="MODEL",
-        help="your own model instead of a config's ops: an .onnx file, a SavedModel's folder, a Python file with one torch module, or "
-        "module:function that returns one",
-    )
-    words = "its inputs by name in an .npz file, or several files for as many samples"
-    list_option(parser, "--inputs", "FILE", words, commas=False)
-    words = (
-        "or inputs that are drawn: x=float32[4,8], ids=int64[2,16]<100 (from 0 on, below 100), sr=int64[] (a scalar); "
-        "--samples draws several times. With neither, get_inputs() of the model's file is called"
-    )
-    list_option(parser, "--input", "NAME=DTYPE[SIZES]", words, commas=False)
-    parser.add_argument("--dry-run", action="store_true", help="print the cells and where they can run; run nothing")
-    list_option(parser, "--ops", "GLOB", "only these ops (a list: a,b or a b)")
-    list_option(parser, "--dtypes", "NAME", "only these dtypes")
-    list_option(parser, "--backends", "NAME", "only these backends")
-    words = (
-        "only these checks; of a model of your own, which has forward alone, these instead: levels, shapes, replay …"
-    )
-    list_option(parser, "--checks", "NAME", words)
-    parser.add_argument("--samples", type=int, metavar="N", help="at most N samples per op and dtype, on every backend")
-    parser.add_argument(
-        "--budget",
-        metavar="TIME",
-        help="end after about this time (10m, 90s, 2h), running the most informative cells first; --resume runs what was left out",
-    )
-    results_option(parser)
-    parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest)")
-    parser.add_argument(
-        "--address",
-        metavar="ADDRESS",
-        help="an existing Ray cluster ('auto', host:port, ray://…); default: only this machine",
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ray", action="store_true", help="run on Ray, however small the plan is")
-    where.add_argument(
-        "--no-ray", action="store_true", help="run in child processes, without Ray, however large the plan is"
-    )
-    where.add_argument("--inline", action="store_true", help="run in this process, without isolation: for debugging")
-    executor_registry.on_option(where, default=None)
-    parser.add_argument(
-        "--offline", action="store_true", help="download nothing: a backend runs with what is installed or built here"
-    )
-    parser.add_argument(
-        "--fresh", action="store_true", help="probe every backend again; forget what they answered before"
-    )
-    parser.add_argument(
-        "--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s faster)"
-    )
-    parser.add_argument(
-        "--cpus", type=int, metavar="N", help="run at most N jobs at once on this machine's CPUs (default: all)"
-    )
-    return parser
 
 
 def _request(args: argparse.Namespace) -> Request:
@@ -322,16 +255,15 @@ def _describe_group(group: Group) -> str:
 
 def _describe_plan_size(plan: Plan, explained: bool = True) -> str:
     """How much is planned; explained: what the two words mean that progress uses."""
-    wanted = plan.matrix.wanted
     offers = [plan.offer(b) for b in range(len(plan.backends))]
-    there = int((wanted[:, [o.available for o in offers]] > 0).sum())
-    awaited = int((wanted[:, [o.awaited for o in offers]] > 0).sum())
+    there = plan.matrix.count_cells([o.available for o in offers])
+    awaited = plan.matrix.count_cells([o.awaited for o in offers])
     more = f", {awaited} on awaited backends" if awaited else ""
     if plan.whole is not None:
         less = plan.whole.cells - plan.matrix.cells
         more += f" ({less} of the config's {plan.whole.cells} left out by --budget or unavailable)"
     cells = plan.matrix.cells
-    meaning = " (a cell is an op in a dtype on a backend, under one check and distribution of inputs, with one case per input)"
+    meaning = " (a cell is an op in a dtype on a backend, under one check, with one case per input)"
     return (
         f"{cells} cell{'s' * (cells != 1)} planned, {there} on available backends{more}, "
         f"{len(plan.matrix.skipped)} skipped; at most {int(_count_cases(plan).sum())} cases{meaning * explained}{_oracle_missing(plan)}"
@@ -380,7 +312,7 @@ def _run(plan: Plan, console: Console) -> int:
             watch(state)
 
     # pandas takes a while to import, and the end of the run needs it: while the first children start.
-    later = threading.Timer(IDLE_S, importlib.import_module, args=("farm.report",))
+    later = threading.Timer(IDLE_S, importlib.import_module, args=("farm.report.exports",))
     later.daemon = True
     later.start()
     try:

@@ -6,38 +6,21 @@ import math
 from collections.abc import Sequence
 
 from farm import lake as lakes
-from farm.commandline import Parser, cache_option, refusing, results_option
+from farm.commandline import refusing
 from farm.exits import interruptible
 from farm.fleet.inventory import no_device_of
+from farm.options.screen import make_parser
 from farm.plan import request as requests
 from farm.plan.config import ConfigError, backends_of
 from farm.program import program
 from farm.screen import show
 from farm.screen.run import SCREEN, Screening, find_device_backends, make_request
-from farm.work import executor_registry
 
 
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = Parser(
-        prog="farm screen",
-        description="Have every device compute known products, over and over, and compare equal devices. Without a backend: every device "
-        "that torch finds, CPUs not. A CPU's cores are devices when its backend is named.",
-        epilog="exit code: 0 no device is wrong; 1 some are, and named; 2 bad input; 3 a device was not reached",
-    )
-    parser.add_argument(
-        "backends", nargs="*", metavar="BACKEND", help="e.g. torch-cuda, torch-cpu, jax-cuda, or a config that has them"
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=60.0, metavar="S", help="how long on each device (default: 60)"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the operands (default: 0)")
-    parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster; default: this machine")
-    executor_registry.on_option(parser)
-    parser.add_argument("--resume", metavar="RUN_ID", help="screen what a run has no rows of ('last': the newest)")
-    results_option(parser)
-    cache_option(parser)
+    parser = make_parser()
     args = parser.parse_args(argv)
     if not (args.seconds > 0 and math.isfinite(args.seconds)):
         parser.error(f"--seconds: {args.seconds:g} is no time; more than 0")

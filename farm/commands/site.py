@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 import pandas as pd
 
 from farm import lake as lakes
-from farm.commandline import Parser, refusing, warn
+from farm.commandline import refusing, warn
 from farm.exits import OK
 from farm.lake import Lake, LakeError
+from farm.options.site import make_parser
 from farm.report import summaries
 from farm.report.faces.site import TITLE, pages
 from farm.report.runs import say_early
@@ -27,7 +27,7 @@ TYPES = {"html": "text/html; charset=utf-8", "svg": "image/svg+xml", "css": "tex
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the site; exit code 0, 2 for lakes without runs or a place that cannot be written."""
-    args = _arguments().parse_args(argv)
+    args = make_parser().parse_args(argv)
     out = lakes.open_lake(args.out)
     if not _is_our_folder(out):
         raise Refusal(f"{args.out}: its index.html is not a farm site and was kept; choose another place")
@@ -58,20 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise _unwritable(args.out, problem) from problem
     print(f"{files} files of {len(nights)} runs: {args.out.rstrip('/')}/index.html")
     return OK
-
-
-def _arguments() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="farm site",
-        description="Write a static site over many runs: what failed since when, by vendor, backend, op, model and defect. It "
-        "opens from a disk or an object store, without a server.",
-        epilog="exit code: 0; 2 no run, or a place that cannot be written",
-    )
-    parser.add_argument("out", metavar="OUT", help="where to write it: a directory or s3://…")
-    parser.add_argument("lakes", nargs="*", default=["results"], metavar="LAKE", help="lakes (default: results)")
-    parser.add_argument("--last", type=int, default=0, metavar="N", help="only the newest N runs of each lake")
-    parser.add_argument("--config", metavar="NAME", help="only runs of this config")
-    return parser
 
 
 def _summarise_nights(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
 
 from farm import lake as lakes
-from farm.commandline import Parser, cache_option, plain, refusing, results_option
+from farm.commandline import plain, refusing
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.lake import manifest
 from farm.lake.key import Key
+from farm.options.verify import make_parser
 from farm.report.faces import terminal
 from farm.report.runs import load
 from farm.report.tables.coverage import JUDGED_STATUSES, distinct, records
@@ -29,27 +29,7 @@ from tasks.model import Status
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = Parser(
-        prog="farm verify",
-        description="Check the manifest of a run, if it has one, then run a random sample of its rows again and say per backend how many "
-        "outcomes repeat.",
-        epilog="exit code: 0 everything is as it was; 1 something is not; 2 bad input; 3 nothing could be run again",
-    )
-    results_option(parser)
-    parser.add_argument("--run", default="last", help="id of a run, or last (default)")
-    parser.add_argument(
-        "--signed-by",
-        type=Path,
-        metavar="FILE",
-        help="only check the manifest, and that this public key (PEM) signed it",
-    )
-    parser.add_argument("--manifest", action="store_true", help="only check the manifest, whoever signed it")
-    parser.add_argument(
-        "--sample", type=int, metavar="N", help="how many rows of each backend to run again (default: 5)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
-    parser.add_argument("--csv", metavar="FILE", help="write the rows that were run again")
-    cache_option(parser)
+    parser = make_parser()
     args = parser.parse_args(argv)
     if args.sample is not None and args.sample < 1:
         parser.error(f"--sample: {args.sample} is none; 1 at least")

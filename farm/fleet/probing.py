@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,11 @@ def identity(spec: BackendSpec, cache: Path) -> str:
 @functools.cache
 def _own_versions() -> str:
     """Digest of the packages of the farm's own environment."""
-    names = sorted(f"{d.name}=={d.version}" for d in metadata.distributions())
+    folders = [path for path in map(Path, sys.path) if path.is_dir()]
+    # Their folders are called NAME-VERSION; to parse the metadata of each would take half a second.
+    names = sorted(
+        one.name for path in folders for ending in ("dist-info", "egg-info") for one in path.glob(f"*.{ending}")
+    )
     return hashlib.sha256("\n".join([sys.version, *names]).encode()).hexdigest()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,14 +34,6 @@ class Line:
     oldest: str = ""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Which backends a list is of, and whether their environments are built for it."""
-    parser.add_argument(
-        "what", nargs="*", metavar="CONFIG|BACKEND", help="only those of a config, or by name; default: all known"
-    )
-    parser.add_argument("--build", action="store_true", help="build environments that are missing")
-
-
 def everything() -> list[BackendSpec]:
     """Every device of every runtime that is known; a runtime that cannot be imported once, as "<runtime>-?"."""
     found = []
@@ -55,10 +46,10 @@ def everything() -> list[BackendSpec]:
     return found
 
 
-def on_this_machine(specs: Sequence[BackendSpec], cache: Path) -> dict[str, Offer]:
-    """What this machine offers, asked anew."""
+def on_this_machine(specs: Sequence[BackendSpec], cache: Path, fresh: bool = True) -> dict[str, Offer]:
+    """What this machine offers, asked anew; not ``fresh``: what is known to work as it is installed now is not asked again."""
     node = inventory.this_node(1)
-    return offers(specs, [node], {node["id"]: asking.probe(specs, cache)})
+    return offers(specs, [node], {node["id"]: asking.probe(specs, cache, fresh=fresh)})
 
 
 def lines(

@@ -22,10 +22,8 @@ from farm.reproduce import versions
 from farm.reproduce.find import ReproduceError, StoredCase
 from farm.work.sequences import crash_of
 from tasks.minimise.same import SOUGHT
+from tasks.minimise.strategies import ALL, BUDGET
 from tasks.model import DEADLY, Status
-
-#: Runs of the backend that a search may take.
-BUDGET = 200
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def _took(row: Mapping[str, Any]) -> float:
     return ((row["build_ms"] or 0.0) + (row["run_ms"] or 0.0)) / 1e3
 
 
-def minimise_row(case: StoredCase, results: lakes.Lake, strategy: str = "shrink-all", budget: int = BUDGET) -> Kept:
+def minimise_row(case: StoredCase, results: lakes.Lake, strategy: str = ALL, budget: int = BUDGET) -> Kept:
     """Make a `check_case` case small, and keep what is left in the lake; where that cannot be written, a search of minutes is not
     lost. Raises ReproduceError, LakeError."""
     with tempfile.TemporaryDirectory(prefix="minimise-", dir=scratch.beside(case.cache, case.spec.launcher)) as folder:

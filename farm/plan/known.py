@@ -16,6 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from farm.plan.matrix import Matrix, matcher, names
 from farm.plan.model import Config, KnownFailure
+from farm.plan.whose import WHOSE as WHOSE
 from tasks.catalogs.base import Entry
 from tasks.model import EPS, JUDGED, Status, flags
 from tasks.model import names as words
@@ -31,12 +32,6 @@ COLUMNS = {
 }
 #: The column of the ops of a row's minimal case, sorted, if the rows are asked about them (`asks`).
 REDUCED = "reduced_ops"
-#: Whose a known failure is, if not the backend's.
-WHOSE = {
-    "exporter": "the exporter's: the backend was given another function",
-    "suite": "the suite's: what it expects is wrong",
-    "open": "not settled",
-}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,7 +54,16 @@ class Matrix:
     @property
     def cells(self) -> int:
         """The number of planned cells (op, dtype, backend)."""
-        return int(np.count_nonzero(self.wanted))
+        return self.count_cells()
+
+    def count_cells(self, on: Sequence[bool] | None = None) -> int:
+        """Planned cells, as reports count them: an op in a dtype under a check on a backend, whatever its inputs are drawn from. on: which
+        backends count (default: all)."""
+        planned = self.wanted > 0 if on is None else self.wanted[:, np.asarray(on, dtype=bool)] > 0
+        places = {group: k for k, group in enumerate(dict.fromkeys(map(_name_cell, self.groups)))}
+        merged = np.zeros((len(places), planned.shape[1]), dtype=bool)
+        np.logical_or.at(merged, [places[_name_cell(group)] for group in self.groups], planned)
+        return int(merged.sum())
 
     def without_cells(self, checks: Sequence[str]) -> str:
         """The first of some checks of which there is no cell, not even one that is skipped; "" where each has one."""
@@ -288,6 +298,10 @@ def samples_of(catalog: CatalogConfig, backend: str) -> int:
     return catalog.samples
 
 
+def _name_cell(group: Group) -> tuple[str, str, str, str]:
+    return group.check, group.op, group.variant, group.dtype
+
+
 def names(entry: Entry) -> list[str]:
     """What an op may be called in a pattern: with and without its catalog, with and without its variant."""
     bare = entry.op.partition(":")[2]
@@ -301,8 +315,13 @@ def matcher(globs: Sequence[str]) -> Callable[[Sequence[str]], bool]:
         return lambda called: True
     if not globs:
         return lambda called: False
-    match = re.compile("|".join(fnmatch.translate(g) for g in globs)).match
+    match = _compile_globs(tuple(globs)).match
     return lambda called: any(match(n) for n in called)
+
+
+@functools.cache  # a list of known failures asks for the same some thousand times
+def _compile_globs(globs: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(fnmatch.translate(g) for g in globs))
 
 
 def is_glob(pattern: str) -> bool:

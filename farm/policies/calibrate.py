@@ -20,9 +20,9 @@ import numpy as np
 import pandas as pd
 
 from farm import lake
+from farm.policies.margins import LEAST, LEAST_ROUNDED_ONCE, MARGIN, QUANTILE
 from farm.policies.rejudge import DECIDED
 from farm.report.words import number
-from tasks.judge.plain import USUAL_UNITS
 from tasks.judge.verdict import Limit, Policy, PolicyError
 from tasks.model import EPS, OpClass, Status
 from tasks.model.kind import OF_ROUNDING
@@ -30,19 +30,11 @@ from tasks.nearest import nearest
 
 #: Classes whose limits are found; those of the others follow from what the class is, or from published bounds.
 CALIBRATED = (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.NORMALISATION, OpClass.LINEAR_ALGEBRA, OpClass.COMPOSITE)
-#: Another correct kernel on another machine may add and round in another order.
-MARGIN = 2.0
-#: Nobody is asked for less. Sums are accumulated in float32 itself, in whatever order: one after another, 14 units were
-#: measured over 65,536 elements (cumsum of ort-cpu and openvino-cpu), and that is no fault; MARGIN times that is 28.
-LEAST = USUAL_UNITS
-#: Types of 16 bits are accumulated in float32: inputs, result and one step between them are rounded.
-LEAST_ROUNDED_ONCE = 4.0
 ROUNDED_ONCE = ("float16", "bfloat16")
 #: What the reference is computed in is no dtype to be measured by it.
 UNMEASURED = ("float64", "complex128")
 #: Fewer ops than this are no evidence for a class.
 FEWEST_OPS = 8
-QUANTILE = 0.95
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """Reports of a run: coverage tables as DataFrames, on the terminal, as CSV, Markdown and one HTML page."""
 
-from farm.report.faces.files import write
-from farm.report.faces.terminal import print_coverage
-from farm.report.tables.agreement import case
-from farm.report.tables.causes import causes, is_broken, stale, verdict
-from farm.report.tables.changes import diff
-from farm.report.tables.coverage import coverage, status_table, vendor_by_dtype
-from farm.report.tables.findings import findings
-from farm.report.tables.ranking import ranking
-from farm.report.tables.since import since
-from farm.report.tables.vendors import by_vendor, unique
-from farm.report.tables.view import Report, View
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from farm.report.exports import *  # noqa: F403
+
+
+def __getattr__(name: str) -> object:
+    """What `farm.report.exports` has, which is imported when it is asked for: a command's help does not pay for pandas."""
+    if not name.startswith("_") and name in getattr(exports := import_module("farm.report.exports"), "__all__", ()):
+        return getattr(exports, name)
+    raise AttributeError(f"module 'farm.report' has no attribute {name!r}")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import inspect
+from typing import TYPE_CHECKING
 
-from farm.plan.config import ConfigError
-from farm.work.executor import Executor
 from tasks.nearest import nearest
-from tasks.plugins import Part, PluginError, parts
+
+if TYPE_CHECKING:
+    from farm.work.executor import Executor
+    from tasks.plugins import Part
 
 #: Name → "module:class", imported only when it is asked for. `Request.how` is one of these names, or "auto".
 BUILT_IN = {
@@ -26,11 +28,17 @@ def on_option(parser: argparse._ActionsContainer, default: str | None = "auto") 
 
 def list_registered() -> dict[str, Part]:
     """Every executor by name."""
+    from tasks.plugins import parts
+
     return parts("executor", BUILT_IN)
 
 
 def get(name: str) -> type[Executor]:
     """The executor called ``name``. Raises ConfigError for one that is unknown, cannot be imported or is not whole."""
+    from farm.plan.model import ConfigError  # a command's help needs neither
+    from farm.work.executor import Executor
+    from tasks.plugins import PluginError
+
     known = list_registered()
     if name not in known:
         raise ConfigError(f"--on: no executor {name!r}{nearest(name, known)}")
@@ -50,6 +58,8 @@ def find(how: str, address: str | None) -> type[Executor] | None:
     """What a command asks for; None where its plan decides. Raises ConfigError."""
     if how == "auto":
         return get("ray") if address else None
+    from farm.plan.model import ConfigError
+
     found = get(how)
     if address and not found.takes_address:
         raise ConfigError(f"--address: the executor {how} runs on this machine; leave it out, or use --ray")

@@ -12,10 +12,11 @@ from tasks.hunt.chosen_case import ChosenCase
 from tasks.hunt.dialogue import Ask, NotFailing, Search, Unfit
 from tasks.hunt.graph_case import GraphCase
 from tasks.hunt.traced_case import TracedCase
-from tasks.minimise import numbers, parts, sizes
+from tasks.minimise import numbers, parts, sizes, strategies
 from tasks.minimise.choices import simpler_choices
 from tasks.minimise.question import Question, Spent
 from tasks.minimise.same import Failure
+from tasks.minimise.strategies import SEQUENCE as SEQUENCE
 from tasks.minimise.toggles import toggles
 from tasks.model import OpClass, Status
 from tasks.model.row import Row
@@ -92,15 +93,14 @@ def _all(question: Question) -> Search[None]:
         yield from question.take(question.best.shorten_names())
 
 
-#: Strategies by name. "sequence" is one of a case that does not fail by itself (`search`).
+#: Strategies by name.
 STRATEGIES: dict[str, Callable[[Question], Search[None]]] = {
-    "shrink-all": _all,
-    "choices": simpler_choices,
-    "graph": _graph,
-    "binary-search-dims": sizes.smaller_dims,
-    "shrink-values": numbers.plainer_values,
+    strategies.ALL: _all,
+    strategies.CHOICES: simpler_choices,
+    strategies.GRAPH: _graph,
+    strategies.DIMS: sizes.smaller_dims,
+    strategies.VALUES: numbers.plainer_values,
 }
-SEQUENCE = "sequence"
 
 
 def search(

@@ -41,6 +41,7 @@ from tests.bench import (
     training_faults,
     training_ranks,
     vendors,
+    waiting,
 )
 from tests.bench.record import MEASURED, Result, machine, write
 from tests.bench.running import Size
@@ -198,6 +199,8 @@ BENCHES = {
     "training_ranks": Bench(
         training_ranks.training_ranks, {"ways": list(spreading.WAYS)}, {"ways": ["ddp"]}, long=True
     ),
+    "waiting": Bench(waiting.waiting, {"config": "quick", "times": 3}, {**TINY, "times": 1}),
+    "answers": Bench(waiting.answers, {"config": "quick"}, TINY),
     "starts": Bench(
         starts.starts,
         {"times": 7, "ops": ["fuzz:Abs", "critical:softmax", "torch:abs"]},

@@ -225,14 +225,19 @@ def test_the_keyboard_reaches_squares_and_the_head_and_few_stops_come_before(pag
     assert [one["tabindex"] for one in page.look("status", ".chip")].count("0") == 1
 
 
-def test_on_paper_stands_every_op(page: Shown) -> None:
+def test_on_paper_stands_every_op_that_fails_and_how_many_do_not(page: Shown) -> None:
     page.engine.eval('document.getElementById("grid").clientHeight = 300')
     page.visit(q="op")
     some = len(page.look("grid", ".op"))
     page.engine.eval('window.fire("beforeprint")')
-    every = len(page.look("grid", ".op"))
+    failing = len(page.look("grid", ".op"))
+    shown = 'document.getElementById("shown").textContent'
+    right = sum(not (a.failed or b.failed) for a in Status for b in Status)
+    assert failing == len(Status) ** 2 - right
+    assert f"{right} more ops are not printed: {right} without a failure" in page.engine.eval(shown)
     page.engine.eval('window.fire("afterprint")')
-    assert some == len(page.look("grid", ".op")) < every == len(Status) ** 2
+    assert some == len(page.look("grid", ".op")) < failing
+    assert page.engine.eval(shown) == ""
 
 
 def test_every_figure_has_its_unit_and_limit_and_what_the_classic_tolerance_says() -> None:

@@ -174,7 +174,7 @@ def test_a_run_says_at_once_what_it_is_and_knows_how_long_the_last_one_took(
     assert main(arguments) == OK
     said = capsys.readouterr().out
     assert said.startswith("mine: ops of torch on 2 backends")
-    meaning = "a cell is an op in a dtype on a backend, under one check and distribution of inputs"
+    meaning = "a cell is an op in a dtype on a backend, under one check, with one case per input"
     assert meaning not in said, "a run of few ops"
     assert re.search(r"^0:00  0 of 8 cases done, .*left$", said, re.M)
     assert re.search(r"^\d+:\d\d  6 of 6 cases done; since the last line: pass 6", said, re.M)

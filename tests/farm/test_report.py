@@ -22,7 +22,15 @@ from farm import lake
 from farm.commands.report import main
 from farm.report import coverage, findings, status_table, vendor_by_dtype, write
 from farm.report.faces.markdown import markdown
-from farm.report.faces.page import PASS_ROWS_PER_SQUARE, column, payload, render, script_json, select_embedded_rows
+from farm.report.faces.page import (
+    LETTERS,
+    PASS_ROWS_PER_SQUARE,
+    column,
+    payload,
+    render,
+    script_json,
+    select_embedded_rows,
+)
 from farm.report.faces.terminal import print_coverage, print_verdict
 from farm.report.runs import default_out
 from farm.report.tables.coverage import (
@@ -167,7 +175,12 @@ def decoded(packed: dict[str, Any], length: int) -> list[Any]:
     if "v" in packed:
         return packed["v"]
     if "i" in packed:
-        return [packed["d"][place] for place in packed["i"]]
+        width, places = packed["w"], [LETTERS.index(letter) for letter in packed["i"]]
+        numbers = [
+            sum(place * len(LETTERS) ** k for k, place in enumerate(reversed(places[n : n + width])))
+            for n in range(0, len(places), width)
+        ]
+        return [packed["d"][number] for number in numbers]
     pairs = zip(packed["r"][::2], packed["r"][1::2], strict=True)
     return [packed["d"][place] for place, repeats in pairs for _ in range(repeats)]
 
@@ -531,6 +544,7 @@ def test_the_files_hold_the_tables(tmp_path: Path) -> None:
     assert set(paths) == {
         "new",
         "causes",
+        "pairs",
         "first_seen",
         "stale",
         "ranking",

@@ -23,7 +23,7 @@ from farm.report.tables.agreement import groups
 from farm.report.tables.changes import gate
 from farm.report.tables.coverage import backend_order, distinct
 from farm.report.tables.view import Report
-from tests.farm.test_report import RUN, frame, make_row
+from tests.farm.test_report import RUN, decoded, frame, make_row
 
 CASE = "forward/torch:add/float32/0"
 HOSTILE = "</script><b>|`\x1b[31m"
@@ -269,7 +269,7 @@ def test_the_page_holds_every_outcome_side_by_side() -> None:
     rows = vendors()
     data = payload(Report.of(rows, RUN))
     names = [one["name"] for one in data["backends"]]
-    columns = {name: _unpacked(what, data["sides"]["length"]) for name, what in data["sides"]["columns"].items()}
+    columns = {name: decoded(what, data["sides"]["length"]) for name, what in data["sides"]["columns"].items()}
     add = columns["label"].index(data["ops"].index("torch:add"))
     assert {names[k]: s for k, s in enumerate(columns["status"][add]) if s != "."} == {
         "a-1": "W",
@@ -283,18 +283,8 @@ def test_the_page_holds_every_outcome_side_by_side() -> None:
     }
     assert data["outcomes"]["length"] == sum(s != "." for text in columns["status"] for s in text)
     assert all(ord(c) < 128 for text in columns["bytes"] for c in text)
-    kept = _unpacked(data["rows"]["columns"]["case"], data["rows"]["length"])
+    kept = decoded(data["rows"]["columns"]["case"], data["rows"]["length"])
     assert sorted(set(kept)) == [0, 1, 2]
-
-
-def _unpacked(packed: dict[str, Any], length: int) -> list[Any]:
-    if "c" in packed:
-        return [packed["c"]] * length
-    if "v" in packed:
-        return list(packed["v"])
-    if "i" in packed:
-        return [packed["d"][i] for i in packed["i"]]
-    return [packed["d"][i] for i, n in zip(packed["r"][::2], packed["r"][1::2], strict=True) for _ in range(n)]
 
 
 def test_emulated_and_quarantined_are_said_and_hostile_names_stay_text() -> None:

@@ -14,6 +14,7 @@ from farm.commandline import plain
 from farm.report.tables.causes import KNOWN, NEW
 from farm.report.tables.coverage import CELL, commands, records, severity
 from farm.report.tables.gate import CLOSED, OPEN, Judged
+from farm.report.tables.overview import count_run
 from farm.report.tables.since import since
 from farm.report.tables.view import Report
 from farm.version import farm_version
@@ -65,8 +66,10 @@ def junit(report: Report, found: Judged) -> bytes:
             skipped=str(counts["skipped"]), time=f"{sum(case[4] for case in cases):.3f}",
             timestamp=str(report.run.get("started_at") or "1970-01-01T00:00:00")[:19], hostname="farm",
         )  # fmt: skip
-        if name == "gate" and (changed := since(report)):
-            told = {"since": changed.run_id, **vars(changed.sums), "known": changed.known}
+        if name == "gate":
+            told: dict[str, Any] = {f"run.{words}": count for words, count in count_run(report).items()}
+            if changed := since(report):
+                told |= {"since": changed.run_id, **vars(changed.sums), "known": changed.known}
             properties = ET.SubElement(suite, "properties")
             for key, value in told.items():
                 ET.SubElement(properties, "property", name=key, value=str(value))

@@ -8,12 +8,14 @@ import datetime
 import hashlib
 import json
 import math
+import string
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import yaml
 from markupsafe import Markup
 
 from farm import lake
@@ -25,15 +27,16 @@ from farm.report.faces.html import HERE, SIGNS, style
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
 from farm.report.tables.coverage import SEVERITY, command, coverage, how_option, where_option
-from farm.report.tables.overview import backend_lines, quarantines, remarks
+from farm.report.tables.overview import backend_lines, count_run, quarantines, remarks
 from farm.report.tables.side_by_side import Sides, sides
+from farm.report.tables.since import since
 from farm.report.tables.view import Report
 from farm.report.words import DASH
 from tasks import checks
 from tasks.model import Status, trace
 
 #: Passing rows embedded per square; the page says how many were left out.
-PASS_ROWS_PER_SQUARE = 8
+PASS_ROWS_PER_SQUARE = 3
 #: Characters of all error texts together; longer ones are cut so that the page stays small.
 ERROR_BUDGET = 3_000_000
 ERROR_LENGTH = 4_000
@@ -52,6 +55,10 @@ SCRIPTS = (
     "page.js",
 )
 
+#: The digits of an index in a packed column.
+LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
+#: Letters that a run of equal values takes, about.
+_RUN = 4
 #: The columns of `farm.report.coverage` that the page adds up under its filters.
 SUMS = ["planned", "valid", "judged", "passed", "failed", "weak", *STANDINGS]
 #: Columns that the panel of a square shows in another way, or not.
@@ -66,6 +73,8 @@ FIELDS = {
     for c in COLUMNS
     if c.shown == block and c.name not in _APART and not c.type.startswith("list")
 }
+#: No clock tells more than three digits of a time.
+_TIMES = [c.name for c in COLUMNS if c.unit == "ms"]
 EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error", "profile"]
 #: What the standings of rows mean.
 STANDING_WORDS = {
@@ -92,7 +101,11 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         f"Validation {(run_id := str(run.get('run_id') or DASH))}",
         [one for one in shown if one.open],
         verdicts=[(said.tone, said.sentence, "")],
-        lead=[*(("alarm", line) for line in quarantines(report)), *(("", line) for line in remarks(report))],
+        lead=[
+            *(("alarm", line) for line in quarantines(report)),
+            *(("", found.sentence) for found in [since(report)] if found),
+            *(("", line) for line in remarks(report)),
+        ],
         limit=LINES,
         sources=Markup(
             f"script-src '{hash_source(script)}'; style-src '{hash_source(css)}'; img-src data:"
@@ -104,12 +117,25 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         run_id=run_id,
         name=str(run.get("name") or ""),
         words=describe_terms(),
-        rows=f"{len(report.rows):,}",
+        counts=count_run(report),
+        machines=_name_machines(report.rows),
         started=moment(run.get("started_at")),
         finished=moment(run.get("finished_at")),
         versions=_lines(run.get("versions")),
-        config=_pretty(run.get("config")),
+        config=_pretty(_select_config(report)),
     )
+
+
+def _name_machines(rows: pd.DataFrame) -> list[str]:
+    """What a run computed on: each device with its node, and the backends on it with the versions of their runtimes."""
+    told = rows.loc[rows["device"] != "", ["device", "node", "backend", "runtime_version"]].drop_duplicates()
+    return [
+        f"{plain(device)}{f' on {plain(node)}' * bool(node)}: "
+        + ", ".join(
+            f"{plain(b)} {plain(v)}".strip() for b, v in zip(some["backend"], some["runtime_version"], strict=True)
+        )
+        for (device, node), some in told.groupby(["device", "node"], sort=True, dropna=False)
+    ]
 
 
 def _join_scripts(scripts: Iterable[str]) -> str:
@@ -122,8 +148,23 @@ def hash_source(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
+def _select_config(report: Report) -> Any:
+    """The config of a run, of its known failures those that rows met: all of them are hundreds, and in the run's record."""
+    config = report.run.get("config")
+    if not isinstance(config, Mapping) or not (known := config.get("known_failures")):
+        return config
+    met = set(report.rows["cause"])
+    shown = [entry for entry in known if isinstance(entry, Mapping) and entry.get("reason") in met]
+    rest = len(known) - len(shown)
+    return {**config, "known_failures": [*shown, *([f"and {rest} that no row met (_run.json)"] if rest else [])]}
+
+
 def _pretty(config: Any) -> str:
-    return config if isinstance(config, str) else json.dumps(config, indent=1, default=str) if config else ""
+    """A config as it is written."""
+    if isinstance(config, str) or not config:
+        return config or ""
+    plain_data = json.loads(json.dumps(config, default=str))
+    return str(yaml.safe_dump(plain_data, sort_keys=False, allow_unicode=True, width=120))
 
 
 def _lines(versions: Any) -> list[tuple[str, str]]:
@@ -314,10 +355,10 @@ def _case_ids(rows: pd.DataFrame) -> list[str | None]:
     return [None if same else text for text, same in zip(rows["case_id"], made == rows["case_id"], strict=True)]
 
 
-def _numbers(values: pd.Series) -> list[Any]:
-    # Six digits are what anyone reads; JSON has no infinity.
+def _numbers(values: pd.Series, digits: int = 5) -> list[Any]:
+    # More digits than anyone reads; JSON has no infinity.
     return [
-        None if math.isnan(value) else float(f"{value:.6g}") if math.isfinite(value) else str(value)
+        None if math.isnan(value) else float(f"{value:.{digits}g}") if math.isfinite(value) else str(value)
         for value in values.to_numpy(dtype="float64").tolist()
     ]
 
@@ -331,7 +372,7 @@ def _pack_column(rows: pd.DataFrame, name: str) -> list[Any]:
     """A column of the lake as JSON has it, by its type."""
     kind = lake.SCHEMA.field(name).type
     if pa.types.is_floating(kind):
-        return _numbers(rows[name])
+        return _numbers(rows[name], 3 if name in _TIMES else 5)
     return (
         _whole(rows[name])
         if pa.types.is_integer(kind)
@@ -342,7 +383,7 @@ def _pack_column(rows: pd.DataFrame, name: str) -> list[Any]:
 def column(values: list[Any]) -> dict[str, Any]:
     """A column in its shortest form, which ``page.js`` undoes.
 
-    {"c": value}: the same everywhere; {"v": values}; {"d": distinct values, "i": an index each} or, where equal values
+    {"c": value}: the same everywhere; {"v": values}; {"d": distinct values, "i": an index each, of "w" letters} or, where equal values
     stand together, {"d": distinct values, "r": [index, repeats, index, repeats, …]}.
     """
     places: dict[Any, int] = {}
@@ -352,8 +393,12 @@ def column(values: list[Any]) -> dict[str, Any]:
         return {"c": known[0]}
     if not values or (len(known) > len(values) / 2 and not isinstance(values[0], str)):
         return {"v": values}
+    width = 1
+    while len(LETTERS) ** width < len(known):
+        width += 1
     starts = np.flatnonzero(np.diff(codes, prepend=-1))
-    if 2 * len(starts) < len(codes):
+    if _RUN * len(starts) < width * len(codes):
         repeats = np.diff(starts, append=len(codes))
         return {"d": known, "r": np.column_stack([codes[starts], repeats]).ravel().tolist()}
-    return {"d": known, "i": codes.tolist()}
+    digits = [codes // len(LETTERS) ** k % len(LETTERS) for k in reversed(range(width))]
+    return {"d": known, "w": width, "i": "".join(np.array(list(LETTERS))[np.column_stack(digits)].ravel())}

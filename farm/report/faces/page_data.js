@@ -47,7 +47,7 @@ const NAMES = ["q", "dtype", "catalog", "check", "vendor", "cause"], SETS = { st
 let state;
 function readHash() {
   const given = new URLSearchParams(location.hash.slice(1));
-  state = { sort: given.get("sort") || "op", sel: null };
+  state = { sort: given.get("sort") || "worst", sel: null };
   for (const name of NAMES) state[name] = given.get(name) || "";
   for (const name of PAIR) state[name] = data.backends.findIndex((one) => one.name === given.get(name));
   state.compact = given.has("narrow") ? given.get("narrow") === "1" : B > 14;
@@ -64,7 +64,7 @@ function address(more) { // the link to this view, or to one that differs in som
   const now = { ...state, ...more }, out = new URLSearchParams();
   for (const name of NAMES) if (now[name]) out.set(name, now[name]);
   for (const name in SETS) if (now[name].size) out.set(name, [...now[name]].join(","));
-  if (now.sort !== "op") out.set("sort", now.sort);
+  if (now.sort !== "worst") out.set("sort", now.sort);
   for (const name of PAIR) if (now[name] >= 0) out.set(name, data.backends[now[name]].name);
   if (now.compact !== B > 14) out.set("narrow", now.compact ? "1" : "0");
   if (now.sel) out.set("sel", `${data.ops[now.sel[0]]}|${data.backends[now.sel[1]].name}`);

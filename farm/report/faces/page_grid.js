@@ -1,6 +1,7 @@
 // ---- the heat map: only the rows in view are in the document, but all of them on paper -------------------------
 const grid = $("grid");
-const PRINTED = 200; // ops on paper: some pages
+const PRINTED = 200; // ops on paper: some pages, of those that failed or are imprecise somewhere
+let unprinted = 0;
 let head = null, drawn = [], spacer = null, active = [0, 0], wide = 64, left = 300, whole = false;
 function measure(totals) { // how wide a column is, and the names of ops: no name is cut while there is room
   const least = state.compact ? 30 : Math.max(64, ...totals.map((sum) => 10 + 6 * Math.max(`${sum.judged}/${sum.valid}`.length, `${sum.passed}/${sum.judged}`.length)));
@@ -41,7 +42,7 @@ function drawHead() {
 }
 function sortBy(b) {
   const key = "on " + data.backends[b].name, at = active;
-  state.sort = state.sort === key ? "op" : key;
+  state.sort = state.sort === key ? "worst" : key;
   update();
   active = [-1, at[0] < 0 ? at[1] : columns.indexOf(b)];
   drawRows();
@@ -98,8 +99,8 @@ function drawGrid() {
   Object.assign(grid, { scrollTop, scrollLeft }); // it was empty for a moment
   active = [Math.min(active[0], Math.max(0, order.length - 1)), Math.min(active[1], Math.max(0, columns.length - 1))];
   drawRows();
-  const left_out = whole ? order.length - PRINTED : 0;
-  $("shown").textContent = left_out > 0 ? `${left_out} more ops are not printed: filter or sort the matrix to print those that matter.` : order.length ? "" : L ? "No op matches the filter." : "The run has no rows.";
+  const left_out = whole ? unprinted + Math.max(0, order.length - PRINTED) : 0;
+  $("shown").textContent = left_out > 0 ? `${left_out} more ops are not printed: ${unprinted} without a failure.` : order.length ? "" : L ? "No op matches the filter." : "The run has no rows.";
 }
 let waiting = false;
 grid.addEventListener("scroll", () => {
@@ -110,6 +111,10 @@ grid.addEventListener("scroll", () => {
 window.addEventListener("resize", () => drawGrid());
 for (const [event, all] of [["beforeprint", true], ["afterprint", false]]) window.addEventListener(event, () => {
   whole = all;
+  unprinted = order.length;
+  if (all) order = order.filter((label) => failures[label]);
+  else count();
+  unprinted -= order.length;
   drawGrid();
 });
 grid.addEventListener("click", (event) => {

@@ -1,10 +1,15 @@
 // What knows nothing of the page: columns unpacked, numbers written as the tables write them, elements made.
 const DASH = "–";
+const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 function decode(packed, length) {
   if ("c" in packed) return new Array(length).fill(packed.c);
   if ("v" in packed) return packed.v;
   const out = new Array(length);
-  if ("i" in packed) for (let n = 0; n < length; n++) out[n] = packed.d[packed.i[n]];
+  if ("i" in packed) for (let n = 0; n < length; n++) {
+    let index = 0;
+    for (let k = 0; k < packed.w; k++) index = index * LETTERS.length + LETTERS.indexOf(packed.i[n * packed.w + k]);
+    out[n] = packed.d[index];
+  }
   else for (let n = 0, at = 0; n < packed.r.length; n += 2)
     for (let k = packed.r[n + 1]; k > 0; k--) out[at++] = packed.d[packed.r[n]];
   return out;

@@ -182,12 +182,16 @@ class _Site:
         told = [self.nights[at].facts["versions"].get(line["backend"]) or "" for at in places]
         return plain(" → ".join(dict.fromkeys(filter(None, told))))
 
+    def _count(self, what: str) -> str:
+        """How many of something all runs have, by the words of `count_run`."""
+        return many(sum(one.facts[what] for one in self.nights), what.removesuffix("s"))
+
     def _chart(self, sums: pd.DataFrame) -> Markup:
         """Failures of nights, from a frame with their places as index and `COUNTS`, new."""
         shown = sums.iloc[-NIGHTS:]
         told = [
             (
-                f"{self.nights[at].day} {self.nights[at].facts['name']}: {failed} failed, {new} new",
+                f"{self.nights[at].day} {self.nights[at].facts['name']}: {failed} failed by a backend's fault, {new} new",
                 int(failed),
                 int(new),
             )
@@ -274,7 +278,12 @@ class _Site:
                 runs(self.nights),
             ],
             verdicts=[told for name, one in newest.items() for told in _make_verdict_lines(name, one.facts)],
-            lead=[("", f"{many(len(self.nights), 'run')}, {sum(n.facts['rows'] for n in self.nights):,} rows")],
+            lead=[
+                (
+                    "",
+                    f"{many(len(self.nights), 'run')}, {self._count('rows')} of {self._count('cells')}, {self._count('failures')}",
+                )
+            ],
             chart=self._chart(total),
             chart_words=CHART_WORDS,
         )

@@ -37,6 +37,7 @@ from farm.report.tables.coverage import (
     FAILED_STATUSES,
     JOINED_BY,
     JUDGED_STATUSES,
+    blameless,
     commands,
     distinct,
     records,
@@ -73,7 +74,7 @@ _TOLD_REASONS = 3
 class Verdict:
     """What to conclude of a run; ``sentence`` says it in one line.
 
-    failures: rows that failed; new: of these, those that no known failure covers; first_seen: of these, those that known failures
+    failures: rows that failed; apart: of these, those that known failures say are no backend's fault; new: of these, those that no known failure covers; first_seen: of these, those that known failures
     cover which were not seen on their backend before; imprecise: imprecise rows that none covers;
     unjudged: samples of own kernels and models that are broken; judged: rows that were judged; missing: of ``planned`` rows, those that are not there
     (planned is 0 where the record does not say); gone: rows that were not run, since their backend went away; finished:
@@ -97,6 +98,7 @@ class Verdict:
     silent: str = ""
     first_seen: int = 0
     unseen: str = ""
+    apart: int = 0
 
     @property
     def has_findings(self) -> bool:
@@ -133,6 +135,7 @@ class Verdict:
         if self.new and not self.listed:
             return f"{many(self.new, 'failure')}; the config lists none as known"
         first = f", {self.first_seen:,} of them first seen here" * bool(self.first_seen)
+        first += f" ({self.apart:,} no backend's fault)" * bool(self.apart)
         if self.new:
             known = self.failures - self.new
             return f"{many(self.new, 'new failure')}" + f", {known:,} known{first}" * bool(known)
@@ -248,6 +251,7 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
         listed=bool(entries),
         left_out=_left_out(run, where_option(str(rows.attrs.get("results", "results")))),
         first_seen=int((failed & rows["first_seen"]).sum()),
+        apart=int((failed & blameless(rows)).sum()),
         unseen=unseen(rows) if judged else "",
         silent=""
         if judged

@@ -7,7 +7,7 @@ release: PyTorch on ROCm and on CUDA, ONNX Runtime with a provider of one's own,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -15,6 +15,7 @@ import pandas as pd
 
 from farm.commandline import plain
 from farm.report.tables.causes import KNOWN, many, worst_first
+from farm.report.tables.checklist_items import CHECKLISTS, Checklist, Item
 from farm.report.tables.coverage import (
     CELL,
     FAILED_STATUSES,
@@ -34,207 +35,6 @@ PROVED, FAILED, PARTLY, NOT_RUN = STATES
 
 #: Names in a list of a line.
 SHOWN = 3
-
-#: Where an op was asked to run, it must: what the CPU took instead, or nobody did, is no proof of a device.
-DISPATCHED = (Status.FALLBACK.value,)
-IMPLEMENTED = (Status.FALLBACK.value, Status.UNSUPPORTED.value)
-
-
-@dataclass(frozen=True)
-class Item:
-    """One item: what is claimed, and the rows that prove it.
-
-    check, ops, dtypes, flags: of the rows, the latter three by glob over the op's label, the dtype, and each word of the
-    column ``flags`` (one must match). backends: globs over a backend's name or what it is like, instead of the list's;
-    against: statuses that fail the item besides those that fail a row; each: a column and the globs of which every one must
-    be met by a proved cell. whole: the catalog all of whose ops it speaks of. never: why no row of the farm can prove it.
-    """
-
-    words: str
-    ops: tuple[str, ...] = ("*",)
-    check: str = "forward"
-    dtypes: tuple[str, ...] = ("*",)
-    flags: str = "*"
-    backends: tuple[str, ...] = ()
-    against: tuple[str, ...] = ()
-    each: tuple[str, tuple[str, ...]] = ("", ())
-    whole: str = ""
-    never: str = ""
-
-
-@dataclass(frozen=True)
-class Checklist:
-    """A list of items. title; backends: globs of those it is about, "!" before what is left out; config: what asks it."""
-
-    title: str
-    backends: tuple[str, ...]
-    items: tuple[Item, ...]
-    config: str = "configs/checklist.yaml"
-
-
-_PRODUCTS = (
-    *("torch:mm", "torch:bmm", "torch:addmm*", "torch:addbmm*", "torch:baddbmm*", "torch:matmul", "torch:__rmatmul__"),
-    *("torch:nn.functional.linear", "critical:matmul", "critical:bmm", "critical:addmm", "critical:linear"),
-)
-_CONVOLUTIONS = ("torch:nn.functional.conv*", "critical:conv*")
-_ATTENTION = ("torch:nn.functional.scaled_dot_product_attention*", "torch:*flash_attention*", "critical:scaled_dot_*")
-_HALVES = ("float16", "bfloat16")
-
-
-def _autocast(backend: str) -> Item:
-    return Item(
-        "Mixed precision (torch.amp) works",
-        check="amp",
-        backends=(backend,),
-        each=("flags", tuple(f"autocast={dtype}" for dtype in _HALVES)),
-    )
-
-
-_ROCM = (
-    Item(
-        "All ATen ops dispatch to HIP kernels correctly",
-        ("torch:*",),
-        backends=("torch-rocm",),
-        against=DISPATCHED,
-        whole="torch",
-    ),
-    Item(
-        "torch.cuda.* APIs work on ROCm",
-        never="no check calls streams, events or memory statistics by name; each cell exercises device and synchronize",
-    ),
-    Item(
-        "torch.compile with the Triton backend generates valid GPU code",
-        flags="kernels=[1-9]*",
-        backends=("inductor-rocm",),
-    ),
-    _autocast("torch-rocm"),
-    Item("Autograd's backward pass matches the reference", check="backward", backends=("torch-rocm",)),
-    Item("torch.distributed works with the RCCL backend", ("collective:*",), backends=("rccl-rocm",)),
-)
-
-_CUDA = (
-    Item(
-        "cuDNN dispatches the fastest algorithm for each convolution",
-        never="no check times cuDNN's algorithms against one another",
-    ),
-    Item("Convolutions are right, whichever algorithm is dispatched", _CONVOLUTIONS, backends=("torch-cuda",)),
-    Item(
-        "cuBLAS GEMM is right in all dtypes", _PRODUCTS, backends=("torch-cuda",), each=("dtype", ("float32", *_HALVES))
-    ),
-    Item(
-        "FlashAttention is numerically right (scaled_dot_product_attention in its dtypes)",
-        _ATTENTION,
-        dtypes=_HALVES,
-        backends=("torch-cuda",),
-        each=("dtype", _HALVES),
-    ),
-    Item(
-        "TensorFloat32 is respected: off computes in float32, on within TF32",
-        (*_PRODUCTS, *_CONVOLUTIONS),
-        dtypes=("float32",),
-        backends=("torch-cuda",),
-        each=("flags", ("tf32=off", "tf32=on")),
-    ),
-    Item("CUDA graphs capture and replay correctly", check="graph", backends=("torch-cuda",)),
-    Item(
-        "The same through ONNX Runtime",
-        check="replay",
-        flags="enable_cuda_graph=1",
-        backends=("ort-cuda", "ort-tensorrt"),
-    ),
-    Item("torch.compile generates valid GPU code", flags="kernels=[1-9]*", backends=("inductor-cuda",)),
-    Item("Autograd's backward pass matches the reference", check="backward", backends=("torch-cuda",)),
-    _autocast("torch-cuda"),
-)
-
-_ONNX = (
-    Item("All ONNX ops are implemented in the execution provider", ("onnx:*",), against=IMPLEMENTED, whole="onnx"),
-    Item("Opsets 15 to 19", check="opsets", each=("flags", tuple(f"opset={n}" for n in range(15, 20)))),
-    Item("Dynamic shapes are handled correctly", check="shapes"),
-    Item("Quantised models (INT8, FP16)", check="quantized", each=("flags", ("quantized=int8", "quantized=float16"))),
-    Item("Graph optimisation passes don't change semantics", check="levels"),
-)
-
-_COMMON = tuple(f"critical:{name}" for name in ("matmul", "softmax", "relu", "gelu", "layer_norm"))
-_TENSORFLOW = (
-    Item("tf.matmul, softmax, relu, gelu and layer normalisation are right", _COMMON, each=("op", _COMMON)),
-    Item("The same in float16", _COMMON, dtypes=("float16",), each=("op", _COMMON)),
-    Item("Graph optimisation and XLA keep the results", _COMMON, backends=("tfxla-*",), each=("op", _COMMON)),
-    Item("Ops run on the requested device", against=DISPATCHED),
-    Item("A saved and reloaded SavedModel gives the same results", check="roundtrip"),
-)
-
-#: How ranks may share a training run, one process a rank.
-_SPREAD = ("ddp-*", "fsdp-*", "tensor-*", "sequence-*", "pipeline-*", "expert-*")
-
-
-def _train(words: str, ops: tuple[str, ...] = ("training:*",), **more: Any) -> Item:
-    return Item(words, ops, check="train", **more)
-
-
-_TRAINING = (
-    _train("Every step of a training run is float64's within the floor of float32", dtypes=("float32",)),
-    _train("The same under autocast", dtypes=_HALVES, each=("dtype", _HALVES)),
-    _train("Decoders train: tied embeddings, grouped queries", ("training:gpt", "training:llama")),
-    _train("Routed experts train", ("training:experts",)),
-    _train("Convolutions and batch norms train", ("training:convolution", "training:diffusion")),
-    _train("Fused and foreach optimisers are right", ("training:gpt", "*foreach", "*fused", "*sgd")),
-    _train("Activations may be computed again in the backward pass", ("*checkpoint",)),
-    _train("Gradients may be accumulated over micro-batches", ("*micro",)),
-    _train("What is compiled trains as well", backends=("inductor-*",)),
-    _train("Several ranks train as one process does", backends=_SPREAD),
-)
-
-_SERVING = (
-    Item("The logits are float64's", ("engine:float64",), check="serving"),
-    Item("The tokens that it chooses are float64's, but for near-ties", ("engine:greedy",), check="serving"),
-    Item(
-        "Batches give what each prompt alone gives, in any order",
-        ("engine:padded_*", "engine:permuted"),
-        check="serving",
-        each=("op", ("engine:padded_*", "engine:permuted")),
-    ),
-    Item(
-        "A cache gives what one pass over all tokens gives",
-        ("engine:recomputed", "engine:static_cache", "engine:paged_cache", "engine:int8_cache"),
-        check="serving",
-        each=("op", ("engine:recomputed",)),
-    ),
-    Item(
-        "Prompts in chunks and behind shared prefixes are those read at once",
-        ("engine:chunked", "engine:prefix_reused"),
-        check="serving",
-        each=("op", ("engine:chunked", "engine:prefix_reused")),
-    ),
-    Item("Drafts that are forgotten leave nothing behind", ("engine:cropped", "engine:speculative"), check="serving"),
-    Item("Sequences that were preempted come back whole", ("engine:preempted",), check="serving"),
-    Item("The same requests give the same again", ("engine:again",), check="serving"),
-    Item(
-        "Compiled, and over several ranks, it computes the same",
-        ("engine:compiled", "engine:tensor_parallel"),
-        check="serving",
-        each=("op", ("engine:compiled", "engine:tensor_parallel")),
-    ),
-    Item("Tokens are drawn from the distribution that is asked for", ("engine:sampling",), check="serving"),
-    Item("In 16 bits as well", ("engine:*",), check="serving", dtypes=_HALVES),
-)
-
-CHECKLISTS = {
-    "cuda": Checklist("PyTorch on CUDA (NVIDIA)", ("torch-cuda", "inductor-cuda"), _CUDA),
-    "onnx": Checklist("ONNX Runtime with a provider of one's own", ("ort-*", "!ort-cpu"), _ONNX),
-    "serving": Checklist(
-        "May this stack serve?",
-        (
-            *("engine-*", "endpoint-*", "transformers-*", "genai-*", "llamacpp-*"),
-            *("vllm-*", "sglang-*", "tensorrtllm-*"),
-        ),
-        _SERVING,
-        "configs/serving.yaml",
-    ),
-    "rocm": Checklist("PyTorch on ROCm (AMD)", ("torch-rocm", "inductor-rocm"), _ROCM),
-    "training": Checklist("May this stack train?", ("torch-*", "inductor-*", *_SPREAD), _TRAINING),
-    "tensorflow": Checklist("TensorFlow", ("tensorflow-*", "tfxla-*"), _TENSORFLOW),
-}
 
 
 def checklist(report: Report, name: str, backend: str = "") -> pd.DataFrame:

@@ -50,14 +50,18 @@ def distinct(rows: pd.DataFrame) -> pd.DataFrame:
     """
     if _READY.get(id(rows)) is rows:
         return rows
-    missing = [c.name for c in COLUMNS if c.name not in rows.columns]
-    rows = rows.assign(**{name: None for name in missing}) if missing else rows.copy(deep=False)
+    made: dict[Any, pd.Series] = dict(rows.items())
+    nothing = pd.Series(None, index=rows.index, dtype=object)
+    made |= {c.name: nothing for c in COLUMNS if c.name not in made}
     for name in _TEXT:
-        column = rows[name]
+        column = made[name]
         if not isinstance(column.dtype, pd.StringDtype) or column.hasnans:
-            rows[name] = column.astype(object).where(column.notna(), "").astype(str)
+            made[name] = column.astype(object).where(column.notna(), "").astype(str)
     for name in _NUMBERS:
-        rows[name] = pd.to_numeric(rows[name], errors="coerce").astype("float64")
+        made[name] = pd.to_numeric(made[name], errors="coerce").astype("float64")
+    attrs = dict(rows.attrs)
+    rows = pd.DataFrame(made, index=rows.index)  # at once: a column after another would be a block of its own, each
+    rows.attrs.update(attrs)
     unknown = rows.loc[~rows["status"].isin(STATUSES), "status"]
     if len(unknown):
         names = ", ".join(repr(name) for name in sorted(unknown.unique())[:5])

@@ -16,6 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from farm import lake as lakes
 from farm.lake.store import AnyLake, unique
+from farm.report.tables.along import ALONG
 from farm.report.tables.changes import FIXED, KINDS, Counts, change_codes, compare
 from farm.report.tables.changes import READ as COMPARED
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, severity
@@ -24,14 +25,6 @@ from farm.report.words import DASH
 from tasks.model import Status, label_of
 from tasks.nearest import nearest
 
-#: What outcomes are told along.
-ALONG = {
-    "run": "run_id",
-    "runtime": "runtime_version",
-    "build": "build",
-    "driver": "driver_version",
-    "farm": "farm_version",
-}
 #: Of these what has no version in it is in the order in which it was first run.
 _UNORDERED = ("build",)
 #: A cell; its outcome in a run is that of its worst sample.

@@ -20,6 +20,7 @@ from farm.report.runs import began, early
 from farm.report.tables.causes import NEW
 from farm.report.tables.coverage import SEVERITY, cell_matrix, records, severity
 from farm.report.tables.gate import GATES, gate_of, judge_gate
+from farm.report.tables.overview import count_run
 from farm.report.tables.since import since, since_run
 from farm.report.tables.view import Report
 from tasks.model import Status, label_of
@@ -32,7 +33,7 @@ CAUSE = ["reason", "standing", "rows", "cases", "ops", "backends", "status", "re
 
 @dataclass(frozen=True, eq=False)
 class Night:
-    """One run. facts: run_id, name (of its config), started_at, results, rows, early_s (of `early`, 0 for none), verdict, tone, new, versions (of runtimes, by backend),
+    """One run. facts: run_id, name (of its config), started_at, results, rows, cells, failures, new (`count_run`), early_s (of `early`, 0 for none), verdict, tone, versions (of runtimes, by backend),
     gate (a value of `GATES`, "" without one), gate_said, since (the run_id of the run that it is compared with, "" for none), changed (the counts of
     that in words); squares: a line for each, with `SQUARE`, vendor, code, op_class, worst (status), `COUNTS`, new (failures that no known failure covers); changes: a line with `CHANGED` for
     each cell that changed since the last run of the config, the worst first."""
@@ -65,11 +66,10 @@ def night(
         "name": str(run.get("name") or ""),
         "started_at": str(run.get("started_at") or began(str(run.get("run_id") or ""))),
         "results": str(rows.attrs.get("results") or "results"),
-        "rows": len(made),
+        **count_run(report),
         "early_s": max(early(made).dt.total_seconds(), default=0.0) if "started_at" in made else 0.0,
         "verdict": said.sentence,
         "tone": said.tone,
-        "new": int(said.new),
         "versions": made[made["runtime_version"] != ""]
         .groupby("backend")["runtime_version"]
         .first()

@@ -15,6 +15,7 @@ from tasks import checks
 from tasks.arrays import inputs, noise
 from tasks.arrays.tree import TensorSpec, decode, spec_of
 from tasks.catalogs.base import ROUNDING, Catalog, Entry, Failure, Sample
+from tasks.catalogs.critical import DTYPES as DTYPES
 from tasks.catalogs.critical.ops import OPS, Call, Op
 from tasks.draw import structure
 from tasks.draw.seeds import derive
@@ -27,8 +28,6 @@ CATALOG_VERSION = "4"
 
 #: Ops of which torch's own float64 evaluation is no oracle (see `tasks.catalogs.torch.reference.SETTLED`).
 NOT_SECOND = ("gelu", "gelu_tanh")
-
-DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 #: The catalog's own inputs are regular already.
 DISTRIBUTIONS = ("own", *(name for name in inputs.THEMES if name != "regular"))

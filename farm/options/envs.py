@@ -1,0 +1,20 @@
+"""The options of `farm envs`."""
+
+from __future__ import annotations
+
+from farm.commandline import Parser
+
+
+def make_parser() -> Parser:
+    """The command line."""
+    parser = Parser(
+        prog="farm envs", description="List, build and remove the environments of backends on this machine."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="list what is built: size and contents")
+    make = commands.add_parser("build", help="build what a config (*.yaml) or a backend needs, ahead of a run")
+    make.add_argument("what", nargs="+", metavar="CONFIG|BACKEND")
+    remove = commands.add_parser("remove", help="remove environments by key (see list), or --all")
+    remove.add_argument("keys", nargs="*", metavar="KEY")
+    remove.add_argument("--all", action="store_true")
+    return parser

@@ -1,0 +1,38 @@
+"""The options of `farm fingerprint`."""
+
+from __future__ import annotations
+
+from farm.commandline import Parser, list_option, results_option
+from farm.work import executor_registry
+from tasks.catalogs.critical import DTYPES
+
+
+def make_parser() -> Parser:
+    """The command line."""
+    parser = Parser(
+        prog="farm fingerprint",
+        description="Read from outside how backends add: the order of their sums, the bits that each step keeps, rounding, products, "
+        "subnormal numbers; and try whether that predicts results to the bit. Kept in the lake's table passports.",
+        epilog="exit code: 0 read (also what could not be: the table says why); 2 no such backend or passport, or none can run here; 3 incomplete",
+    )
+    parser.add_argument(
+        "backends",
+        nargs="*",
+        metavar="BACKEND|CONFIG",
+        help="e.g. torch-cpu ort-cpu; of a config (*.yaml) all its backends",
+    )
+    list_option(parser, "--ops", "GLOB", "only these ops of the catalog critical")
+    list_option(parser, "--dtypes", "NAME", f"only these dtypes (default: {', '.join(DTYPES)})")
+    parser.add_argument("--kept", action="store_true", help="show what the lake has; ask no device")
+    parser.add_argument(
+        "--diff",
+        nargs=2,
+        metavar=("A", "B"),
+        help="compare two passports of the lake: BACKEND, or RUN_ID:BACKEND; BACKEND is its newest",
+    )
+    parser.add_argument("--tree", action="store_true", help="draw each distinct order below the table")
+    parser.add_argument("--json", action="store_true", help="one JSON object per reading, and nothing else")
+    results_option(parser)
+    executor_registry.on_option(parser)
+    parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster")
+    return parser

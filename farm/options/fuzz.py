@@ -1,0 +1,45 @@
+"""The options of `farm fuzz`."""
+
+from __future__ import annotations
+
+from farm.commandline import Parser, list_option, results_option
+
+#: Seconds of a run that is told neither seconds nor cases.
+SECONDS = 60.0
+
+
+def make_parser() -> Parser:
+    """The command line."""
+    parser = Parser(
+        prog="farm fuzz",
+        description="Generate cases, run them on every backend, and spend the time where something is found.",
+        epilog="exit code: 0 nothing found beyond the known failures; 1 findings; 2 bad config or command line; 3 incomplete "
+        "(resume it with --resume)",
+    )
+    parser.add_argument(
+        "config", nargs="?", help="a YAML file with the catalog fuzz and backends; default: all ops on ort-cpu"
+    )
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help=f"start no new round after S seconds (default: {SECONDS:g})"
+    )
+    parser.add_argument("--cases", type=int, metavar="N", help="at most N cases, over all backends")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="the seed that all cases are derived from (default: the config's, or 0)"
+    )
+    list_option(parser, "--backends", "NAME", "only these backends")
+    list_option(parser, "--ops", "GLOB", "only these ops")
+    list_option(parser, "--dtypes", "NAME", "only these dtypes")
+    results_option(parser)
+    parser.add_argument(
+        "--resume",
+        metavar="RUN_ID",
+        help="resume a run ('last': the newest one), to the bounds that it had where none are given",
+    )
+    parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster ('auto', host:port, ray://…)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--ray", action="store_true", help="run on a local Ray")
+    where.add_argument("--inline", action="store_true", help="run in this process, without isolation: for debugging")
+    parser.add_argument(
+        "--cpus", type=int, metavar="N", help="run at most N jobs at once on this machine's CPUs (default: all)"
+    )
+    return parser

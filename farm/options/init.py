@@ -1,0 +1,16 @@
+"""The options of `farm init`."""
+
+from __future__ import annotations
+
+from farm.commandline import Parser
+
+
+def make_parser() -> Parser:
+    """The command line."""
+    parser = Parser(
+        prog="farm init",
+        description="Write an example project: a config, two kernels, a reference function, "
+        "a reference script and a test.",
+    )
+    parser.add_argument("directory", metavar="DIR", help="a new or empty directory")
+    return parser

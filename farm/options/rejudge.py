@@ -1,0 +1,23 @@
+"""The options of `farm rejudge`."""
+
+from __future__ import annotations
+
+from farm.commandline import Parser, results_option
+from tasks.judge import verdict
+
+
+def make_parser() -> Parser:
+    """The command line."""
+    parser = Parser(
+        prog="farm rejudge",
+        description="Judge the rows of a lake again under another policy, without running anything.",
+        epilog="exit code: 0 nothing changes; 1 a row has another status; 2 bad policy or command line",
+    )
+    parser.add_argument(
+        "--policy", required=True, metavar="P", help=f"{', '.join(verdict.names())} or a path/to/policy.json"
+    )
+    results_option(parser)
+    parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
+    parser.add_argument("--all", action="store_true", help="print every changed cell")
+    parser.add_argument("--out", metavar="FILE", help="write the rejudged rows to a .parquet or .csv file")
+    return parser

@@ -1,0 +1,75 @@
+"""The options of `farm run`."""
+
+from __future__ import annotations
+
+from farm.commandline import Parser, list_option, results_option
+from farm.work import executor_registry
+
+
+def make_parser() -> Parser:
+    """The command line."""
+    parser = Parser(
+        prog="farm run",
+        description="Run a matrix of op × dtype × backend, judge the results, keep them in the lake and show them.",
+        epilog="exit code: 0 all judged, nothing wrong beyond the known failures; 1 something wrong; "
+        "2 bad config, command line or model, or no backend that can run here; 3 incomplete (resume it with --resume)",
+    )
+    parser.add_argument(
+        "config",
+        nargs="?",
+        help="a YAML file, e.g. configs/quick.yaml, or a folder of submissions with a task.yaml (a leaderboard)",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="your own model instead of a config's ops: an .onnx file, a SavedModel's folder, a Python file with one torch module, or "
+        "module:function that returns one",
+    )
+    words = "its inputs by name in an .npz file, or several files for as many samples"
+    list_option(parser, "--inputs", "FILE", words, commas=False)
+    words = (
+        "or inputs that are drawn: x=float32[4,8], ids=int64[2,16]<100 (from 0 on, below 100), sr=int64[] (a scalar); "
+        "--samples draws several times. With neither, get_inputs() of the model's file is called"
+    )
+    list_option(parser, "--input", "NAME=DTYPE[SIZES]", words, commas=False)
+    parser.add_argument("--dry-run", action="store_true", help="print the cells and where they can run; run nothing")
+    list_option(parser, "--ops", "GLOB", "only these ops (a list: a,b or a b)")
+    list_option(parser, "--dtypes", "NAME", "only these dtypes")
+    list_option(parser, "--backends", "NAME", "only these backends")
+    words = (
+        "only these checks; of a model of your own, which has forward alone, these instead: levels, shapes, replay …"
+    )
+    list_option(parser, "--checks", "NAME", words)
+    parser.add_argument("--samples", type=int, metavar="N", help="at most N samples per op and dtype, on every backend")
+    parser.add_argument(
+        "--budget",
+        metavar="TIME",
+        help="end after about this time (10m, 90s, 2h), running the most informative cells first; --resume runs what was left out",
+    )
+    results_option(parser)
+    parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest)")
+    parser.add_argument(
+        "--address",
+        metavar="ADDRESS",
+        help="an existing Ray cluster ('auto', host:port, ray://…); default: only this machine",
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--ray", action="store_true", help="run on Ray, however small the plan is")
+    where.add_argument(
+        "--no-ray", action="store_true", help="run in child processes, without Ray, however large the plan is"
+    )
+    where.add_argument("--inline", action="store_true", help="run in this process, without isolation: for debugging")
+    executor_registry.on_option(where, default=None)
+    parser.add_argument(
+        "--offline", action="store_true", help="download nothing: a backend runs with what is installed or built here"
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="probe every backend again; forget what they answered before"
+    )
+    parser.add_argument(
+        "--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s faster)"
+    )
+    parser.add_argument(
+        "--cpus", type=int, metavar="N", help="run at most N jobs at once on this machine's CPUs (default: all)"
+    )
+    return parser

@@ -1,0 +1,29 @@
+"""The options of `farm selftest`."""
+
+from __future__ import annotations
+
+from farm.commandline import Parser, list_option
+
+DEFAULT_POLICY = "error_units"
+#: Apart from the user's own runs: neither `last` nor whoever reads the lake above is to meet planted faults.
+RESULTS = "results/_selftest"
+
+
+def make_parser() -> Parser:
+    """The command line."""
+    parser = Parser(
+        prog="farm selftest",
+        description="Run kernels with planted faults and their correct twins, and count what is caught.",
+        epilog="exit code: 0 the policy catches every fault and blames no twin; 1 it does not; 2 bad command line; 3 incomplete",
+    )
+    list_option(parser, "--ops", "GLOB", "only kernels whose name or twin's name matches (a list: a,b or a b)")
+    parser.add_argument(
+        "--policy", default=DEFAULT_POLICY, metavar="P", help="policy to judge by: a name or a path/to/policy.json"
+    )
+    parser.add_argument(
+        "--results", default=RESULTS, metavar="PATH", help=f"the lake: a directory or a URI (s3://…), default {RESULTS}"
+    )
+    parser.add_argument(
+        "--inline", action="store_true", help="run in this process, without isolation: faster, for debugging"
+    )
+    return parser

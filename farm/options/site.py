@@ -1,0 +1,20 @@
+"""The options of `farm site`."""
+
+from __future__ import annotations
+
+from farm.commandline import Parser
+
+
+def make_parser() -> Parser:
+    """The command line."""
+    parser = Parser(
+        prog="farm site",
+        description="Write a static site over many runs: what failed since when, by vendor, backend, op, model and defect. It "
+        "opens from a disk or an object store, without a server.",
+        epilog="exit code: 0; 2 no run, or a place that cannot be written",
+    )
+    parser.add_argument("out", metavar="OUT", help="where to write it: a directory or s3://…")
+    parser.add_argument("lakes", nargs="*", default=["results"], metavar="LAKE", help="lakes (default: results)")
+    parser.add_argument("--last", type=int, default=0, metavar="N", help="only the newest N runs of each lake")
+    parser.add_argument("--config", metavar="NAME", help="only runs of this config")
+    return parser

@@ -1,0 +1,102 @@
+"""Every pair of backends on the same bytes: how often they give the same, and how far apart they are at most."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pandas as pd
+
+from farm.report.tables.agreement import apart
+from farm.report.tables.coverage import backend_order, distinct, records
+from farm.report.tables.view import Cell, Column, Line, Report, View, build_number_column, text, view
+from farm.report.words import DASH, number, percent
+
+#: Of each row what is compared, and what is said of the case that is furthest apart.
+_READ = [
+    *("case_id", "digest", "label", "dtype", "output_digest", "signature", "error_units", "max_diff"),
+    "compute_precision",
+]
+_TOLD = ["one", "other", "compared", "same", "units", "units_op", "units_dtype", "diff", "diff_op", "diff_dtype"]
+
+
+def pairs(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line per pair of backends that were given the same bytes of some case and gave a result each, those furthest apart first.
+
+    Columns: one, other (backends); compared (cases); same (of these, those with the very same output bytes); units (the largest distance
+    of two outputs, in error units: at least, as far as signatures tell, `farm.report.tables.agreement.apart`) and units_op, units_dtype, where; diff (the
+    largest absolute difference of two outputs: at most, for it is the sum of what both are off the reference) and diff_op, diff_dtype, where.
+    NaN where no case tells.
+    """
+    rows = distinct(rows)
+    rows = rows[rows["output_digest"] != ""].sort_values("run_id", kind="stable")
+    rows = rows.drop_duplicates(["case_id", "backend"], keep="last")
+    order = {
+        backend: backend_order(str(vendor), str(backend))
+        for vendor, backend in rows[["vendor", "backend"]].drop_duplicates().itertuples(index=False)
+    }
+    of = {backend: rows.loc[rows["backend"] == backend, _READ] for backend in sorted(order, key=order.__getitem__)}
+    made = [_compare(*two, of[two[0]], of[two[1]]) for two in itertools.combinations(of, 2)]
+    found = pd.DataFrame([line for line in made if line["compared"]], columns=_TOLD)
+    return found.sort_values(["units", "diff"], ascending=False, kind="stable").reset_index(drop=True)
+
+
+def _compare(one: str, other: str, these: pd.DataFrame, those: pd.DataFrame) -> dict[str, Any]:
+    both = these.merge(those, on=["case_id", "digest", "label", "dtype"], suffixes=("", "_other"))
+    same = both["output_digest"] == both["output_digest_other"]
+    differ = both[~same].reset_index(drop=True)
+    units = pd.Series(
+        [apart(line, {name: line.get(f"{name}_other", line.get(name)) for name in _READ}) for line in records(differ)],
+        dtype="float64",
+    )
+    told: dict[str, Any] = {"one": one, "other": other, "compared": len(both), "same": int(same.sum())}
+    for name, sizes in (("units", units), ("diff", differ["max_diff"] + differ["max_diff_other"])):
+        if sizes.notna().any():
+            at = int(sizes.idxmax())
+            told |= {name: float(sizes[at]), f"{name}_op": differ["label"][at], f"{name}_dtype": differ["dtype"][at]}
+        else:
+            nothing = 0.0 if same.all() else math.nan
+            told |= {name: nothing, f"{name}_op": "", f"{name}_dtype": ""}
+    return told
+
+
+def _far(name: str, words: str) -> Column:
+    """A distance, and the op and dtype where it is met."""
+
+    def make(line: Line) -> Cell:
+        where = f"{line[f'{name}_op']} {line[f'{name}_dtype']}".strip()
+        return Cell(number(line[name]) if line[name] == line[name] else DASH, small=where)
+
+    return Column(words, make, right=True, foreign=True)
+
+
+def pairs_view(rows: pd.DataFrame) -> View:
+    """The table of `pairs`."""
+    found = pairs(rows)
+    return View(
+        "pairs",
+        "Pairs of backends on the same bytes",
+        found,
+        (
+            *(text("one", "backend"), text("other", "and")),
+            build_number_column("compared", "cases of both"),
+            Column("same bytes", lambda line: percent(line["same"], line["compared"]), right=True),
+            *(_far("units", "furthest apart, units"), _far("diff", "max diff, at most")),
+        ),
+        unit="pairs",
+        counted=True,
+        empty="no two backends gave results of the same case",
+        notes=(
+            "units: error units between the two outputs, at least. max diff: absolute difference of the two outputs, at most: the sum of "
+            "what each is off the reference.",
+        ),
+        faces=("csv", "markdown", "page"),
+        compares=True,
+    )
+
+
+@view(56)
+def pairs_of_report(report: Report) -> View | None:
+    """The table, where there are two backends."""
+    return pairs_view(report.rows) if report.rows["backend"].nunique() > 1 else None

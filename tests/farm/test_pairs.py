@@ -1,0 +1,55 @@
+"""Pairs of backends on the same bytes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from farm.report.tables.pairs import pairs, pairs_view
+from tests.farm.test_report import frame, make_row
+
+
+def row(backend: str, output: str, units: float, diff: float, **more: Any) -> dict[str, Any]:
+    made = {
+        "digest": "in",
+        "output_digest": output,
+        "signature": [units],
+        "error_units": units,
+        "max_diff": diff,
+        **more,
+    }
+    return make_row("pass", backend=backend, **made)
+
+
+def test_the_furthest_apart_come_first_with_where_and_in_both_units() -> None:
+    rows = frame(
+        row("a", "x", 1.0, 0.5), row("b", "x", 1.0, 0.5), row("c", "y", 9.0, 2.0),
+        row("a", "z", 0.0, 0.0, op="torch:other"), row("b", "u", 2.0, 0.25, op="torch:other"),
+    )  # fmt: skip
+    found = pairs(rows).set_index(["one", "other"])
+    assert list(found.index) == [("a", "c"), ("b", "c"), ("a", "b")]
+    two: Any = found.loc[("a", "b")]
+    assert (two["compared"], two["same"], two["units"], two["units_op"], two["diff"]) == (
+        2,
+        1,
+        2.0,
+        "torch:other",
+        0.25,
+    )
+    far: Any = found.loc[("a", "c")]
+    assert (far["compared"], far["same"], far["units"], far["diff"]) == (1, 0, 8.0, 2.5)
+
+
+def test_other_bytes_are_not_compared_and_what_is_not_known_is_no_number() -> None:
+    rows = frame(row("a", "x", 1.0, 0.5), row("b", "y", 1.0, 0.5, digest="other"))
+    assert pairs(rows).empty and pairs_view(rows).empty
+    nothing = frame(row("a", "x", 1.0, math.nan, signature=None), row("b", "y", math.nan, math.nan, signature=None))
+    (line,) = pairs(nothing).to_dict("records")
+    assert line["compared"] == 1 and pd.isna(line["units"]) and pd.isna(line["diff"])
+
+
+def test_the_same_bytes_everywhere_are_no_distance() -> None:
+    (line,) = pairs(frame(row("a", "x", 1.0, 0.5), row("b", "x", 1.0, 0.5))).to_dict("records")
+    assert (line["same"], line["units"], line["diff"]) == (1, 0.0, 0.0)
