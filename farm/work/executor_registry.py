@@ -8,7 +8,7 @@ import inspect
 from farm.plan.config import ConfigError
 from farm.work.executor import Executor
 from tasks.nearest import nearest
-from tasks.plugins import Part, PluginError, parts
+from tasks.plugins import Part, PluginError, list_plugin_parts
 
 #: Name → "module:class", imported only when it is asked for. `Request.how` is one of these names, or "auto".
 BUILT_IN = {
@@ -26,7 +26,7 @@ def on_option(parser: argparse._ActionsContainer, default: str | None = "auto") 
 
 def list_registered() -> dict[str, Part]:
     """Every executor by name."""
-    return parts("executor", BUILT_IN)
+    return list_plugin_parts("executor", BUILT_IN)
 
 
 def get(name: str) -> type[Executor]:
