@@ -44,7 +44,7 @@ class Part:
         return found
 
 
-def parts(kind: str, built_in: Mapping[str, str]) -> dict[str, Part]:
+def list_plugin_parts(kind: str, built_in: Mapping[str, str]) -> dict[str, Part]:
     """All parts of a kind (one of `KINDS`), by name. A built-in name cannot be taken by a package."""
     return _find_installed(kind) | {name: Part(kind, name, value) for name, value in built_in.items()}
 

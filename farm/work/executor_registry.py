@@ -28,9 +28,9 @@ def on_option(parser: argparse._ActionsContainer, default: str | None = "auto") 
 
 def list_registered() -> dict[str, Part]:
     """Every executor by name."""
-    from tasks.plugins import parts
+    from tasks.plugins import list_plugin_parts
 
-    return parts("executor", BUILT_IN)
+    return list_plugin_parts("executor", BUILT_IN)
 
 
 def get(name: str) -> type[Executor]:

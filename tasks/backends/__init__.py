@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tasks.backends.base import Backend
-from tasks.plugins import Part, parts
+from tasks.plugins import Part, list_plugin_parts
 
 #: A Python version as the key `python` names one; what is none is an interpreter that is there.
 PYTHON_VERSION = re.compile(r"3\.\d+(\.\d+)?")
@@ -117,4 +117,4 @@ class BackendSpec:
 
 def list_registered() -> dict[str, Part]:
     """Every runtime by name: built in, and from other packages' entry points of the group "farm.backends"."""
-    return parts("backend", BUILT_IN)
+    return list_plugin_parts("backend", BUILT_IN)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import FRACTION, Backend, importing, smoke_test
-from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke
 from tasks.backends.shared.recipe import Recipe
 from tasks.devices import cuda_driver
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, errors
@@ -120,7 +120,7 @@ class Jax(Backend):
         def call(*tensors: Any) -> list[Any]:
             return invoke(form, tensors, _dtype)
 
-        flags = f"jit={'on' if self.jit else 'off'} x64=on precision={self.precision} {words(form)}"
+        flags = f"jit={'on' if self.jit else 'off'} x64=on precision={self.precision} {describe_framework_call(form)}"
         function: Any = call
         if self.jit:
             try:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared.artefacts import load_or_make
-from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke
 from tasks.backends.shared.recipe import Recipe
 from tasks.backends.tensorflow import UNSUPPORTED, quiet
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
@@ -110,7 +110,7 @@ class LiteRt(Backend):
             sorted(signature.get_input_details(), key=_split_number),
             sorted(signature.get_output_details(), key=_split_number),
         )
-        by = f"converter={self._versions[1].replace(' ', '-')} {words(form)}"
+        by = f"converter={self._versions[1].replace(' ', '-')} {describe_framework_call(form)}"
         if form.kind == "tflite":
             by, order = "form=tflite", [order[k] for k in form.order]
         given = {name: arrays[k if form.kind == "tflite" else int(name[1:])] for k, name in enumerate(names)}
@@ -129,7 +129,7 @@ class LiteRt(Backend):
         """Everything that decides a conversion."""
         call = [json.dumps([form.args, form.kwargs], sort_keys=True), str([(x.shape, x.dtype.name) for x in arrays])]
         network = [hashlib.sha256(form.model).hexdigest()] if form.model is not None else []
-        return (*self._versions, form.op, words(form), *call, *network)
+        return (*self._versions, form.op, describe_framework_call(form), *call, *network)
 
 
 def _split_number(name: str) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
-from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke
 from tasks.backends.shared.recipe import Recipe
 from tasks.model import Form, Program, RuntimeInfo, np_dtype
 
@@ -62,7 +62,7 @@ class Mlx(Backend):
             mx.eval(*found)
             return [_array(x) for x in found]
 
-        return Program(run, str(mx.default_device()), flags=f"graph=lazy {words(form)}")
+        return Program(run, str(mx.default_device()), flags=f"graph=lazy {describe_framework_call(form)}")
 
     def recipe(self, form: Form) -> Recipe:
         return Recipe(run_program, {"device": self._target}, variables={"MLX_ENABLE_TF32": "0"})

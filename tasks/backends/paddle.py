@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import GNU_OPENMP
-from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke
 from tasks.backends.shared.recipe import Recipe
 from tasks.devices import cuda_driver
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
@@ -74,7 +74,7 @@ class Paddle(Backend):
 
     def build(self, form: Form) -> Program:
         """Put the arrays on the device: the dynamic graph has nothing to compile."""
-        program = Program(lambda: [], self._target, flags=f"graph=dynamic {words(form)}")
+        program = Program(lambda: [], self._target, flags=f"graph=dynamic {describe_framework_call(form)}")
 
         def run(given: list[Any]) -> list[np.ndarray]:
             # A function that writes to its inputs must not spoil the next run.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
-from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke
 from tasks.backends.shared.recipe import Recipe
 from tasks.devices import cuda_driver
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, errors
@@ -152,7 +152,7 @@ class TensorFlow(Backend):
         return Recipe(run_program, settings, variables={"TF_ENABLE_ONEDNN_OPTS": str(int(self.onednn))})
 
     def _flags(self, form: Form) -> str:
-        by = "form=saved_model" if form.kind == "saved_model" else words(form)
+        by = "form=saved_model" if form.kind == "saved_model" else describe_framework_call(form)
         return f"jit={'xla' if self.compiled else 'off'} onednn={'on' if self.onednn else 'off'} tf32={'on' if self.tf32 else 'off'} {by}"
 
 

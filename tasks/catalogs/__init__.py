@@ -6,7 +6,7 @@ import contextlib
 import functools
 
 from tasks.catalogs.base import Catalog, CatalogError, GeneratingCatalog
-from tasks.plugins import Part, PluginError, parts
+from tasks.plugins import Part, PluginError, list_plugin_parts
 
 #: Catalog name → "module:class"; imported only when asked for.
 BUILT_IN = {
@@ -30,7 +30,7 @@ BUILT_IN = {
 
 def list_registered() -> dict[str, Part]:
     """Every catalog by name: built in, and from other packages' entry points of the group "farm.catalogs"."""
-    return parts("catalog", BUILT_IN)
+    return list_plugin_parts("catalog", BUILT_IN)
 
 
 @functools.cache

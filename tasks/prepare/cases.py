@@ -52,7 +52,7 @@ from tasks.model import (
 from tasks.model.named import Named
 from tasks.passport import Terms
 from tasks.prepare import derived, products
-from tasks.prepare.named import find_in
+from tasks.prepare.named import find_catalog_function
 from tasks.prepare.ranked import rank_samples
 from tasks.prepare.record import Add, LeafRecord, OracleRecord, SampleRecord
 
@@ -726,7 +726,7 @@ class PreparedSample:
             named = Named(group, public, state, record.alike, tuple(record.written), record.writes, own)
         if by_name:
             return {"call": named}
-        found = find_in(catalog, group, public, named)
+        found = find_catalog_function(catalog, group, public, named)
         return {"call": found.call, "own": found.own, "renew": found.renew}
 
     def _network(self, kind: str) -> dict[str, Any] | None:

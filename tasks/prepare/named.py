@@ -14,16 +14,16 @@ from tasks.model.named import Found, Named
 
 
 def find(named: Named) -> Found:
-    """The function, in this process. Raises Unsupported where the catalog is not installed here, and as `find_in`."""
+    """The function, in this process. Raises Unsupported where the catalog is not installed here, and as `find_catalog_function`."""
     catalog = catalogs.get_if_installed(named.group.catalog)
     if catalog is None:
         raise Unsupported(
             f"the package of the {named.group.catalog} catalog is not installed in the backend's environment"
         )
-    return find_in(catalog, named.group, named.public, named if named.alike else None)
+    return find_catalog_function(catalog, named.group, named.public, named if named.alike else None)
 
 
-def find_in(catalog: Catalog, group: Group, public: bool, module: Named | None) -> Found:
+def find_catalog_function(catalog: Catalog, group: Group, public: bool, module: Named | None) -> Found:
     """The function that a catalog has for a group. public: see `Named`; module: what a module that was made in this process becomes,
     that of the sample. Raises Invalid where that cannot be, and what finding the function raises."""
     call = catalog.public(group) if public else catalog.call(group)

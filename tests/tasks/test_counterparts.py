@@ -15,7 +15,7 @@ import pytest
 from tasks import counterparts
 from tasks.arrays.tree import TensorSpec, encode
 from tasks.backends import BackendSpec
-from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke
 from tasks.counterparts import Counterpart, arguments, counterpart, rows
 from tasks.counterparts.table import FRAMEWORKS
 from tasks.model import Form, Group, Unsupported
@@ -186,9 +186,9 @@ def test_tensors_of_a_form_are_contiguous_and_in_order() -> None:
 
 def test_a_row_says_what_was_called() -> None:
     form = Form("jax", "critical:swiglu", "float32", [], counterpart("jax", "critical:swiglu", "", "float32"))
-    assert words(form) == "composed=nn.silu(jnp.matmul(x,w))*jnp.matmul(x,v)"
+    assert describe_framework_call(form) == "composed=nn.silu(jnp.matmul(x,w))*jnp.matmul(x,v)"
     other = replace(form, call=counterpart("jax", "critical:exp", "", "float32"))
-    assert words(other) == "function=jnp.exp(x)"
+    assert describe_framework_call(other) == "function=jnp.exp(x)"
 
 
 def test_a_prepared_sample_has_the_form(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_graph_is_walked_with_its_large_weights_as_inputs() -> None:
     (y,) = function_form.invoke(form, [torch.from_numpy(np.array(a)) for a in arrays], str)
     expected = Graph(model).run({"x": x})["y"]
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5)
-    assert function_form.words(form) == "composed=onnx_graph"
+    assert function_form.describe_framework_call(form) == "composed=onnx_graph"
 
 
 def test_the_table_computes_what_the_network_does_and_a_planted_fault_shows(monkeypatch: pytest.MonkeyPatch) -> None:

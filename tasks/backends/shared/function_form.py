@@ -55,7 +55,7 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def words(form: Form) -> str:
+def describe_framework_call(form: Form) -> str:
     """Which call of the framework a row speaks of."""
     call = form.call
     if form.model is not None:
