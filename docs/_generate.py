@@ -146,6 +146,21 @@ def answered() -> str:
     return table(["check", "backends (of each, those devices that can)", "elsewhere"], rows)
 
 
+def rooms() -> str:
+    """Every package, in the first sentence of its own docstring."""
+    import ast
+
+    def describe(file: Path) -> str:
+        first = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n\n")[0]
+        sentence = re.match(r".*?\.(?= [A-Z]|$)", " ".join(first.split()))
+        return sentence[0].removesuffix(".") if sentence else ""
+
+    tops = (HERE.parent / name for name in ("farm", "farm_pytest", "tasks"))
+    files = [file for top in tops for file in sorted(top.glob("*/__init__.py")) or [top / "__init__.py"]]
+    rows = ([f"`{file.parent.relative_to(HERE.parent)}/`", describe(file)] for file in files)
+    return table(["room", "what is in it"], rows)
+
+
 def layers() -> str:
     """The rooms of both packages, as the contracts of the imports have them."""
     import tomllib
@@ -477,6 +492,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "operators": operators,
     "sources of matrix units": sources_of_units,
     "relations": relations,
+    "rooms": rooms,
     "screen": screen,
     "statuses": statuses,
     "vendor row": vendor_row,
