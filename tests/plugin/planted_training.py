@@ -199,7 +199,8 @@ def tokens_detached(loop: Any, rank: int) -> None:
     if rank == 1:
 
         def send_back(made: Any, *sizes: Any) -> Any:
-            made.register_hook(lambda g: g * 0)  # the graph stays whole: the other ranks wait for this one's part
+            if made.requires_grad:
+                made.register_hook(lambda g: g * 0)  # the graph stays whole: the other ranks wait for this one's part
             return own(made, *sizes)
 
         loop.send_back = send_back
