@@ -133,18 +133,14 @@ def first_micro_batch_lost(loop: TrainingLoop, rank: int) -> None:
         around("backward", backward)(loop)
 
 
-def _in_bucket(loop: Any, change: Callable[[Any], Any]) -> None:
+def _in_bucket(loop: TrainingLoop, change: Callable[[Any], Any]) -> None:
     """Change what is reduced, after the rank's own gradients were kept."""
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-    reduce = default_hooks.allreduce_hook
-
-    def hook(state: Any, bucket: Any) -> Any:
+    def send(loop: TrainingLoop, own: Any, bucket: Any) -> Any:
         change(bucket)
-        return reduce(state, bucket)
+        return own(bucket)
 
-    default_hooks.allreduce_hook = hook
-    loop.undo = lambda: setattr(default_hooks, "allreduce_hook", reduce)
+    around("send", send)(loop)
 
 
 def sent_in_eight_bits(loop: TrainingLoop, rank: int) -> None:
