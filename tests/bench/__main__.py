@@ -186,7 +186,7 @@ BENCHES = {
         long=True,
     ),
     "training_ranks": Bench(
-        training_ranks.training_ranks, {"ways": list(spreading.WAYS)}, {"ways": ["ddp"]}, long=True
+        training_ranks.training_ranks, {"ways": list(spreading.WAYS)}, {"ways": ["tensor"]}, long=True
     ),
     "starts": Bench(
         starts.starts,
