@@ -78,9 +78,7 @@ class Exact:
         weights = state.weights if draw is None else [self._move(w, draw, places) for w in state.weights]
         taps: dict[str, Any] = {}
         loss, buffers, shares = self._gradients(weights, state.buffers, batch, draw, places, taps)
-        raw = [share.mean(0) for share in shares]
-        if draw is not None:
-            raw = [self._reduce(g, draw, places) for g in raw]
+        raw = [self._reduce(share, draw, places) for share in shares]
         after, phases = self._advance(state, number, raw, draw, places)
         phases |= {TAPS: list(taps.values()), LOSS: [loss], BUFFERS: buffers, SHARES: shares, RAW: raw}
         moved = after.weights if draw is None else [self._move(w, draw, places) for w in after.weights]
@@ -171,11 +169,14 @@ class Exact:
         eps = self._elsewhere if self._elsewhere is not None and x.ndim < 2 else self._half
         return noise.perturb_values(x, eps, draw, next(places))
 
-    def _reduce(self, x: np.ndarray, draw: int, places: Any) -> np.ndarray:
-        """A gradient as ranks exchange it."""
-        made = self._store(x, draw, places)
-        narrow = self.recipe.compress
-        return noise.perturb_values(made, HALF * EPS[narrow], draw, next(places)) if narrow else made
+    def _reduce(self, share: np.ndarray, draw: int | None, places: Any) -> np.ndarray:
+        """The mean over the micro-batches. What ranks exchange in a narrower dtype is rounded before it is added up, where it may be larger than
+        the sum."""
+        if draw is None:
+            return np.asarray(share.mean(0))
+        if narrow := self.recipe.compress:
+            share = noise.perturb_values(share, HALF * EPS[narrow], draw, next(places))
+        return self._store(share.mean(0), draw, places)
 
     @staticmethod
     def _store(x: np.ndarray, draw: int, places: Any) -> np.ndarray:

@@ -118,11 +118,15 @@ class DataParallel(ParallelLoop):
         return made
 
     def reduce(self, bucket: Any) -> Any:
-        """torch's own way of reducing a bucket of gradients, which are kept as they were before."""
-        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
+        """Reduce a bucket of gradients, which are kept as they were before."""
         for p, g in zip(bucket.parameters(), bucket.gradients()):
             self.before[p] = g.detach().clone()
+        return self.send(bucket)
+
+    def send(self, bucket: Any) -> Any:
+        """torch's own ways."""
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
         hook = default_hooks.bf16_compress_hook if self.recipe.compress == "bfloat16" else default_hooks.allreduce_hook
         return hook(None, bucket)
 

@@ -62,8 +62,8 @@ class Pipeline(ParallelLoop):
         tokens, masks, targets = (torch.cat(some) for some in zip(*batches))
         one = batches[0][0]
         width = self.module.words.weight.shape[1]
-        between = torch.empty(*one.shape, width, device=one.device)
-        logits = torch.empty(*one.shape, self.module.words.weight.shape[0], device=one.device)
+        between = torch.empty(*one.shape, width, device=one.device, requires_grad=True)
+        logits = torch.empty(*one.shape, self.module.words.weight.shape[0], device=one.device, requires_grad=True)
         stage = PipelineStage(
             Stage(),
             rank,

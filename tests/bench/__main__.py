@@ -197,7 +197,7 @@ BENCHES = {
         long=True,
     ),
     "training_ranks": Bench(
-        training_ranks.training_ranks, {"ways": list(spreading.WAYS)}, {"ways": ["ddp"]}, long=True
+        training_ranks.training_ranks, {"ways": list(spreading.WAYS)}, {"ways": ["tensor"]}, long=True
     ),
     "waiting": Bench(waiting.waiting, {"config": "quick", "times": 3}, {**TINY, "times": 1}),
     "answers": Bench(waiting.answers, {"config": "quick"}, TINY),

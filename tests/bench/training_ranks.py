@@ -69,7 +69,7 @@ CASES = (
     RanksCase("pipeline", 4, "stage_not_divided", RAW, "rank 1: blocks.0"),
     RanksCase("expert", 2, "experts_crossed", KIND_FORWARD, "blocks.0.experts", "", "experts"),
     RanksCase("expert", 2, "expert_not_learning", RAW, "rank 1: blocks.1.experts.down.3.weight", "", "experts"),
-    RanksCase("expert", 4, "tokens_detached", RAW, "", "", "experts"),
+    RanksCase("expert", 4, "tokens_detached", RAW, "rank 1: blocks.", "", "experts"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,17 +43,18 @@ def test_the_place_stands_at_the_first_phase_that_is_off_on_its_rank(opened: lak
     beside.append(
         opened, RUN, [lake.to_batch([case], ORIGIN)], beside.from_stream(beside.TRACE.to_stream([(case, some)], ORIGIN))
     )
-    found = phases(lake.read(opened, RUN), lake.read_trace(opened, RUN)).set_index(["phase", "rank"])
-    assert found["place"].to_dict() == {
+    table = phases(lake.read(opened, RUN), lake.read_trace(opened, RUN)).to_dict("records")
+    found: dict[Any, dict[str, Any]] = {(line["phase"], line["rank"]): dict(line) for line in table}  # type: ignore[arg-type]
+    assert {key: line["place"] for key, line in found.items()} == {
         ("own gradients", "0"): "",
         ("own gradients", "1"): "rank 1: up.weight",
         ("raw gradients", "0"): "",
         ("raw gradients", "1"): "",
     }
-    assert found.loc[("raw gradients", "0"), "worst"] == 2e6
-    assert [number for number, _, _ in found.loc[("own gradients", "1"), "steps"]] == [0, 1, 3]
-    assert _show_steps(found.loc[("own gradients", "1")]).marked == 0
-    assert _show_steps(found.loc[("raw gradients", "1")]).marked == -1
+    assert found["raw gradients", "0"]["worst"] == 2e6
+    assert [number for number, _, _ in found["own gradients", "1"]["steps"]] == [0, 1, 3]
+    assert _show_steps(found["own gradients", "1"]).marked == 0
+    assert _show_steps(found["raw gradients", "1"]).marked == -1
     assert PHASE_OF_KIND[KIND_FORWARD] == "taps" and PHASE_OF_KIND[KIND_REDUCTION] == "raw gradients"
 
 

@@ -133,18 +133,14 @@ def first_micro_batch_lost(loop: TrainingLoop, rank: int) -> None:
         around("backward", backward)(loop)
 
 
-def _in_bucket(loop: Any, change: Callable[[Any], Any]) -> None:
+def _in_bucket(loop: TrainingLoop, change: Callable[[Any], Any]) -> None:
     """Change what is reduced, after the rank's own gradients were kept."""
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-    reduce = default_hooks.allreduce_hook
-
-    def hook(state: Any, bucket: Any) -> Any:
+    def send(loop: TrainingLoop, own: Any, bucket: Any) -> Any:
         change(bucket)
-        return reduce(state, bucket)
+        return own(bucket)
 
-    default_hooks.allreduce_hook = hook
-    loop.undo = lambda: setattr(default_hooks, "allreduce_hook", reduce)
+    around("send", send)(loop)
 
 
 def sent_in_eight_bits(loop: TrainingLoop, rank: int) -> None:
@@ -199,7 +195,8 @@ def tokens_detached(loop: Any, rank: int) -> None:
     if rank == 1:
 
         def send_back(made: Any, *sizes: Any) -> Any:
-            made.register_hook(lambda g: g * 0)  # the graph stays whole: the other ranks wait for this one's part
+            if made.requires_grad:
+                made.register_hook(lambda g: g * 0)  # the graph stays whole: the other ranks wait for this one's part
             return own(made, *sizes)
 
         loop.send_back = send_back
