@@ -80,6 +80,8 @@ LINES: list[tuple[str, str]] = [
     (f"run --resume {RUN} --results {{d}}/old", "its record is of another version"),
     ("run --resume last --results {d}/file", "cannot be read"),
     # report
+    ("report {d}/lake --pairs --new", "argument --new: not allowed with argument --pairs"),
+    ("report {d}/empty --pairs", "no run"),
     ("report {d}/empty", "no runs in"),
     ("report ''", "name a directory or a URI"),
     ("report --results ''", "name a directory or a URI"),

@@ -356,9 +356,15 @@ def _case_ids(rows: pd.DataFrame) -> list[str | None]:
 
 
 def _numbers(values: pd.Series, digits: int = 5) -> list[Any]:
-    # More digits than anyone reads; JSON has no infinity.
+    """Numbers with more digits than anyone reads; JSON has no infinity."""
+
+    def shorten(value: float) -> float:
+        short = float(f"{value:.{digits}g}")
+        # What is whole is written out, 12346; what is not, 12345.6, is 1.23e+04.
+        return short if abs(short) < 1000 or value.is_integer() else float(f"{value:.6g}")
+
     return [
-        None if math.isnan(value) else float(f"{value:.{digits}g}") if math.isfinite(value) else str(value)
+        None if math.isnan(value) else shorten(value) if math.isfinite(value) else str(value)
         for value in values.to_numpy(dtype="float64").tolist()
     ]
 

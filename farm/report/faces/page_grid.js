@@ -99,8 +99,10 @@ function drawGrid() {
   Object.assign(grid, { scrollTop, scrollLeft }); // it was empty for a moment
   active = [Math.min(active[0], Math.max(0, order.length - 1)), Math.min(active[1], Math.max(0, columns.length - 1))];
   drawRows();
-  const left_out = whole ? unprinted + Math.max(0, order.length - PRINTED) : 0;
-  $("shown").textContent = left_out > 0 ? `${left_out} more ops are not printed: ${unprinted} without a failure.` : order.length ? "" : L ? "No op matches the filter." : "The run has no rows.";
+  const beyond = whole ? Math.max(0, order.length - PRINTED) : 0;
+  const left_out = [beyond ? `${beyond} more ops (filter the matrix to print those that matter)` : "",
+    whole && unprinted ? `${unprinted} ops without a failure` : ""].filter(Boolean);
+  $("shown").textContent = left_out.length ? `Not printed: ${left_out.join(", ")}.` : order.length ? "" : L ? "No op matches the filter." : "The run has no rows.";
 }
 let waiting = false;
 grid.addEventListener("scroll", () => {

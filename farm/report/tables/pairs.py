@@ -6,6 +6,7 @@ import itertools
 import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from farm.report.tables.agreement import apart
@@ -53,7 +54,7 @@ def _compare(one: str, other: str, these: pd.DataFrame, those: pd.DataFrame) -> 
     told: dict[str, Any] = {"one": one, "other": other, "compared": len(both), "same": int(same.sum())}
     for name, sizes in (("units", units), ("diff", differ["max_diff"] + differ["max_diff_other"])):
         if sizes.notna().any():
-            at = int(sizes.idxmax())
+            at = int(np.nanargmax(sizes.to_numpy()))
             told |= {name: float(sizes[at]), f"{name}_op": differ["label"][at], f"{name}_dtype": differ["dtype"][at]}
         else:
             nothing = 0.0 if same.all() else math.nan
