@@ -34,6 +34,9 @@ class Model:
 
     def compute(self, left: np.ndarray, right: np.ndarray | None = None) -> np.ndarray:
         """The result of terms [..., count], in float64; each value is one of the output's dtype. right: the other factors."""
+        if right is not None and self.adder.taken:
+            rule = NodeRule(self.adder.taken, self.adder.taking)
+            left, right = (np.where(np.isfinite(x), _round(x, rule), x) for x in (left, right))
         high, low = (left, None) if right is None else _multiply(left, right)
         powers = _power(left) * (1.0 if right is None else _power(right))
         fused = frozenset(self.adder.fused)
