@@ -61,6 +61,11 @@ class Reading:
     )
     rows: int | None = column("int32", "case", "rows of the call, independent sums", "1")
     terms: int = column("int32", "case", "terms of the sum, a bias among them", "1", default=0)
+    made_of: str | None = column(
+        "string",
+        "case",
+        "what is added: products, or terms as they are; and whether the sum is divided by their number",
+    )
     code: str = column("string", "outcome", f"empty where all was read; else why not: {', '.join(CODES)}", default="")
     words: str | None = column("string", "outcome", "the same for people")
     tree: tuple[int, ...] | None = column(
@@ -173,6 +178,7 @@ def _read(device: Sum, rows: int | None, likes: Sequence[Reading], seed: int, un
         "part": terms.part,
         "rows": terms.rows or rows,
         "terms": device.count,
+        "made_of": name_terms(device.weighted, terms.divided),
     }
     guesses = _list_guesses(device, likes)
     if terms.of:
@@ -206,6 +212,11 @@ def _read(device: Sum, rows: int | None, likes: Sequence[Reading], seed: int, un
         for one in _list_unseen(adder, tree)
     ]
     return _finish(known, *_choose_model(device, models, unseen, rng), unseen)
+
+
+def name_terms(products: bool, divided: bool) -> str:
+    """What a sum is of, and whether it is divided by their number: sums of the same name are made by the same kernels."""
+    return f"{'products' if products else 'terms'}{', divided' * divided}"
 
 
 def _tells_orders(device: Sum, likes: Sequence[Reading]) -> bool:
