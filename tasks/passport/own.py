@@ -16,6 +16,8 @@ from tasks.passport.passport import Reading, name_terms
 
 #: Elements that are held against their bounds: those that are furthest off, in themselves and beside their size, as many of each.
 FURTHEST = 256
+#: Stands for all bits of a factor.
+ALL = 99
 #: Share of the results at hand that an order and its adder must give to the bit to be why they are as they are.
 PROVED = 0.99
 
@@ -28,10 +30,16 @@ class OwnArithmetic:
     readings: tuple[Reading, ...]
     ask: Callable[[list[Any]], Sequence[Any]] | None = None
 
-    @property
-    def bits(self) -> int:
-        """The fewest that most steps of a sum keep."""
-        return min(x.bits or 0 for x in self.readings)
+    def describe_narrower(self, reading: Reading) -> str:
+        """In what a reading is narrower than all of the passport's, in words; "" where in nothing."""
+        bits = min(x.bits or 0 for x in self.readings)
+        if (reading.bits or 0) < bits:
+            return f"it adds in {reading.bits} bits, and its passport says {bits}"
+        taken = min(x.taken or ALL for x in self.readings)
+        if (reading.taken or ALL) < taken:
+            says = "all" if taken == ALL else taken
+            return f"it takes {reading.taken} bits of a factor, and its passport says {says}"
+        return ""
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,7 @@ def _add_aligned(
     values = [p[0] if p[1] is None else _to_odd(p[0], p[1]) for p in parts]
     top = np.maximum.reduce(np.broadcast_arrays(*powers))
     unit = np.where(top > 0, top, 1.0) * 2.0 ** (1 - (rule.aligned or FULL))
+    unit = np.broadcast_to(unit, np.broadcast_shapes(*(np.shape(x) for x in (unit, *values))))
     return _round(sum_aligned(values, unit, lambda x: _cut(x, rule.alignment)), rule)
 
 

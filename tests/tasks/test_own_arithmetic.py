@@ -42,11 +42,20 @@ def in_order(count: int = TERMS) -> Tree:
 
 
 def device(
-    tree: Tree, bits: int, output: str, rounding: str = "nearest even", drops: int = -1, rule: NodeRule | None = None
+    tree: Tree,
+    bits: int,
+    output: str,
+    rounding: str = "nearest even",
+    drops: int = -1,
+    rule: NodeRule | None = None,
+    taken: int = 0,
 ) -> Run:
     """A device that multiplies matrices, each element's terms in this order, with products that are not rounded. drops: the number of a term that it forgets."""
     count = TERMS
-    model = Model(tree, Adder(rule or NodeRule(bits, rounding), {}, tuple(range(count))), output, "", count)
+    adder = Adder(
+        rule or NodeRule(bits, rounding), {}, tuple(range(count)), taken=taken, taking="truncated" * bool(taken)
+    )
+    model = Model(tree, adder, output, "", count)
 
     def run(arrays: list[Any]) -> list[np.ndarray]:
         a, b = (np.array(x, np.float64) for x in arrays)
@@ -134,6 +143,23 @@ def test_a_sum_that_drops_a_term_is_wrong_however_near_it_is(tmp_path: Path, dty
     assert (fault.status, fault.kind) == (Status.WRONG, KIND_ARITHMETIC)
     assert "32 ones add up to 31" in fault.columns["error"]
     assert judge(tmp_path, sound, dtype, readings, noise=wide * 1e3).status is Status.PASS
+
+
+def test_factors_of_fewer_bits_than_the_passport_has_are_wrong_and_of_as_many_imprecise(tmp_path: Path) -> None:
+    """TF32 that nobody declared: the very same bytes are a device's arithmetic, or a fault of one whose passport says float32. A term that is dropped is found in both."""
+    coarse, full = device(in_order(), 24, "float32", taken=11), device(in_order(), 24, "float32")
+    (reading,) = passport_of(coarse, "float32")
+    assert (reading.taken, reading.taking, reading.predicted) == (11, "truncated", reading.unseen)
+    assert judge(tmp_path, coarse, "float32", ()).status is Status.WRONG
+    fault = judge(tmp_path, coarse, "float32", passport_of(full, "float32"))
+    assert (fault.status, fault.kind) == (Status.WRONG, KIND_ARITHMETIC)
+    assert "takes 11 bits of a factor, and its passport says all" in fault.columns["error"]
+    twin = judge(tmp_path, coarse, "float32", (reading,))
+    assert (twin.status, twin.kind) == (Status.IMPRECISE, KIND_ACCUMULATOR) and "factors of 11 bits" in twin.columns[
+        "cause"
+    ]
+    dropped = judge(tmp_path, device(in_order(), 24, "float32", taken=11, drops=3), "float32", (reading,))
+    assert (dropped.status, dropped.kind) == (Status.WRONG, KIND_ARITHMETIC)
 
 
 def test_what_no_reading_reproduces_is_not_excused(tmp_path: Path) -> None:
