@@ -121,7 +121,7 @@ def _add_aligned(
     parts: list[tuple[np.ndarray, np.ndarray | None]], powers: list[np.ndarray], rule: NodeRule
 ) -> np.ndarray:
     """Several terms added at once: each is cut to the bits that are kept beside the largest power of two, their sum is exact, and is rounded."""
-    values = [p[0] if p[1] is None else _to_odd(p[0], p[1]) for p in parts]
+    values = [np.array(p[0]) if p[1] is None else _to_odd(p[0], p[1]) for p in parts]
     top = np.maximum.reduce(np.broadcast_arrays(*powers))
     unit = np.where(top > 0, top, 1.0) * 2.0 ** (1 - (rule.aligned or FULL))
     unit = np.broadcast_to(unit, np.broadcast_shapes(*(np.shape(x) for x in (unit, *values))))
