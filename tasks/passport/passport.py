@@ -370,8 +370,8 @@ def _choose_model(device: Sum, models: Sequence[Model], unseen: int, rng: np.ran
         drawn = _stack(device, [draw_terms(device, rng) for _ in range(DRAWN)])
         made = [model.compute(*drawn) for model in models]
         apart = np.flatnonzero(~np.logical_and.reduce([_equal_bits(x, made[0]) for x in made]))[:TRIED]
-        asked = [tuple(None if x is None else x[k] for x in drawn) for k in apart]
-        found = np.array([device.add(*one) for one in asked])
+        left, right = drawn
+        found = np.array([device.add(left[k], None if right is None else right[k]) for k in apart])
         chosen = max(zip(models, made), key=lambda pair: int(_equal_bits(pair[1][apart], found).sum()))[0]
     new = [draw_terms(device, rng) for _ in range(unseen)]
     found = np.array([device.add(*one) for one in new])
