@@ -815,8 +815,7 @@ def prove_own_arithmetic(case: Case, found: Judgement) -> Judgement:
         return found.note({"error": _describe_unproved(told, found)})
     words = f"adds {reading.terms} terms as {reading.describe()}: {told.count} of {told.at.size} results to the bit"
     cause = _make_cause_columns(diagnose.Cause(words, CAUSE_ARITHMETIC))
-    if (reading.bits or 0) < case.own.bits:
-        error = f"it adds in {reading.bits} bits, and its passport says {case.own.bits}"
+    if error := case.own.describe_narrower(reading):
         return found.rule(Status.WRONG, KIND_ARITHMETIC, {**cause, "error": error})
     if found.status is Status.WRONG and found.kind == "numbers":
         return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR, cause)
@@ -923,10 +922,14 @@ def _narrow_sums(case: Case) -> diagnose.Cause:
 
 
 def _has_own_sums(case: Case) -> bool:
-    """Whether the numbers of a case are such as the passport of its backend speaks of: what is computed in another precision is not added as it says."""
+    """Whether the numbers of a case are such as the passport of its backend speaks of: what is computed in another precision is not added as it says, unless it says in how many
+    bits factors are taken."""
     plain = case.group.check in (checks.FORWARD, ARITHMETIC) and not case.definition
-    plain = plain and not is_coarser(case.precision, case.group.dtype)
-    return case.own is not None and plain and case.form is not None and len(case.expected) == 1 == len(case.outputs)
+    if case.own is None or (
+        is_coarser(case.precision, case.group.dtype) and not all(x.taken for x in case.own.readings)
+    ):
+        return False
+    return plain and case.form is not None and len(case.expected) == 1 == len(case.outputs)
 
 
 def _hold_to_bounds(case: Case) -> Held | None:

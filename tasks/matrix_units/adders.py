@@ -105,13 +105,14 @@ class Finite(Adder):
 
 
 def sum_aligned(
-    terms: Iterable[np.ndarray], unit: np.ndarray, cut: Callable[[np.ndarray], np.ndarray] = np.trunc
+    terms: Iterable[np.ndarray], unit: np.ndarray, cut: Callable[[np.ndarray], np.ndarray] | None = None
 ) -> np.ndarray:
-    """The sum of arrays of float64, each cut off to whole ``unit`` s (a power of two for each result) before they are added, exactly. cut: to whole numbers. The adder of
+    """The sum of arrays of float64, each cut off to whole ``unit`` s (a power of two for each result) before they are added, exactly; they are overwritten, for to allocate others costs more than all the rest. cut: to whole numbers, towards zero unless given. The adder of
     matrix units: unit is the largest power of two among the terms, so many digits lower."""
     per_unit, units = 1 / unit, np.zeros_like(unit)
     for term in terms:
-        units += cut(term * per_unit)
+        term *= per_unit
+        units += np.trunc(term, out=term) if cut is None else cut(term)
     units *= unit
     return units
 
@@ -142,7 +143,7 @@ class Truncating(Finite):
         for place in places:
             np.maximum(top, outer(a.powers, b.powers, place, term), out=top)
         products = (outer(a.values, b.values, place, term) for place in places)
-        units = sum_aligned(itertools.chain([total], products), top * 2.0**-self.kept)
+        units = sum_aligned(itertools.chain([total.copy()], products), top * 2.0**-self.kept)
         if self.half:
             with np.errstate(over="ignore"):
                 return units.astype(np.float16).astype(np.float64)
@@ -177,7 +178,7 @@ class Grouped(Finite):
             some = np.logical_or.reduce([x != 0 for x in pairs])
             sums.append(np.add.reduce(pairs) * outer(a.scales, b.scales, block))
             np.maximum(top, np.where(some, outer(a.scale_powers, b.scale_powers, block), 0.0), out=top)
-        return cut_off(sum_aligned((total, *sums), top * 2.0**-self.kept))
+        return cut_off(sum_aligned((total.copy(), *sums), top * 2.0**-self.kept))
 
 
 @dataclass(frozen=True)

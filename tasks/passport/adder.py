@@ -57,6 +57,7 @@ class Adder:
 
     rule: that of most steps; others: those of single steps which differ, by place in `list_nodes`; fused: terms whose product is not rounded before it
     is added. flushes: whether subnormal (inputs, results) become zero, None where it is not known. specials: what Inf, Inf − Inf and NaN become ("inf nan nan" is as IEEE 754 has it).
+    taken: bits that are kept of a factor, 0 for all; taking: how the others are lost, of ROUNDINGS.
     """
 
     rule: NodeRule
@@ -64,6 +65,8 @@ class Adder:
     fused: tuple[int, ...] = ()
     flushes: tuple[bool | None, bool | None] = (None, None)
     specials: str = ""
+    taken: int = 0
+    taking: str = ""
 
     @property
     def accumulator(self) -> str:
@@ -169,7 +172,10 @@ def measure_adder(device: Sum, tree: Tree) -> Adder:
     usual = Counter(rules.values()).most_common(1)[0][0]
     others = {k: rule for k, rule in rules.items() if rule != usual}
     fused = tuple(_list_fused(probe, tree)) if device.weighted else ()
-    return measure_ends(device, Adder(usual, others, fused))
+    taken = measure_taken(device) if device.weighted else 0
+    if taken:  # nothing that so few bits show is rounded before it is added
+        fused = tuple(range(device.terms.products))
+    return measure_ends(device, Adder(usual, others, fused, taken=taken))
 
 
 def _measure_node(probe: _Probe, node: tuple[Tree, ...], parent: tuple[Tree, ...] | None) -> NodeRule | None:
@@ -218,6 +224,17 @@ def _measure_width(probe: _Probe, i: int, j: int, far: int) -> tuple[int, str]:
 def measure_width(device: Sum) -> tuple[int, str]:
     """(bits that are kept where a device's first two terms meet, beside the third, how the rest is lost); (0, "") where nothing is lost."""
     return _measure_width(_Probe(device), 0, 1, 2)
+
+
+def measure_taken(device: Sum) -> int:
+    """Bits of a factor that a product of it and one takes, one beside zeros; 0 where it takes all that the dtype has."""
+    digits = TABLE[device.dtype].digits or 0
+    right, left = np.ones(device.count), np.zeros(device.count)
+    for kept in range(digits, 0, -1):
+        left[0] = 1 + 2.0**-kept
+        if device.add(left, right) == left[0]:
+            return 0 if kept == digits else kept + 1
+    return 0
 
 
 def _list_fused(probe: _Probe, tree: Tree) -> list[int]:

@@ -62,6 +62,9 @@ def _bound(reading: Reading, count: int, amounts: np.ndarray, exactly: bool) -> 
     depth = (measure_depth(decode_tree(reading.tree or ())) if exactly else count - 1) + 1  # and its product
     if reading.aligned:  # each step cuts off all that it adds
         u += (_widest(reading) + 1) * 2.0 ** (1 - reading.aligned)
+    if reading.taken:  # of both factors
+        near_factors = reading.taking in ("nearest even", "nearest away")
+        u += 2 * 2.0 ** -(reading.taken - (not near_factors))
     narrow = sum(2.0**-bits for bits in (reading.others or ())[1::2])
     narrow *= 1.0 if exactly else max(1.0, count / max(reading.terms, 1))
     certain = math.inf if depth * u >= 1 else depth * u / (1 - depth * u)

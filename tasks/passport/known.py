@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from tasks.model import RuntimeInfo
 from tasks.passport.passport import Reading
 
+#: The catalog whose ops are what others are exported to.
+ONNX = "onnx"
+
 
 @dataclass(frozen=True)
 class KnownSum:
@@ -35,9 +38,19 @@ class Passport:
         return own == (self.runtime_version, self.build, self.driver_version, self.device)
 
     def find(self, op: str, dtype: str) -> tuple[Reading, ...]:
-        """The readings of an op in a dtype, if each of them gives its device's results to the bit; none where one does not: then nothing is known of the op."""
+        """The readings of an op in a dtype, if each of them gives its device's results to the bit; none where one does not: then nothing is known of the op. Of
+        an operator of ONNX those of all ops, by the kind of sum."""
         found = [x.reading for x in self.sums if (x.op, x.dtype) == (short_name(op), dtype)]
+        if not found and op.partition(":")[0] == ONNX:
+            return self._find_alike(dtype)
         return tuple(found) if all(x.known for x in found) else ()
+
+    def _find_alike(self, dtype: str) -> tuple[Reading, ...]:
+        """The readings of all ops in a dtype that are of the same kind of sum (`Reading.made_of`), if each of that kind gives its device's results to the bit: for
+        an operator that ops of another catalog are exported to, and that has no readings of its own."""
+        mine = [x.reading for x in self.sums if x.dtype == dtype and x.reading.made_of]
+        unknown = {x.made_of for x in mine if not x.known}
+        return tuple(x for x in mine if x.made_of not in unknown)
 
 
 def short_name(op: str) -> str:

@@ -141,6 +141,9 @@ def _list_reductions(own: tuple[int, ...], number: int, shape: tuple[int, ...]) 
     index = np.arange(int(np.prod(own))).reshape(own)
     dims = len(own)
     axes = [(k,) for k in range(dims - 1, -1, -1)] + [(-2, -1)] * (dims > 2) + [tuple(range(dims))] * (dims > 1)
+    if own == shape:
+        yield from (_scan(own, number, axis) for axis in range(dims - 1, -1, -1) if own[axis] >= FEWEST)
+        return
     for one in axes:
         kept = [k for k in range(dims) if k - dims not in one and k not in one]
         rest = tuple(own[k] for k in kept)
@@ -157,6 +160,18 @@ def _list_reductions(own: tuple[int, ...], number: int, shape: tuple[int, ...]) 
 
         for divided in (False, True):
             yield LocatedSum(number, None, None, places, None, len(rows), divided)
+
+
+def _scan(own: tuple[int, ...], number: int, axis: int) -> LocatedSum:
+    """Running sums along an axis: an element is of those before it, so that of the others there is no number."""
+    step = int(np.prod(own[axis + 1 :]))
+    terms = np.arange(own[axis])[:, None]
+
+    def places(at: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        last = at // step % own[axis]
+        return np.where(terms <= last, at - (last - terms) * step, -1), None
+
+    return LocatedSum(number, None, None, places, None, own[axis])
 
 
 def _list_pairs(a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) -> Iterator[tuple[Places, int, bool]]:

@@ -12,10 +12,12 @@ from tasks.model.dtypes import SMALLEST_NORMAL, dtype_name
 from tasks.passport.bounds import bound_sums
 from tasks.passport.explain import ELEMENTS, Explanation, explain_elements
 from tasks.passport.locate import LocatedSum, locate_sum
-from tasks.passport.passport import Reading
+from tasks.passport.passport import Reading, name_terms
 
 #: Elements that are held against their bounds: those that are furthest off, in themselves and beside their size, as many of each.
 FURTHEST = 256
+#: Stands for all bits of a factor.
+ALL = 99
 #: Share of the results at hand that an order and its adder must give to the bit to be why they are as they are.
 PROVED = 0.99
 
@@ -28,10 +30,16 @@ class OwnArithmetic:
     readings: tuple[Reading, ...]
     ask: Callable[[list[Any]], Sequence[Any]] | None = None
 
-    @property
-    def bits(self) -> int:
-        """The fewest that most steps of a sum keep."""
-        return min(x.bits or 0 for x in self.readings)
+    def describe_narrower(self, reading: Reading) -> str:
+        """In what a reading is narrower than all of the passport's, in words; "" where in nothing."""
+        bits = min(x.bits or 0 for x in self.readings)
+        if (reading.bits or 0) < bits:
+            return f"it adds in {reading.bits} bits, and its passport says {bits}"
+        taken = min(x.taken or ALL for x in self.readings)
+        if (reading.taken or ALL) < taken:
+            says = "all" if taken == ALL else taken
+            return f"it takes {reading.taken} bits of a factor, and its passport says {says}"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,9 @@ def hold_to_bounds(own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact
     exact: what it ought to be, float64.
     """
     where = locate_sum(arrays, exact)
-    if where is None:
+    kind = None if where is None else name_terms(where.right is not None, where.divided)
+    readings = [x for x in own.readings if x.made_of in (None, kind)]
+    if where is None or not readings:
         return None
     a, y = np.asarray(output).reshape(-1).astype(np.float64), exact.reshape(-1)
     with np.errstate(all="ignore"):
@@ -66,8 +76,11 @@ def hold_to_bounds(own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact
         ):
             return None
         share = 1.0 / where.terms if where.divided else 1.0
-        rows = np.asarray(arrays[where.left]).shape[0]
-        bounds = bound_sums(own.readings, terms, y[at], dtype_name(np.asarray(output).dtype), rows, share)
+        scanned = where.right is None and any((x < 0).any() for _, x in where.list_places(at))
+        rows = (
+            None if scanned else np.asarray(arrays[where.left]).shape[0]
+        )  # of what is added before the last no order is known
+        bounds = bound_sums(readings, terms, y[at], dtype_name(np.asarray(output).dtype), rows, share)
         units = far[at] / bounds.certain
     worst = int(units.argmax())
     return Held(float(units[worst]), float((far[at] / bounds.likely).max()), int(at[worst]), where)

@@ -13,7 +13,17 @@ import numpy as np
 
 from tasks.model.dtypes import TABLE, np_dtype
 from tasks.model.row import column
-from tasks.passport.adder import FACTORS, FORMATS, PRODUCTS, Adder, NodeRule, confirm_adder, measure_adder, measure_ends
+from tasks.passport.adder import (
+    FACTORS,
+    FORMATS,
+    PRODUCTS,
+    ROUNDINGS,
+    Adder,
+    NodeRule,
+    confirm_adder,
+    measure_adder,
+    measure_ends,
+)
 from tasks.passport.device_sum import CODES, NotReadable, Sum
 from tasks.passport.predict import Model
 from tasks.passport.reveal import reveal_tree
@@ -31,8 +41,8 @@ from tasks.passport.trees import (
     without_terms,
 )
 
-#: Inputs that the model is chosen by, and unseen ones that it is tried on.
-TRIED, UNSEEN = 24, 100
+#: Inputs that are drawn to tell models apart, how many of those the device is asked, and unseen ones that the model is tried on.
+DRAWN, TRIED, UNSEEN = 256, 24, 100
 #: Unseen inputs of a sum that is taken to add as one that is known.
 UNSEEN_ALIKE = 50
 #: Where a bias is added.
@@ -51,6 +61,11 @@ class Reading:
     )
     rows: int | None = column("int32", "case", "rows of the call, independent sums", "1")
     terms: int = column("int32", "case", "terms of the sum, a bias among them", "1", default=0)
+    made_of: str | None = column(
+        "string",
+        "case",
+        "what is added: products, or terms as they are; and whether the sum is divided by their number",
+    )
     code: str = column("string", "outcome", f"empty where all was read; else why not: {', '.join(CODES)}", default="")
     words: str | None = column("string", "outcome", "the same for people")
     tree: tuple[int, ...] | None = column(
@@ -87,6 +102,10 @@ class Reading:
     fused: tuple[int, ...] | None = column(
         "list<int64>", "outcome", "terms whose product is not rounded before it is added"
     )
+    taken: int | None = column(
+        "int32", "outcome", "bits of a factor that a product takes, where it has more (as TF32 has 11); 0: all", "bit"
+    )
+    taking: str | None = column("string", "outcome", "how factors lose the rest")
     finish: str | None = column(
         "string", "outcome", "what is done with the sum: divide, or reciprocal (times one over the number of terms)"
     )
@@ -110,7 +129,7 @@ class Reading:
     @property
     def adder(self) -> tuple[Any, ...]:
         """How its steps add, as far as that may change a result."""
-        return self.rule, self.others, self.fused, self.finish
+        return self.rule, self.others, self.fused, self.finish, self.taken or 0, self.taking or ""
 
     @property
     def rule(self) -> NodeRule:
@@ -127,6 +146,7 @@ class Reading:
         rounding = "" if self.rounding in (None, "", "nearest even") else f" {self.rounding}"
         aligned = f", {self.aligned} bits aligned" if self.aligned else ""
         others = f", {len(self.others) // 2} steps in other bits" if self.others else ""
+        others += f", factors of {self.taken} bits" if self.taken else ""
         if self.code == "order alone":
             return str(self.kind)
         return f"{self.kind}, in {width}{rounding}{aligned}{others}{', FMA' * bool(self.fused)}"
@@ -137,7 +157,7 @@ class Reading:
             raise ValueError(f"{self.where}: no model was read: {self.words}")
         pairs = zip((self.others or ())[::2], (self.others or ())[1::2])
         others = {k: replace(self.rule, bits=bits) for k, bits in pairs}
-        adder = Adder(self.rule, others, tuple(self.fused or ()))
+        adder = Adder(self.rule, others, tuple(self.fused or ()), taken=self.taken or 0, taking=self.taking or "")
         return Model(decode_tree(self.tree or ()), adder, output, self.finish or "", products)
 
 
@@ -158,6 +178,7 @@ def _read(device: Sum, rows: int | None, likes: Sequence[Reading], seed: int, un
         "part": terms.part,
         "rows": terms.rows or rows,
         "terms": device.count,
+        "made_of": name_terms(device.weighted, terms.divided),
     }
     guesses = _list_guesses(device, likes)
     if terms.of:
@@ -191,6 +212,11 @@ def _read(device: Sum, rows: int | None, likes: Sequence[Reading], seed: int, un
         for one in _list_unseen(adder, tree)
     ]
     return _finish(known, *_choose_model(device, models, unseen, rng), unseen)
+
+
+def name_terms(products: bool, divided: bool) -> str:
+    """What a sum is of, and whether it is divided by their number: sums of the same name are made by the same kernels."""
+    return f"{'products' if products else 'terms'}{', divided' * divided}"
 
 
 def _tells_orders(device: Sum, likes: Sequence[Reading]) -> bool:
@@ -231,7 +257,7 @@ def _list_alike(device: Sum, tree: Tree, like: Reading) -> list[Model]:
     if like.tree == tuple(encode_tree(tree)):
         model = like.model(device.output, products)
         return [replace(model, adder=measure_ends(device, model.adder))]
-    if like.others or 0 < fused < like.terms - 1:
+    if like.others or like.taken or 0 < fused < like.terms - 1:
         return []
     rule = like.rule
     adder = confirm_adder(device, tree, rule, fused > 0)
@@ -252,6 +278,8 @@ def _finish(known: Mapping[str, Any], model: Model, right: int, unseen: int) -> 
         others=tuple(n for k, x in sorted(adder.others.items()) if x != rule for n in (k, x.bits)),
         fused=adder.fused,
         finish=model.finish,
+        taken=adder.taken,
+        taking=adder.taking,
         flushes_inputs=adder.flushes[0],
         flushes_results=adder.flushes[1],
         specials=adder.specials,
@@ -290,10 +318,13 @@ def _read_order(device: Sum, known: dict[str, Any], guesses: Sequence[Tree], see
 
 def _list_unseen(adder: Adder, tree: Tree) -> list[Adder]:
     """The adder with each of its rules for the last step, whose own is not seen: no step comes after it that would take a large number away
-    again; and with each way to tell the largest term of a step, which shows in no power of two."""
+    again; with each way to tell the largest term of a step, which shows in no power of two, and with each
+    in which factors lose digits."""
     last = sum(1 for _ in list_nodes(tree)) - 1
     rules = dict.fromkeys([adder.others.get(last, adder.rule), adder.rule, *adder.others.values()])
     found = [replace(adder, others={**adder.others, last: rule}) for rule in rules]
+    if adder.taken:
+        found = [replace(one, taking=taking) for one in found for taking in dict.fromkeys(ROUNDINGS.values())]
     if not any(rule.aligned for rule in rules):
         return found
     return [_align_by(one, exponents) for one in found for exponents in (PRODUCTS, FACTORS)]
@@ -333,14 +364,23 @@ def draw_terms(device: Sum, rng: np.random.Generator) -> tuple[np.ndarray, np.nd
 
 
 def _choose_model(device: Sum, models: Sequence[Model], unseen: int, rng: np.random.Generator) -> tuple[Model, int]:
-    """(the model that gives most of some results, how many of unseen ones it gives)."""
-    asked = [draw_terms(device, rng) for _ in range(TRIED * (len(models) > 1) + unseen)]
-    found = np.array([device.add(*one) for one in asked])
-    left = np.stack([one[0] for one in asked])
-    right = np.stack([one[1] for one in asked if one[1] is not None]) if device.weighted else None
-    same = [_equal_bits(model.compute(left, right), found) for model in models]
-    best = max(range(len(models)), key=lambda k: int(same[k][:-unseen].sum()))
-    return models[best], int(same[best][-unseen:].sum())
+    """(the model that gives most of some results on which they disagree, how many of unseen ones it gives)."""
+    chosen = models[0]
+    if len(models) > 1:
+        drawn = _stack(device, [draw_terms(device, rng) for _ in range(DRAWN)])
+        made = [model.compute(*drawn) for model in models]
+        apart = np.flatnonzero(~np.logical_and.reduce([_equal_bits(x, made[0]) for x in made]))[:TRIED]
+        left, right = drawn
+        found = np.array([device.add(left[k], None if right is None else right[k]) for k in apart])
+        chosen = max(zip(models, made), key=lambda pair: int(_equal_bits(pair[1][apart], found).sum()))[0]
+    new = [draw_terms(device, rng) for _ in range(unseen)]
+    found = np.array([device.add(*one) for one in new])
+    return chosen, int(_equal_bits(chosen.compute(*_stack(device, new)), found).sum())
+
+
+def _stack(device: Sum, drawn: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
+    """Left factors [draws, count] and right ones, None where terms are no products."""
+    return np.stack([x for x, _ in drawn]), np.stack([x for _, x in drawn]) if device.weighted else None
 
 
 def _equal_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:

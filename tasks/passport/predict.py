@@ -34,6 +34,9 @@ class Model:
 
     def compute(self, left: np.ndarray, right: np.ndarray | None = None) -> np.ndarray:
         """The result of terms [..., count], in float64; each value is one of the output's dtype. right: the other factors."""
+        if right is not None and self.adder.taken:
+            rule = NodeRule(self.adder.taken, self.adder.taking)
+            left, right = (np.where(np.isfinite(x), _round(x, rule), x) for x in (left, right))
         high, low = (left, None) if right is None else _multiply(left, right)
         powers = _power(left) * (1.0 if right is None else _power(right))
         fused = frozenset(self.adder.fused)
@@ -118,9 +121,10 @@ def _add_aligned(
     parts: list[tuple[np.ndarray, np.ndarray | None]], powers: list[np.ndarray], rule: NodeRule
 ) -> np.ndarray:
     """Several terms added at once: each is cut to the bits that are kept beside the largest power of two, their sum is exact, and is rounded."""
-    values = [p[0] if p[1] is None else _to_odd(p[0], p[1]) for p in parts]
+    values = [np.array(p[0]) if p[1] is None else _to_odd(p[0], p[1]) for p in parts]
     top = np.maximum.reduce(np.broadcast_arrays(*powers))
     unit = np.where(top > 0, top, 1.0) * 2.0 ** (1 - (rule.aligned or FULL))
+    unit = np.broadcast_to(unit, np.broadcast_shapes(*(np.shape(x) for x in (unit, *values))))
     return _round(sum_aligned(values, unit, lambda x: _cut(x, rule.alignment)), rule)
 
 

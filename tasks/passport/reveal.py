@@ -195,9 +195,15 @@ def _build(asked: _Asked, terms: Sequence[int]) -> list[Tree]:
     first, *others = terms
     by_size: dict[int, list[int]] = {}
     for term in others:
-        by_size.setdefault(asked.size(first, term), []).append(term)
-    tree: Tree = first
+        by_size.setdefault(size := asked.size(first, term), []).append(term)
+        if size < 2:
+            raise NotReadable("wider than the masks", f"{asked.mask}: terms {first} and {term} meet among {size}")
     have = 1
+    for size in sorted(x for x in by_size if x <= len(terms)):  # said before its parts are asked, which are many
+        have += len(by_size[size])
+        if size != have:
+            raise NotReadable("wider than the masks", f"{asked.mask}: a part of {have} terms is said to have {size}")
+    tree: Tree = first
     beside: list[Tree] = []
     for size in sorted(by_size):
         group = by_size[size]
@@ -205,9 +211,6 @@ def _build(asked: _Asked, terms: Sequence[int]) -> list[Tree]:
         if size > len(terms):  # they meet in a step that takes more than these terms
             beside += parts
             continue
-        have += len(group)
-        if size != have:
-            raise NotReadable("wider than the masks", f"{asked.mask}: a part of {have} terms is said to have {size}")
         tree = (tree, *parts)
     return [tree, *beside]
 

@@ -26,10 +26,10 @@ from tasks.passport.bounds import bound_sums
 from tasks.passport.explain import read_located
 from tasks.passport.known import KnownSum, Passport, choose_passport
 from tasks.passport.locate import locate_gated, locate_order, locate_sum
-from tasks.passport.own import OwnArithmetic
+from tasks.passport.own import OwnArithmetic, hold_to_bounds
 from tasks.passport.passport import Reading
 from tasks.passport.predict import Model
-from tasks.passport.trees import Tree, list_blocks, make_fused, make_pairwise, make_sequential
+from tasks.passport.trees import Tree, encode_tree, list_blocks, make_fused, make_pairwise, make_sequential
 from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
 
 INFO, POLICY = RuntimeInfo("1", "cpu"), verdict.load("error_units")
@@ -42,11 +42,20 @@ def in_order(count: int = TERMS) -> Tree:
 
 
 def device(
-    tree: Tree, bits: int, output: str, rounding: str = "nearest even", drops: int = -1, rule: NodeRule | None = None
+    tree: Tree,
+    bits: int,
+    output: str,
+    rounding: str = "nearest even",
+    drops: int = -1,
+    rule: NodeRule | None = None,
+    taken: int = 0,
 ) -> Run:
     """A device that multiplies matrices, each element's terms in this order, with products that are not rounded. drops: the number of a term that it forgets."""
     count = TERMS
-    model = Model(tree, Adder(rule or NodeRule(bits, rounding), {}, tuple(range(count))), output, "", count)
+    adder = Adder(
+        rule or NodeRule(bits, rounding), {}, tuple(range(count)), taken=taken, taking="truncated" * bool(taken)
+    )
+    model = Model(tree, adder, output, "", count)
 
     def run(arrays: list[Any]) -> list[np.ndarray]:
         a, b = (np.array(x, np.float64) for x in arrays)
@@ -136,6 +145,23 @@ def test_a_sum_that_drops_a_term_is_wrong_however_near_it_is(tmp_path: Path, dty
     assert judge(tmp_path, sound, dtype, readings, noise=wide * 1e3).status is Status.PASS
 
 
+def test_factors_of_fewer_bits_than_the_passport_has_are_wrong_and_of_as_many_imprecise(tmp_path: Path) -> None:
+    """TF32 that nobody declared: the very same bytes are a device's arithmetic, or a fault of one whose passport says float32. A term that is dropped is found in both."""
+    coarse, full = device(in_order(), 24, "float32", taken=11), device(in_order(), 24, "float32")
+    (reading,) = passport_of(coarse, "float32")
+    assert (reading.taken, reading.taking, reading.predicted) == (11, "truncated", reading.unseen)
+    assert judge(tmp_path, coarse, "float32", ()).status is Status.WRONG
+    fault = judge(tmp_path, coarse, "float32", passport_of(full, "float32"))
+    assert (fault.status, fault.kind) == (Status.WRONG, KIND_ARITHMETIC)
+    assert "takes 11 bits of a factor, and its passport says all" in fault.columns["error"]
+    twin = judge(tmp_path, coarse, "float32", (reading,))
+    assert (twin.status, twin.kind) == (Status.IMPRECISE, KIND_ACCUMULATOR) and "factors of 11 bits" in twin.columns[
+        "cause"
+    ]
+    dropped = judge(tmp_path, device(in_order(), 24, "float32", taken=11, drops=3), "float32", (reading,))
+    assert (dropped.status, dropped.kind) == (Status.WRONG, KIND_ARITHMETIC)
+
+
 def test_what_no_reading_reproduces_is_not_excused(tmp_path: Path) -> None:
     """A dropped term of a device that adds in 8 bits may lie within what it may leave: it is no more right than before."""
     faulty = device(in_order(), 8, "bfloat16", drops=3)
@@ -220,6 +246,72 @@ def test_the_terms_of_a_convolution_are_told_from_its_numbers() -> None:
     np.testing.assert_allclose((left * right).sum(1), y.reshape(-1), rtol=1e-3, atol=1e-4)
     with pytest.raises(ValueError, match="no numbers of an array"):
         found.at_element(0, 3)  # at the edge
+
+
+def test_the_terms_of_running_sums_are_told_from_its_numbers() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 40, 2)).astype(np.float32)
+    for axis in (0, 1, 2):
+        found = locate_sum([x], np.cumsum(x, axis))
+        assert found is not None and found.terms == x.shape[axis]
+        left, right = found.factors([x], np.arange(x.size))
+        assert right is None
+        np.testing.assert_allclose(left.sum(1), np.cumsum(x, axis).reshape(-1), rtol=1e-3, atol=1e-4)
+    assert locate_sum([x], np.tanh(x)) is None
+
+
+# --- what is held ---------------------------------------------------------------------------------------------------
+
+
+def compute_held(arrays: Sequence[np.ndarray], bits: int, drops: int = -1) -> np.ndarray:
+    """What the located sum of these arrays is on a device that adds one term after another in so many bits. drops: a term that it forgets."""
+    exact = HELD_CALLS[len(arrays)]([x.astype(np.float64) for x in arrays])
+    where = locate_sum(arrays, exact)
+    assert where is not None
+    left, right = where.factors(arrays, np.arange(exact.size))
+    left = left.copy()
+    left[:, drops] *= drops < 0
+    count = left.shape[1]
+    fused = () if right is None else tuple(range(count))
+    model = Model(in_order(count), Adder(NodeRule(bits, "nearest even"), {}, fused), "float32", "", len(fused))
+    return np.asarray(model.compute(left, right), np.float32).reshape(exact.shape)
+
+
+def convolve(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """x (N, C, H, W) with w (M, C, 3, 3), no padding, in float64."""
+    windows = np.lib.stride_tricks.sliding_window_view(arrays[0], (3, 3), (2, 3))
+    return np.einsum("nchwij,mcij->nmhw", windows, arrays[1])
+
+
+#: Running sums of one array, convolutions of two.
+HELD_CALLS: dict[int, Callable[[Sequence[np.ndarray]], np.ndarray]] = {1: lambda x: np.cumsum(x[0], 1), 2: convolve}
+
+
+@pytest.mark.parametrize("shapes", [[(4, 33)], [(2, 4, 6, 6), (5, 4, 3, 3)]], ids=["cumsum", "conv"])
+def test_a_narrow_adder_and_a_dropped_term_are_beyond_the_bound_and_the_sound_twin_within(shapes: Any) -> None:
+    g = np.random.default_rng(2)
+    arrays = [g.standard_normal(shape).astype(np.float32) for shape in shapes]
+    exact = HELD_CALLS[len(arrays)]([x.astype(np.float64) for x in arrays])
+    count = 33 if len(arrays) == 1 else 36
+    reading = Reading(
+        terms=count, rows=shapes[0][0], made_of="terms" if len(arrays) == 1 else "products", predicted=100, unseen=100,
+        tree=tuple(encode_tree(in_order(count))), bits=24, rounding="nearest even",
+    )  # fmt: skip
+    own = OwnArithmetic((reading,))
+    sound, narrow, dropped = compute_held(arrays, 24), compute_held(arrays, 8), compute_held(arrays, 24, drops=5)
+    held = [hold_to_bounds(own, arrays, output, exact) for output in (sound, narrow, dropped)]
+    certain = [x.certain for x in held if x is not None]
+    assert certain[0] <= 1 < min(certain[1:]) and len(certain) == 3
+
+
+def test_an_operator_of_onnx_is_held_against_the_readings_of_its_kind_of_sum() -> None:
+    (reading,) = passport_of(WIDE, "bfloat16")
+    sums = [
+        KnownSum("linear", "bfloat16", reading),
+        KnownSum("sum", "bfloat16", replace(reading, made_of="terms", predicted=3)),
+    ]
+    passport = Passport("run", "1", "", "", "cpu", tuple(sums))
+    assert passport.find("onnx:MatMul", "bfloat16") == (reading,)  # of sums one is not known: none of them counts
+    assert passport.find("torch:mm", "bfloat16") == ()
 
 
 # --- two orders -----------------------------------------------------------------------------------------------------

@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 
 from tasks.catalogs.critical.sums import SCALE
+from tasks.matrix_units import UNITS, multiply
+from tasks.matrix_units.adders import Truncating
+from tasks.matrix_units.table import Unit
 from tasks.model.dtypes import np_dtype
 from tasks.passport import NotReadable, Sum, Terms, read_sum
 from tasks.passport.adder import Adder, NodeRule
@@ -365,3 +368,30 @@ def test_a_running_mean_is_no_sum_and_a_short_dtype_says_so() -> None:
     assert found.code in ("not a sum", "wider than the masks") and found.tree is None
     long = read_sum(make_standardised(lambda x: x.mean(), "bfloat16", 256))
     assert long.code == "too few values" and "shorter" in str(long.words)
+
+
+#: A unit of so many bits that its dtype has no M beside which a one is lost.
+NARROW = ("blackwell", "float8_e4m3fn")
+#: Units of GPUs whose products are cut off while they are aligned.
+UNITS_READ = [
+    unit
+    for unit in UNITS.values()
+    if isinstance(unit.adder, Truncating) and not unit.scale and (unit.architecture, unit.dtype) != NARROW
+]
+
+
+@pytest.mark.parametrize("unit", UNITS_READ, ids=lambda u: f"{u.architecture} {u.dtype}")
+def test_the_passport_of_an_emulated_unit_gives_its_results_to_the_bit(unit: Unit) -> None:
+    """Also of one that takes float32 for TF32: its factors are cut off to 11 bits."""
+    count = 64
+    places, kind = tuple(range(count)), np_dtype(unit.dtype)
+
+    def run(arrays: Sequence[Any]) -> list[np.ndarray]:
+        return [multiply(unit, arrays[0][None, :], arrays[1][:, None])]
+
+    terms = Terms(0, (0, places), (1, places), fill=(1.0, 1.0))
+    found = read_sum(Sum(run, [np.ones(count, kind)] * 2, terms, unit.dtype))
+    assert isinstance(unit.adder, Truncating)
+    assert (found.code, found.predicted, found.unseen) == ("", 100, 100)
+    assert (found.kind_code, found.size, found.aligned) == ("fused", unit.adder.fused, unit.adder.kept + 1)
+    assert (found.taken, found.taking) == ((11, "truncated") if unit.taken else (0, ""))

@@ -29,6 +29,7 @@ COMPARED = {
     "rounding": "rounding",
     "aligned": "aligned bits",
     "products": "products",
+    "taken": "bits of a factor",
     "flushes_inputs": "subnormal inputs are zero",
     "flushes_results": "subnormal results are zero",
     "specials": "Inf, Inf − Inf, NaN",
@@ -43,6 +44,9 @@ def load_readings(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
 
     Raises LakeError."""
     found = lake.read_passports(results, run_id)
+    found["taken"] = found["taken"].fillna(
+        0
+    )  # older readings did not ask: none of them was predicted where factors lose bits
     for name in ("tree", "fused", "others"):
         lists = [None if x is None else tuple(int(n) for n in x) for x in found[name]]
         found[name] = pd.Series(lists, found.index, dtype=object)
@@ -109,6 +113,8 @@ def _describe_adder(line: Line) -> str:
         what += f" {line['rounding']}"
     if line["aligned"]:
         what += f", {int(line['aligned'])} bits aligned"
+    if not _is_missing(line["taken"]) and line["taken"]:
+        what += f", factors of {int(line['taken'])} bits"
     if line["others"]:
         what += f", {len(line['others']) // 2} steps in other bits"
     return what + (", FMA" if line["fused"] and line["dtype"] in ("float32", "float64") else "")
