@@ -47,8 +47,8 @@ Task = UserOp | Callable[..., Any] | str | Path
 class Verdict:
     """What a submission is worth. status, kind: of its worst row; audit: what the check audit found, "clean" for nothing, "" where it was
     not asked; metrics: of the worst row (error_units, max_diff …) with passed and judged (cases), run_ms (median of its calls in
-    milliseconds) and roofline (share, of 1), None where nothing was measured; speedup: over the task's baseline, with its interval, None where the
-    submission alone vouches for it; message: why it did not pass, in a line; time_doubt: why its time is not believed, "" if it is; rows: of
+    milliseconds) and roofline (share, of 1), None where nothing was measured; speedup: over the task's baseline, with its interval, None where it
+    was not measured; message: why it did not pass, in a line; time_doubt: why its time is not believed, "" if it is; rows: of
     the lake's columns."""
 
     status: Status

@@ -302,9 +302,9 @@ class Backend:
         """CPU seconds of the process in which its programs run."""
         return time.process_time()
 
-    def cpu_apart_s(self) -> tuple[float, float]:
-        """CPU seconds of all processes of a kernel, and of all of what it is timed against, where these are apart; else none of either."""
-        return 0.0, 0.0
+    def cpu_apart_s(self) -> tuple[dict[int, float], dict[int, float]]:
+        """CPU seconds of each process of a kernel, and of what it is timed against, by its number, where these are apart; else none of either."""
+        return {}, {}
 
     def close(self) -> None:
         """Give back what it holds beside this process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import os
@@ -44,7 +45,7 @@ from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
 from tasks.backends.shared.torch_session import TorchSession
 from tasks.catalogs.user import accesses
 from tasks.devices import BY_LABEL, CALLED, TORCH_DEVICES, driver_version
-from tasks.model import Form, Program, RuntimeInfo, TensorSession, Timed, Unavailable
+from tasks.model import Chain, Form, Program, RuntimeInfo, TensorSession, TimedCalls, Unavailable
 from tasks.model.row import INTERPRETED, UNVERIFIED
 from tasks.variables import threads
 
@@ -286,7 +287,7 @@ class TorchEager(Backend):
         program.run = runner(form)
         program.given = lambda arrays: runner(form.with_arrays(arrays))
         if form.check == checks.FORWARD and form.own is not None and form.own.session is None:
-            program.timed = lambda arrays, cold, probe: self._time_call(form.with_arrays(arrays), cold, probe)
+            program.timed = functools.partial(self._time_calls, form)
         if type(self) is TorchEager and form.check == checks.FORWARD and self.target in torch_placing.TARGETS:
             program.placed = torch_placing.Placer(self, form, program)
         program.threads = self.target == "cpu" and form.renew is None  # what it keeps, two threads would write at once
@@ -303,15 +304,19 @@ class TorchEager(Backend):
         assert form.own is not None and form.own.session is not None
         return form.own.session()
 
-    def _time_call(self, form: Form, cold: bool, probe: bool) -> Callable[[], Timed]:
-        """A timed call of a kernel of the user's, or of its baseline, on inputs that lie on the device; cold: in no cache."""
+    def _time_calls(self, form: Form, arrays: list[Any], chain: Chain) -> TimedCalls:
+        """Timed calls of a kernel of the user's, or of its baseline, on inputs that lie on the device; where that is asked for in no cache."""
         assert form.own is not None
         call, target = form.own.bare or form.call, "cpu" if own_copies(form) else self.target
         assert call is not None
-        args, kwargs = self.run_and_wait(lambda: self.arguments(form))
-        if cold:
+
+        def place(arrays: list[Any]) -> torch_timing.Arguments:
+            return self.run_and_wait(lambda: self.arguments(form.with_arrays(arrays)))
+
+        made = torch_timing.TorchCalls(call, self.target, chain, arrays, place)
+        if chain.cold:
             self.run_and_wait(lambda: caches.flush(target))
-        return lambda: torch_timing.time_call(call, args, kwargs, self.target, probe)
+        return made
 
     def recipe(self, form: Form) -> Recipe:
         return torch_run.recipe(form, self.target, variables=self.variables, setup=self.setup)

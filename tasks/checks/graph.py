@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tasks.arrays.varied import vary_inputs
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.same import APART, Difference, copy_outputs, difference
-from tasks.checks.speedup import far_apart, vary_inputs
+from tasks.checks.speedup import far_apart
 from tasks.model import (
     EPS,
     Form,

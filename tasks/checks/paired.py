@@ -40,7 +40,7 @@ class Taken:
 
     #: What the runs themselves say: by wall clock, of their process's CPU time, between two events on a device. None where they do not.
     calls: Mapping[str, list[Timed]]
-    #: By the wall clock of this process, around a run, its way here and back included.
+    #: By the wall clock of this process, around a run, its way here and back included; of calls that are made together, of one on average.
     seen: Mapping[str, list[float]]
     #: The same from when a run is made ready: what is handed to a process beforehand it may also work on beforehand.
     whole: Mapping[str, list[float]]
@@ -89,9 +89,9 @@ def race(
                 found[name] = run()
                 end = clock()
                 if not uncounted(turn):
-                    kept.setdefault(name, []).append(replace(found[name], outputs=(), later=None))
-                    walls.setdefault(name, []).append(end - wall)
-                    wholes.setdefault(name, []).append(end - whole)
+                    kept.setdefault(name, []).append(replace(found[name], outputs=(), digests=()))
+                    walls.setdefault(name, []).append((end - wall) / found[name].calls)
+                    wholes.setdefault(name, []).append((end - whole) / found[name].calls)
             counted += not uncounted(turn)
             seen(turn, found)
             if counted >= MOST or (counted >= FEWEST and clock() - begin > budget_s):
@@ -116,16 +116,16 @@ def ratio(slow: Sequence[float], fast: Sequence[float]) -> Ratio | None:
     return Ratio(median, *_find_ends(found))
 
 
-def difference(more: Sequence[float], less: Sequence[float]) -> tuple[float, float]:
+def difference(more: Sequence[float], less: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Between which two numbers lies the median of the differences, round by round: the interval of `ratio`."""
-    return _find_ends(sorted(float(a - b) for a, b in zip(more, less)))
+    return _find_ends(sorted(float(a - b) for a, b in zip(more, less)), confidence)
 
 
-def _find_ends(found: Sequence[float]) -> tuple[float, float]:
+def _find_ends(found: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
     """The interval of the median of sorted numbers."""
     n, tail, rank = len(found), 0.0, 0
-    while (tail := tail + math.comb(n, rank) * 0.5**n) <= (1 - CONFIDENCE) / 2:
+    while (tail := tail + math.comb(n, rank) * 0.5**n) <= (1 - confidence) / 2:
         rank += 1
     if not rank:
-        raise ValueError(f"{n} rounds are too few for an interval of confidence {CONFIDENCE}")
+        raise ValueError(f"{n} rounds are too few for an interval of confidence {confidence}")
     return found[rank - 1], found[n - rank]

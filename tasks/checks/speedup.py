@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tasks.arrays.varied import next_inputs, vary_inputs
 from tasks.checks import paired, roofline
 from tasks.checks.base import Check, Observation
 from tasks.model import (
+    Chain,
     Form,
     Invalid,
     Misbehaviour,
@@ -21,10 +24,10 @@ from tasks.model import (
     Program,
     Status,
     Timed,
+    TimedCalls,
     Unsupported,
     Vacuous,
     flags,
-    is_inexact,
 )
 from tasks.model.errors import shorten_error
 from tasks.model.kind import KIND_BASELINE, KIND_KEPT_RESULT, KIND_LATE, KIND_OTHER_INPUTS, KIND_ROOFLINE
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 _OFF, _MOST = 0.1, 0.5
 #: Of rounds, one in so many is looked at twice and not counted; of as many calls, drawn at random, the result is judged.
 PROBED, JUDGED = 5, 2
+#: Rounds before the first that counts.
+WARMING = 2
 #: Share of the roofline beyond which a baseline shows that the work is counted wrongly.
 BASELINE_MARGIN = 1.0
 #: Characters of an error.
@@ -44,14 +49,18 @@ _LINE = 300
 #: The arms: the program, what it is timed against, and that once more; the same with empty caches.
 PROGRAM, BASELINE, NULL = ARMS = ("program", "baseline", "null")
 COLD = "cold "
-#: A doubt of a time: as much as all of a call may be hidden from the judge's clock.
+#: Confidence of the interval whose upper end is what may be hidden; of what is surely hidden it is that of a speedup.
+BOUND = 0.95
+#: A doubt of a time: as much as all of a call may be hidden from the judge's clocks, and is counted in.
 UNSEEN = "unseen"
 
 Given = Callable[[list[Any]], Callable[[], Sequence[Any]]]
 #: Share of the time of the baseline's calls for which the kernel's processes may work.
 BUSY = 0.1
+#: Calls are timed together until they take so many seconds, which hides the noise of the way there and back, and at most so many.
+CHAINED_S, CHAINED = 4e-3, 64
 #: `Program.timed`.
-TimedCall = Callable[[list[Any], bool, bool], Callable[[], Timed]]
+MakeCalls = Callable[[list[Any], Chain], TimedCalls]
 
 
 @dataclass
@@ -68,14 +77,14 @@ class Race(Program):
     on_cpu: bool = True
     baseline: str = ""
     declared: bool = False
-    timed_baseline: TimedCall | None = None
+    timed_baseline: MakeCalls | None = None
     products: int | None = None
     work: tuple[int | None, int | None] = (None, None)
     views: bool = False
     ceiling: Callable[[str, bool], float | None] | None = None
     cache_bytes: int = 0
     cpu_clock: Callable[[], float] = time.process_time
-    cpu_apart: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
+    cpu_apart: Callable[[], tuple[dict[int, float], dict[int, float]]] = lambda: ({}, {})
 
 
 class Speedup(Check):
@@ -84,9 +93,10 @@ class Speedup(Check):
 
     The baseline is what the declaration of a kernel names; of any other op eager torch, on the same device and in the same process, where
     the sample has a form for torch and the environment has torch; else the same runtime at its lowest level of optimisation. A
-    declared baseline is judged first. A call of a kernel is timed from the call until the device has finished, with its inputs handed over
-    before; once with them in the caches and once with the caches emptied. That of any other program ends when its outputs are read
-    back. By wall clock and, on a CPU, by CPU time; of a clock by which the baseline is not as fast as itself nothing is reported.
+    declared baseline is judged first. A call of a kernel is timed from the call until the device has finished, with its inputs there
+    before; once with them in the caches and once with the caches emptied. Of one that is short several are timed together, each on inputs that
+    hang on what the one before returned (`tasks.arrays.varied`): none can be made before it is its turn, nor two at once. That of any other
+    program ends when its outputs are read back. By wall clock and, on a CPU, by CPU time; of a clock by which the baseline is not as fast as itself nothing is reported.
     """
 
     name = "speedup"
@@ -185,7 +195,8 @@ class _Watch:
 
     def __init__(self, program: Race, form: Form) -> None:
         self.program, self.form, self.told, self.changed = program, form, 0, False
-        self.before: dict[str, list[np.ndarray]] = {}
+        #: What the program and its baseline gave at the call before.
+        self.before: tuple[list[np.ndarray], list[np.ndarray]] | None = None
         #: Nobody can foresee what the rounds will be, nor prepare their results.
         self.chance = random.SystemRandom()
         self.begin = self.chance.randrange(1 << 20)
@@ -198,6 +209,10 @@ class _Watch:
         #: The program's inputs of a round by its arm: no result of one serves another.
         self.given: dict[str, list[Any]] = {}
         self.judged: list[tuple[list[Any], Sequence[Any]]] = []
+        #: The calls of a round by their arm, and how they are chained.
+        self.made: dict[str, tuple[TimedCalls, Chain]] = {}
+        #: The least that a call of each arm took, with its inputs in the caches.
+        self.least: dict[str, float] = {}
         #: CPU seconds of the kernel's processes while the baseline is called, and of the baseline's while the kernel is; and how long that took.
         self.meanwhile, self.waited = [0.0, 0.0], [0.0, 0.0]
 
@@ -213,8 +228,8 @@ class _Watch:
         raise Vacuous(f"the baseline takes no other inputs than the sample's: {said}")
 
     def is_probe(self, turn: int) -> bool:
-        """Whether the calls of a round are looked at twice, and their times not kept. The first, which warms up, is one of those."""
-        return self.probes.setdefault(turn, not turn or not self.chance.randrange(PROBED))
+        """Whether the calls of a round are looked at twice, and their times not kept. The first, which warm up and say how long a call takes, are of those."""
+        return self.probes.setdefault(turn, turn < WARMING or not self.chance.randrange(PROBED))
 
     def arms(self, turn: int) -> dict[str, Callable[[], Callable[[], Timed]]]:
         program = self.program
@@ -226,27 +241,32 @@ class _Watch:
                 name: functools.partial(_time_whole, given, arrays, program.cpu_clock)
                 for name, (given, arrays) in both.items()
             }
-        probe = self.is_probe(turn)
+        probe, longest = self.is_probe(turn), max(self.least.values(), default=math.inf)
+        calls = 1 if probe else min(max(round(CHAINED_S / longest), 1), CHAINED)
+        self.made = {}
         found: dict[str, Callable[[], Callable[[], Timed]]] = {}
         for cold in ("", COLD) if self.cold else ("",):
             fresh, its = (fresh, its) if not cold else self._draw(turn, COLD + PROGRAM)
             for name in ARMS:
                 call, arrays = (program.timed, fresh) if name == PROGRAM else (program.timed_baseline, its)
-                made = functools.partial(call, arrays, bool(cold), probe and name == PROGRAM)
-                found[cold + name] = functools.partial(self._watch_both, name, made)
+                begin = f"{self.chance.getrandbits(128):x}"
+                chain = Chain(1 if cold else calls, bool(cold), probe and name == PROGRAM, self.moved, begin)
+                found[cold + name] = functools.partial(self._watch_both, cold + name, call, arrays, chain)
         return found
 
-    def _watch_both(self, name: str, make: Callable[[], Callable[[], Timed]]) -> Callable[[], Timed]:
-        """A call during which it is seen what CPU time it takes, and what those do that wait for it."""
-        run, other = make(), int(name == PROGRAM)
+    def _watch_both(self, arm: str, call: MakeCalls, arrays: list[Any], chain: Chain) -> Callable[[], Timed]:
+        """Calls during which it is seen what CPU time they take, and what those do that wait for them."""
+        other, before = int(arm.endswith(PROGRAM)), self.program.cpu_apart()
+        run = call(arrays, chain)
+        self.made[arm] = run, chain
 
         def timed() -> Timed:
-            before, begin = self.program.cpu_apart(), time.perf_counter()
+            begin = time.perf_counter()
             found = run()
             self.waited[other] += time.perf_counter() - begin
             after = self.program.cpu_apart()
-            self.meanwhile[other] += after[other] - before[other]
-            return replace(found, spent_s=after[1 - other] - before[1 - other])
+            self.meanwhile[other] += sum(after[other].values()) - sum(before[other].values())
+            return replace(found, spent_s=_spent(before[1 - other], after[1 - other], chain.calls), calls=chain.calls)
 
         return timed
 
@@ -266,37 +286,68 @@ class _Watch:
         return fresh, fresh if self.program.alike else vary_inputs(self.program.arrays, seed, self.moved)
 
     def check_outputs(self, turn: int, calls: Mapping[str, Timed]) -> None:
-        """Raises Misbehaviour: kind "kept" for the bytes of the round before though the baseline's are others, "other inputs"
+        """Raises Misbehaviour: kind "kept" for the bytes of the call before though the baseline's are others, "other inputs"
         for outputs far from the baseline's, "late" for those that changed after the call."""
-        now = {name: [np.asarray(x) for x in found.outputs] for name, found in calls.items()}
         for name in (PROGRAM, COLD + PROGRAM):
-            if name in calls and (later := calls[name].later) is not None:
-                if any(a.tobytes() != np.asarray(b).tobytes() for a, b in zip(now[name], later)):
-                    raise Misbehaviour(
-                        KIND_LATE, "its outputs changed after the call, and all that it asked of the device, was over"
-                    )
-        if self.before:
-            self.changed |= any(a.tobytes() != b.tobytes() for a, b in zip(now[BASELINE], self.before[BASELINE]))
-        if self.before and far_apart(now[BASELINE], self.before[BASELINE]):
-            self.told += 1
-            if all(a.tobytes() == b.tobytes() for a, b in zip(now[PROGRAM], self.before[PROGRAM])):
-                raise Misbehaviour(KIND_KEPT_RESULT, "other inputs give the same bytes: what is timed computes nothing")
-        for name in (PROGRAM, COLD + PROGRAM):
-            its = now.get(name.replace(PROGRAM, BASELINE), [])
-            if self.program.alike and name in now and far_apart(now[name], its):
-                raise Misbehaviour(
-                    KIND_OTHER_INPUTS, "on other inputs of the same shapes it gives another result than its baseline"
-                )
-        self.before = {name: now[name] for name in (PROGRAM, BASELINE)}
+            if name in calls:
+                its, digests = self._read_results(name, calls[name]), calls[name].digests
+                baseline = self._follow(name, digests, calls[name.replace(PROGRAM, BASELINE)])
+                for now, same in zip(its, baseline):
+                    self._compare(name, now, same)
+                self._sample(turn, name, digests, its)
+        for name in ARMS:
+            self.least[name] = min(calls[name].wall_s, self.least.get(name, math.inf))
         if not turn and COLD + PROGRAM in calls:
             once = sum(min(calls[name].wall_s, calls[COLD + name].wall_s) for name in ARMS)
             self.cold = 2 * once * paired.FEWEST < self.form.race_s
-        # Each round is among those that are judged with the same probability (Vitter's algorithm R).
-        for name in (PROGRAM, COLD + PROGRAM):
-            if name in now:
-                place = len(self.judged) if len(self.judged) < JUDGED else self.chance.randrange(2 * (turn + 1))
-                if place < JUDGED:
-                    self.judged[place : place + 1] = [(self.given[name], now[name])]
+
+    def _read_results(self, arm: str, found: Timed) -> list[list[np.ndarray]]:
+        """The outputs of each of an arm's calls. Raises Misbehaviour."""
+        if arm not in self.made:
+            return [[np.asarray(x) for x in found.outputs]]
+        run, chain = self.made[arm]
+        results = [[np.asarray(x) for x in outputs] for outputs in run.results()]
+        if chain.probe and any(a.tobytes() != b.tobytes() for a, b in zip(*results)):
+            raise Misbehaviour(
+                KIND_LATE, "its outputs changed after the call, and all that it asked of the device, was over"
+            )
+        return results[: chain.calls]
+
+    def _follow(self, arm: str, digests: Sequence[str], found: Timed) -> list[list[np.ndarray]]:
+        """What the baseline gives on the inputs of each of the calls of an arm of the program's."""
+        chain = self.made[arm][1] if arm in self.made else Chain()
+        if chain.calls == 1 or not self.program.alike:
+            return self._read_results(arm.replace(PROGRAM, BASELINE), found)
+        assert self.program.timed_baseline is not None
+        again = self.program.timed_baseline(self.given[arm], replace(chain, digests=tuple(digests)))
+        again()
+        return [[np.asarray(x) for x in outputs] for outputs in again.results()]
+
+    def _compare(self, arm: str, now: list[np.ndarray], baseline: list[np.ndarray]) -> None:
+        """Raises Misbehaviour for outputs of a call that are none of the baseline's."""
+        if arm == PROGRAM:
+            if self.before:
+                kept, its = self.before
+                self.changed |= any(a.tobytes() != b.tobytes() for a, b in zip(baseline, its))
+                if far_apart(baseline, its):
+                    self.told += 1
+                    if all(a.tobytes() == b.tobytes() for a, b in zip(now, kept)):
+                        raise Misbehaviour(
+                            KIND_KEPT_RESULT, "other inputs give the same bytes: what is timed computes nothing"
+                        )
+            self.before = now, baseline
+        if self.program.alike and far_apart(now, baseline):
+            raise Misbehaviour(
+                KIND_OTHER_INPUTS, "on other inputs of the same shapes it gives another result than its baseline"
+            )
+
+    def _sample(self, turn: int, arm: str, digests: Sequence[str], results: Sequence[list[np.ndarray]]) -> None:
+        """Keep a call of a round to be judged: each round with the same probability (Vitter's algorithm R), of its calls any."""
+        place = len(self.judged) if len(self.judged) < JUDGED else self.chance.randrange(2 * (turn + 1))
+        if place < JUDGED:
+            k, arrays = self.chance.randrange(len(results)), self.given[arm]
+            given = next_inputs(arrays, digests[k - 1], self.moved) if k else arrays
+            self.judged[place : place + 1] = [(given, results[k])]
 
     def judge_calls(self) -> int:
         """Hold results of calls that were timed to float64, one at least, and as many as there is time for. Returns how many were judged.
@@ -316,6 +367,11 @@ class _Watch:
         return count
 
 
+def _spent(before: Mapping[int, float], after: Mapping[int, float], calls: int) -> float | None:
+    """CPU seconds of some processes for each of some calls; None where one of them began or ended meanwhile, of which nobody knows what it took."""
+    return (sum(after.values()) - sum(before.values())) / calls if after and before.keys() == after.keys() else None
+
+
 def _time_whole(given: Given, arrays: list[Any], cpu_clock: Callable[[], float]) -> Callable[[], Timed]:
     """A run that is timed with its outputs read back."""
     run = given(arrays)
@@ -327,20 +383,6 @@ def _time_whole(given: Given, arrays: list[Any], cpu_clock: Callable[[], float])
         return Timed([np.array(x) for x in outputs], wall, cpu)
 
     return timed
-
-
-def vary_inputs(arrays: Sequence[Any], turn: int, moved: bool) -> list[Any]:
-    """Inputs that no other round has, of the same dtypes and shapes and as valid: floating elements times a factor from 1/2
-    to 1 and, if ``moved``, all elements turned by some part of the whole."""
-    part = (turn + 1) * 0.6180339887498949 % 1  # by the golden section: no two of them are near one another
-
-    def one(array: Any) -> Any:
-        if not isinstance(array, np.ndarray) or array.dtype.kind in "OUS":
-            return array
-        made = np.roll(array.reshape(-1), int(part * array.size)).reshape(array.shape) if moved else array
-        return (made * array.dtype.type(0.5 + 0.5 * part)).astype(array.dtype) if is_inexact(array.dtype.name) else made
-
-    return [one(x) for x in arrays]
 
 
 def far_apart(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
@@ -362,18 +404,35 @@ def far_apart(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
 
 
 def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> None:
-    """Columns and flags of a race; of each clock none while the null arm's interval excludes 1."""
+    """Columns and flags of a race; of each clock none while the null arm's interval excludes 1. Of a call that is so short that more may be hidden
+    than it says it takes, the time and the speedup count that in: nobody is believed more than what the judge's clocks bear out."""
     program.flags = flags.join(program.flags, rounds=taken.rounds)
     wall, cpu = taken.seconds("wall"), taken.seconds("cpu") if program.on_cpu else {}
     seen, whole, spent = taken.seconds("seen"), taken.seconds("whole"), taken.seconds("spent")
-    hidden_s = add_hidden_time(wall, (seen, whole), PROGRAM)
-    add_hidden_time(wall, (seen, whole), COLD + PROGRAM)
-    add_hidden_time(cpu, (spent,), PROGRAM)
+    told, told_cpu = taken.seconds("wall"), dict(cpu)
+    rest: dict[str, float] = {}  # seconds that may be hidden still, by the column that they would be missing in
+    most: dict[str, float] = {}
     clocks = {"speedup": (wall, ""), "speedup_cpu": (cpu, ""), "cold_speedup": (wall, COLD)}
     for name, (times, which) in clocks.items():
-        if which + PROGRAM not in times:
+        arm = which + PROGRAM
+        if arm not in times:
             continue
-        null, found = (paired.ratio(times[which + BASELINE], times[which + arm]) for arm in (NULL, PROGRAM))
+        # What is hidden from a clock is work, and on a CPU takes CPU time, which the system counts as well where the machine is busy.
+        worked, work = find_hidden_time(told_cpu, (spent,), arm) if told_cpu and spent else (0.0, math.inf)
+        surely, most[arm] = (0.0, work) if times is cpu else find_hidden_time(told, (seen, whole), arm)
+        most[arm] = min(most[arm], work)
+        surely = min(max(surely, worked), most[arm])
+        rest[name] = most[arm] - surely
+        times[arm] = [x + surely for x in times[arm]]
+    short = {name for name, more in rest.items() if more > float(np.median(clocks[name][0][clocks[name][1] + PROGRAM]))}
+    for name in rest:
+        times, which = clocks[name]
+        its = times[which + BASELINE]
+        null, found = (paired.ratio(its, times[which + arm]) for arm in (NULL, PROGRAM))
+        if name in short:
+            times[which + PROGRAM] = [x + rest[name] for x in times[which + PROGRAM]]
+            least = paired.ratio(its, times[which + PROGRAM])
+            found = None if found is None or least is None else paired.Ratio(least.value, least.low, found.high)
         program.flags = flags.join(program.flags, **{f"{name}_null": null})
         if null is not None and found is not None and not null.certain:
             program.columns |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
@@ -383,44 +442,49 @@ def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> None:
     if device := taken.seconds("device"):
         program.columns["device_ms"] = float(np.median(device[PROGRAM])) * 1e3
 
-    told = taken.seconds("wall")
+    bound = most[PROGRAM] if cpu and spent else math.inf
     doubt = [
         code
-        for code, inner, outer in (("clock", told, seen), ("stream", taken.seconds("device"), told))
-        if _hides_work(inner, outer, _noise(inner, outer))
+        for code, inner, outer, more in (
+            ("clock", told, seen, bound),
+            ("stream", taken.seconds("device"), told, math.inf),
+            # Both clocks are the judge's, and what a call takes by it holds the way there and back: that noise is in both.
+            ("early", seen, whole, bound),
+        )
+        if _hides_work(inner, outer, 0.0 if code == "early" else _noise(inner, outer), more)
     ]
-    # Both clocks are the judge's, and what a call takes by it holds the way there and back: that noise is in both.
-    doubt += ["early"] * _hides_work(seen, whole) + ["busy"] * busy
-    if not doubt and PROGRAM in wall and hidden_s > float(np.median(wall[PROGRAM])):
+    doubt += ["busy"] * busy
+    if not doubt and "speedup" in short:
         doubt.append(UNSEEN)
     program.columns["time_doubt"] = ",".join(doubt)
     if {"clock", "early", "busy"} & set(doubt):
         program.columns |= dict.fromkeys((f"{name}{end}" for name in clocks for end in ("", "_low", "_high")), None)
 
 
-def add_hidden_time(told: dict[str, list[float]], clocks: Sequence[Mapping[str, list[float]]], arm: str) -> float:
-    """Add to what the calls of an arm of the program's are told to take what some clock of the judge's surely saw beyond that, and beyond what it saw so of
-    the baseline's: the program's own process says what its calls take, and is believed by no more than nobody can see. Returns how much
-    may be hidden still, in seconds."""
+def find_hidden_time(
+    told: Mapping[str, list[float]], clocks: Sequence[Mapping[str, list[float]]], arm: str
+) -> tuple[float, float]:
+    """Between which two numbers of seconds, not below 0, lies what the calls of an arm of the program's take beyond what they are told to: what some clock
+    of the judge's saw beyond that, and beyond what it saw so of the baseline's. The program's own process says what its calls take, and
+    is believed by no more than nobody can see."""
     its, surely, most = arm.replace(PROGRAM, BASELINE), 0.0, 0.0
     for clock in clocks:
-        if not {arm, its} <= told.keys() & clock.keys():
-            continue
-        apart = [np.subtract(clock[name], told[name]).tolist() for name in (arm, its)]
-        low, high = paired.difference(*apart)
-        surely, most = max(surely, low), max(most, high)
-    if surely > 0:
-        told[arm] = [x + surely for x in told[arm]]
-    return most - surely
+        if {arm, its} <= told.keys() & clock.keys():
+            own, other = (np.subtract(clock[name], told[name]).tolist() for name in (arm, its))
+            surely, most = (
+                max(surely, paired.difference(own, other)[0]),
+                max(most, paired.difference(own, other, BOUND)[1]),
+            )
+    return surely, most
 
 
-def _hides_work(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]], noise: float = 0.0) -> bool:
+def _hides_work(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]], noise: float, most: float) -> bool:
     """Whether the program takes longer than its baseline outside of what a clock sees, by most of what it gains there, and by more than
-    ``noise``, in seconds: by which the baseline differs from itself."""
+    ``noise``, by which the baseline differs from itself; most: that may be hidden by all that is known. In seconds."""
     if PROGRAM not in inner or PROGRAM not in outer:
         return False
     hidden = {arm: np.subtract(outer[arm], inner[arm]) for arm in (PROGRAM, BASELINE)}
-    more = float(np.median(hidden[PROGRAM]) - np.median(hidden[BASELINE]))
+    more = min(float(np.median(hidden[PROGRAM]) - np.median(hidden[BASELINE])), most)
     apart = paired.ratio([max(x, 1e-9) for x in hidden[PROGRAM]], [max(x, 1e-9) for x in hidden[BASELINE]])
     told, gained = (float(np.median(inner[arm])) for arm in (PROGRAM, BASELINE))
     return bool(apart is not None and apart.low > 1 and more > max(told, (gained - told) / 2, noise))

@@ -10,6 +10,7 @@ from tasks.model.case import (
     RACE_S,
     STRUCTURED,
     Baseline,
+    Chain,
     Elsewhere,
     Flushes,
     Form,
@@ -20,6 +21,7 @@ from tasks.model.case import (
     Program,
     RuntimeInfo,
     Timed,
+    TimedCalls,
     label_of,
     one_by_one,
 )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -212,9 +211,10 @@ class Form:
     race_s: float = RACE_S
 
     def with_arrays(self, arrays: list[Any]) -> Form:
-        """The same with other arrays. A program is given some at each call, for which `dataclasses.replace` takes longer than many kernels."""
-        other = copy.copy(self)
-        object.__setattr__(other, "arrays", arrays)
+        """The same with other arrays. A program is given some at each call, for which `dataclasses.replace` takes longer than many kernels, and
+        `copy.copy` as long as some."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), arrays=arrays)
         return other
 
     def steps(self) -> list[list[Any]]:
@@ -249,9 +249,10 @@ class Placing:
 
 @dataclass(frozen=True)
 class Timed:
-    """What one timed call returned and took, in seconds. Plain data: a process that nobody trusts may say it."""
+    """What a timed call returned and took, in seconds; of a chain of them (`Chain`), what one takes on average. Plain data: a process that
+    nobody trusts may say it."""
 
-    #: The outputs as they were read at once, when the call was over.
+    #: The outputs of a run that is timed with its outputs read back; of calls that are timed by themselves, see `TimedCalls.results`.
     outputs: Sequence[Any]
     #: From the call until the device had finished all that was asked of it.
     wall_s: float
@@ -259,10 +260,40 @@ class Timed:
     cpu_s: float | None = None
     #: Between two events on the stream that the call was made on; None where the device has none.
     device_s: float | None = None
-    #: The same outputs read a moment later, of a call that is probed: other bytes mean that it was not over. None of any other.
-    later: Sequence[Any] | None = None
     #: CPU time of all processes of that side while it was called, by the clock of whoever judges; None where nobody has looked.
     spent_s: float | None = None
+    #: How many calls were made, as whoever judges has asked for.
+    calls: int = 1
+    #: Of each call the digest of its outputs, which the inputs of the next one hang on (`tasks.arrays.varied`).
+    digests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Calls that are timed together, each on inputs that nobody has before the one before it is over. Plain data."""
+
+    calls: int = 1
+    #: Whether its inputs lie in no cache; of a single call.
+    cold: bool = False
+    #: Whether its outputs are read twice, of a single call.
+    probe: bool = False
+    #: Whether elements of its inputs may stand elsewhere.
+    moved: bool = False
+    #: What the first digest begins with: nobody foresees it.
+    begin: str = ""
+    #: The digests that the calls go by, where they are made on the inputs of another program's.
+    digests: tuple[str, ...] = ()
+
+
+class TimedCalls(Protocol):
+    """A chain that is ready to be made."""
+
+    def __call__(self) -> Timed:
+        """Make the calls, once."""
+
+    def results(self) -> Sequence[Sequence[Any]]:
+        """What each call returned, as it was read when that call was over; of one that is probed, also what was read a moment later: other
+        bytes mean that it was not over."""
 
 
 @dataclass
@@ -297,9 +328,9 @@ class Program:
     execution: str = ""
     #: Makes the session of a program that keeps something from call to call; None where each call is by itself.
     session: Callable[[], Session] | None = None
-    #: As ``given``, of a call that is timed by itself. cold: its inputs lie in no cache; probe: it is looked at twice (`Timed.later`).
-    #: None where only a whole run can be timed, with its outputs read back.
-    timed: Callable[[list[Any], bool, bool], Callable[[], Timed]] | None = None
+    #: As ``given``, of calls that are timed by themselves, the first on the arrays as they are. None where only a whole run can be
+    #: timed, with its outputs read back.
+    timed: Callable[[list[Any], Chain], TimedCalls] | None = None
     #: As `again`, with the inputs where a `Placing` says and the outputs read as plain memory, whatever object the kernel returned; None
     #: where the runtime decides where inputs lie. After the outputs come those of a second reading (`Placing.pause`) and, last, an int64 array of
     #: the operations and the lines that were run, and the nanoseconds of CPU time that took (`Placing.counted`). Raises Unsupported for what the device has not.

@@ -361,7 +361,7 @@ class Row:
         "times",
         "check speedup: `clock` if the process of the kernel says that it is faster, and the clock of the process that judges does not, `early` "
         "if it works before it is called, on inputs that it has already, `busy` if it works while its baseline is called (then no speedup is given); `stream` if it works on a stream that the events do not see; `unseen` if as much as a whole call may be hidden from "
-        "the clock of the process that judges, so that nobody vouches for the time; empty: neither",
+        "the clocks of the process that judges, and is counted in; empty: neither",
     )
     roofline: float | None = column(
         "float64",

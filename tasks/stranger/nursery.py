@@ -230,12 +230,14 @@ def _list_children(pid: int) -> list[int]:
     return found
 
 
-def measure_cpu(pid: int) -> float:
-    """CPU seconds of a process and of all that it has started and that still run; of one that is gone none."""
-    own = 0.0
+def measure_cpu(pid: int) -> dict[int, float]:
+    """CPU seconds of a process and of all that it has started and that still run, by their numbers; of one that is gone none."""
+    found: dict[int, float] = {}
     with contextlib.suppress(OSError):
-        own = time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
-    return own + sum(map(measure_cpu, _list_children(pid)))
+        found[pid] = time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
+    for child in _list_children(pid):
+        found |= measure_cpu(child)
+    return found
 
 
 def find_parent(pid: int) -> int:

@@ -27,7 +27,7 @@ from tasks.backends.shared.artefacts import FOLDER
 from tasks.catalogs.user.shown import definitions_for, hidden_files
 from tasks.catalogs.user_definitions import parse_definitions
 from tasks.confine import Rules
-from tasks.model import Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed, Unsupported
+from tasks.model import Chain, Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed, TimedCalls, Unsupported
 from tasks.stranger import records
 from tasks.stranger.nursery import ENDED, Nursery, find_parent, measure_cpu
 from tasks.stranger.records import KIND_PROTOCOL, Described, Ran
@@ -181,9 +181,9 @@ class Stranger:
             self.break_off(str(garbled))
         raise raised
 
-    def measure_cpu(self) -> float:
-        """CPU seconds of it and of all that it has started."""
-        return 0.0 if self._closed else measure_cpu(self._keeper)
+    def measure_cpu(self) -> dict[int, float]:
+        """CPU seconds of it and of all that it has started, by the numbers of processes."""
+        return {} if self._closed else measure_cpu(self._keeper)
 
     def _connection(self) -> Connection:
         found: Connection | None = getattr(self._lanes, "connection", None)
@@ -440,9 +440,9 @@ class Remote(Backend):
         stranger = self._root._stranger
         return time.process_time() if stranger is None else time.clock_gettime(~stranger.pid << 3 | 2)
 
-    def cpu_apart_s(self) -> tuple[float, float]:
+    def cpu_apart_s(self) -> tuple[dict[int, float], dict[int, float]]:
         both = (self._root._stranger, self._root._beside)
-        kernel, beside = (0.0 if x is None else x.measure_cpu() for x in both)
+        kernel, beside = ({} if x is None else x.measure_cpu() for x in both)
         return kernel, beside
 
     # --- what errors say ---
@@ -508,9 +508,9 @@ class KeptProgram(Kept):
         """The outputs of a run of what has some number."""
         return self.read_run(self.stranger.ask("run", None, of=number))
 
-    def count(self) -> None:
-        """Note a call (`Remote.count_calls`)."""
-        self.stranger.calls[self._of] += 1
+    def count(self, calls: int = 1) -> None:
+        """Note calls (`Remote.count_calls`)."""
+        self.stranger.calls[self._of] += calls
 
     def read_run(self, message: Message) -> list[Any]:
         self.count()
@@ -519,9 +519,9 @@ class KeptProgram(Kept):
     def given(self, arrays: list[Any]) -> Callable[[], Sequence[Any]]:
         return KeptRun(self, self.stranger.ask("given", None, arrays, of=self.number).number)
 
-    def timed(self, arrays: list[Any], cold: bool, probe: bool) -> Callable[[], Timed]:
-        made = self.stranger.ask("timed", {"cold": cold, "probe": probe}, arrays, of=self.number)
-        return KeptTimed(self, made.number)
+    def timed(self, arrays: list[Any], chain: Chain) -> TimedCalls:
+        made = self.stranger.ask("timed", vars(chain), arrays, of=self.number)
+        return KeptTimed(self, made.number, chain)
 
     def capture(self) -> Callable[[list[Any]], Sequence[Any]]:
         return KeptCapture(self.stranger, self.stranger.ask("capture", None, of=self.number).number)
@@ -550,12 +550,25 @@ class KeptRun(KeptCall):
 
 
 class KeptTimed(KeptCall):
-    """A call that is timed by itself."""
+    """Calls that are timed by themselves."""
+
+    def __init__(self, program: KeptProgram, number: int, chain: Chain) -> None:
+        super().__init__(program, number)
+        self._chain, self._digests = chain, tuple[str, ...]()
 
     def __call__(self) -> Timed:
-        self._program.count()
+        self._program.count(self._chain.calls)
         message = self.stranger.ask("time", None, of=self.number)
-        return self.stranger.read(lambda: records.read_timed(message.body, message.arrays), "timed no call")
+        found = self.stranger.read(lambda: records.read_timed(message.body, self._chain.calls), "timed no call")
+        self._digests = found.digests
+        return found
+
+    def results(self) -> list[list[Any]]:
+        """Raises Misbehaviour where these are not what it had when the calls were over."""
+        message = self.stranger.ask("results", None, of=self.number)
+        return self.stranger.read(
+            lambda: records.read_results(message.body, message.arrays, self._chain, self._digests), "kept no results"
+        )
 
 
 class KeptCapture(Kept):

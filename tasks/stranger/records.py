@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from tasks.arrays.varied import digest_outputs
 from tasks.backends.base import Backend
-from tasks.model import Fallback, Form, Group, Misbehaviour, Program, Timed, Unavailable, Unsupported, Vacuous
+from tasks.model import Chain, Fallback, Form, Group, Misbehaviour, Program, Timed, Unavailable, Unsupported, Vacuous
 from tasks.model.named import Named
 from tasks.prepare.named import find
 from tasks.stranger.wire import Garbled
@@ -179,20 +180,36 @@ def _places(said: Any) -> list[int]:
     return said
 
 
-def write_timed(made: Timed, arrays: list[Any]) -> dict[str, Any]:
-    """A timed call; its outputs are appended to ``arrays``."""
-    later = None if made.later is None else add(list(made.later), arrays)
-    times = {name: getattr(made, name) for name in _TIMES}
-    return {"outputs": add(list(made.outputs), arrays), "later": later, **times}
+def read_chain(made: dict[str, Any]) -> Chain:
+    return Chain(**made | {"digests": tuple(made["digests"])})
 
 
-def read_timed(made: Any, arrays: list[Any]) -> Timed:
-    """What `write_timed` wrote. Raises KeyError, TypeError, Garbled."""
-    times = {name: made[name] for name in _TIMES}
+def write_timed(made: Timed) -> dict[str, Any]:
+    """What timed calls took, and the digests of what they returned."""
+    return {name: getattr(made, name) for name in _TIMES} | {"digests": list(made.digests)}
+
+
+def read_timed(made: Any, calls: int) -> Timed:
+    """What `write_timed` wrote of so many calls. Raises KeyError, TypeError, Garbled."""
+    times, digests = {name: made[name] for name in _TIMES}, made["digests"]
     if not all(x is None or (type(x) is float and x >= 0) for x in times.values()) or times["wall_s"] is None:
         raise Garbled(f"a call that took {times}")
-    later = None if made["later"] is None else take(made["later"], arrays)
-    return Timed(take(made["outputs"], arrays), later=later, **times)
+    if [type(x) for x in digests] != [str] * calls:
+        raise Garbled(f"no digest of each of {calls} calls")
+    return Timed((), calls=calls, digests=tuple(digests), **times)
+
+
+def read_results(made: Any, arrays: list[Any], chain: Chain, digests: Sequence[str]) -> list[list[Any]]:
+    """What each of timed calls returned, and what was read later of one that is probed. Raises TypeError, Garbled, also where that has not the
+    digests that were told when the calls were over."""
+    found, before = [take(_places(x), arrays) for x in made], chain.begin
+    if len(found) != chain.calls + chain.probe:
+        raise Garbled(f"{len(found)} results of {chain.calls} calls")
+    for outputs, told in zip(found, digests):
+        if any(x is None for x in outputs) or digest_outputs(outputs, before) != told:
+            raise Garbled("results that it did not have when its calls were over")
+        before = told
+    return found
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tasks import wire as lines
 from tasks.backends.base import Backend
 from tasks.catalogs.user_definitions import announce
 from tasks.importing import pause_gc
-from tasks.model import Form, Misbehaviour, Program, Timed, Unsupported
+from tasks.model import Form, Misbehaviour, Program, Unsupported
 from tasks.stranger import records
 from tasks.stranger.wire import Closed, Connection, Message
 from tasks.surroundings import Surroundings
@@ -218,15 +218,16 @@ class Server:
         self._kept[message.number] = program, program.given(message.arrays), message.of
 
     def _timed(self, message: Message, out: list[Any]) -> Any:
-        """Make a call ready that is timed by itself."""
-        body = message.body
-        self._kept[message.number] = self._kept[message.of].timed(message.arrays, body["cold"], body["probe"])
+        """Make calls ready that are timed by themselves."""
+        self._kept[message.number] = self._kept[message.of].timed(message.arrays, records.read_chain(message.body))
 
     def _time(self, message: Message, out: list[Any]) -> Any:
         self._surroundings.runs()
-        found: Timed = self._kept[message.of]()
-        later = None if found.later is None else _plain(found.later)
-        return records.write_timed(replace(found, outputs=_plain(found.outputs), later=later), out)
+        return records.write_timed(self._kept[message.of]())
+
+    def _results(self, message: Message, out: list[Any]) -> Any:
+        """What timed calls returned: the places of each one's outputs."""
+        return [records.add(_plain(x), out) for x in self._kept[message.of].results()]
 
     def _call(self, message: Message, out: list[Any]) -> Any:
         """A call of a program in another way, by its name in `CALLS`: with arrays and plain data, to outputs."""
@@ -284,6 +285,18 @@ _VERBS: dict[str, Verb] = {
     name.removeprefix("_"): getattr(Server, name)
     for name in (
         *("_start", "_derive", "_tell", "_flushes", "_canary", "_build", "_build_all", "_arm"),
-        *("_run", "_given", "_timed", "_time", "_call", "_capture", "_replay", "_open", "_step", "_session"),
+        *(
+            "_run",
+            "_given",
+            "_timed",
+            "_time",
+            "_results",
+            "_call",
+            "_capture",
+            "_replay",
+            "_open",
+            "_step",
+            "_session",
+        ),
     )
 }

@@ -71,8 +71,9 @@ class Farm:
         packs = [
             PreparedGroup(prepare(x, self.folder)[1].pack.path, check) for x in groups
         ]  # which several checks share
-        self.child = ChildProcess(sys.executable, limits or Limits(deadline_s=30), None, ("torch",))
-        hello = wire.Hello(BackendSpec.parse("torch-cpu"), verdict.load("error_units"), text)
+        limits = limits or Limits(deadline_s=30)
+        self.child = ChildProcess(sys.executable, limits, None, ("torch",))
+        hello = wire.Hello(BackendSpec.parse("torch-cpu"), verdict.load("error_units"), text, limits.race_s)
         assert isinstance(self.child.ask(hello, 120), wire.Ready)
         said = list(self.child.call(wire.Run(tuple(map(whole, packs)))))
         return [x.row if isinstance(x, wire.Done) else x for x in said if not isinstance(x, wire.Finished)]
@@ -296,8 +297,10 @@ EARLY = """
 from dataclasses import replace
 from tasks.stranger import serve
 def timed(self, message, out):
-    made = self._kept[message.of].timed(message.arrays, message.body["cold"], message.body["probe"])()
-    self._kept[message.number] = lambda: replace(made, wall_s=1e-6, cpu_s=1e-6)
+    made = self._kept[message.of].timed(message.arrays, serve.records.read_chain(message.body))
+    told = replace(made(), wall_s=1e-6, cpu_s=1e-6)
+    self._kept[message.number] = early = lambda: told
+    early.results = made.results
 def kernel(x):
     serve._VERBS["timed"] = timed
     for _ in range(2000): y = x * 2
@@ -319,6 +322,36 @@ def test_a_kernel_that_computes_before_its_clock_runs_has_no_speedup(
     monkeypatch.setattr(farm, "define", define_slow)
     for row in farm.run("speedup", cheat=EARLY):
         assert row.status == "pass" and "early" in row.time_doubt and row.speedup is None
+
+
+#: Makes calls that are timed together all at once: it foresees what inputs they will have. Of those that hang on what it returns, it cannot.
+AT_ONCE = """
+from tasks.arrays.varied import digest_outputs
+from tasks.model import Timed
+from tasks.stranger import serve
+class AtOnce:
+    def __init__(self, x, chain):
+        self.x, self.chain = x, chain
+    def __call__(self):
+        own = [x * 2 for x in [self.x] * self.chain.calls]
+        self.kept = [[x] for x in own] + [[own[0]]] * self.chain.probe
+        digests = []
+        for x in own: digests.append(digest_outputs([x], digests[-1] if digests else self.chain.begin))
+        return Timed((), 1e-6, 1e-6, digests=tuple(digests)) if not MADE_UP else Timed((), 1e-6, 1e-6, digests=("0" * 64,) * len(own))
+    def results(self): return self.kept
+def timed(self, message, out):
+    self._kept[message.number] = AtOnce(message.arrays[0], serve.records.read_chain(message.body))
+def kernel(x):
+    serve._VERBS["timed"] = timed
+    return x * 2
+"""
+
+
+@pytest.mark.parametrize(("made_up", "kinds"), [("False", {"kept", "other inputs"}), ("True", {"protocol"})])
+def test_calls_that_are_timed_together_are_made_one_after_another(farm: Farm, made_up: str, kinds: set[str]) -> None:
+    limits = Limits(deadline_s=30, race_s=0.5)
+    rows = farm.run("speedup", limits, cheat=AT_ONCE.replace("MADE_UP", made_up), sound=SOUND)
+    assert [x.status for x in rows] == ["wrong"] * 2 + ["pass"] * 2 and {x.kind for x in rows[:2]} <= kinds
 
 
 def test_a_kernel_that_refuses_layouts_is_timed_in_contiguous_inputs(farm: Farm) -> None:

@@ -254,13 +254,11 @@ def test_the_example_has_thirty_of_which_ten_cheat(results: Path) -> None:
     assert honest == dict.fromkeys(honest, "pass")
 
 
-def test_a_time_that_nobody_vouches_for_is_not_ranked() -> None:
+def test_a_time_with_what_may_be_hidden_counted_in_is_ranked_and_says_so() -> None:
     seen = {"check": "speedup", "op": "user:double", "speedup": 2.0, "speedup_low": 1.9, "speedup_high": 2.1}
-    unseen = seen | {"speedup": 200.0, "time_doubt": "unseen"}
+    unseen = seen | {"speedup": 1.0, "time_doubt": "unseen"}
     both = summarise(frame(make_row(sample=0, **seen), make_row(sample=1, **unseen)))
-    assert (both["speedup"], both["time_doubt"]) == (2.0, "")
-    alone = summarise(frame(make_row(sample=0, **unseen), make_row(sample=1, **unseen)))
-    assert alone["speedup"] != alone["speedup"] and alone["time_doubt"] == "unseen"
+    assert (both["speedup"], both["time_doubt"]) == (1.5, "unseen")
 
 
 def test_a_board_says_what_its_machine_could_not_deny() -> None:

@@ -13,9 +13,10 @@ import pytest
 from farm import lake
 from farm.report.tables.coverage import distinct
 from farm.report.tables.speedups import speedups
+from tasks.arrays.varied import vary_inputs
 from tasks.backends.base import Backend
 from tasks.checks import paired
-from tasks.checks.speedup import BASELINE, PROGRAM, Race, Speedup, add_hidden_time, vary_inputs
+from tasks.checks.speedup import BASELINE, PROGRAM, Race, Speedup, _make_race_columns, find_hidden_time
 from tasks.model import Form, Misbehaviour, Timed, Unsupported, Vacuous
 from tests.conftest import here
 from tests.farm.test_report import frame, make_row
@@ -69,7 +70,7 @@ def test_an_arm_against_itself_says_nothing_though_the_machine_is_loaded() -> No
 def test_a_call_takes_no_less_than_the_judges_clock_surely_saw() -> None:
     """The way there and back takes 1 ± 0.3; a call that takes 10 and says less is believed by that noise alone."""
     noise = np.random.default_rng(2)
-    for said, real, least, most in (
+    for said, real, least, longest in (
         (10.0, 10.0, 9.99, 10.3),
         (5.2, 10.0, 9.5, 10.3),
         (0.1, 10.0, 9.5, 10.3),
@@ -78,11 +79,46 @@ def test_a_call_takes_no_less_than_the_judges_clock_surely_saw() -> None:
         way = 1 + 0.3 * noise.random((2, 41))
         told = {PROGRAM: [said] * 41, BASELINE: [10.0] * 41}
         seen = {PROGRAM: list(real + way[0]), BASELINE: list(10 + way[1])}
-        hidden = add_hidden_time(told, (seen,), PROGRAM)
-        assert least <= told[PROGRAM][0] <= most and 0 <= hidden < 0.6
-        assert (hidden > told[PROGRAM][0]) is (said == real == 0.01), (
-            "what is as short as the noise, nobody vouches for"
-        )
+        surely, most = find_hidden_time(told, (seen,), PROGRAM)
+        hidden = most - surely
+        assert least <= said + surely <= longest and 0 <= hidden < 0.6
+        assert (hidden > said + surely) is (said == real == 0.01), "what is as short as the noise, nobody vouches for"
+
+
+def columns(program: float, baseline: float, told: float, way: float = 100e-6, spent: bool = True) -> dict[str, Any]:
+    """Columns of a race of calls that take so many seconds and of which the program's process tells another number; the way there and back takes
+    ``way``, or up to twice as long, of which a hundredth is CPU time."""
+    noise, rounds = np.random.default_rng(3), 41
+    calls: dict[str, list[Timed]] = {}
+    seen: dict[str, list[float]] = {}
+    for arm, real in ((PROGRAM, program), (BASELINE, baseline), ("null", baseline)):
+        said = told if arm == PROGRAM else real
+        ways = way * (1 + noise.random(rounds))
+        jitter = real * 0.1 * noise.random(rounds)
+        calls[arm] = [
+            Timed((), said + x, said + x, spent_s=real + x + 0.01 * w if spent else None) for x, w in zip(jitter, ways)
+        ]
+        seen[arm] = list(real + jitter + ways)
+    race = Race(list, given=eager, arrays=[X])
+    _make_race_columns(race, paired.Taken(calls, seen, seen), False)
+    return race.columns
+
+
+def test_no_call_is_believed_more_than_the_clocks_of_the_judge_bear_out() -> None:
+    honest, liar = columns(50e-6, 100e-6, 50e-6), columns(50e-6, 100e-6, 1e-6)
+    assert honest["time_doubt"] == "" and honest["speedup_low"] < 2 < honest["speedup_high"]
+    assert liar["speedup"] < 1.1 * honest["speedup"], "what it hides is added"
+    short, lies = columns(2e-6, 4e-6, 2e-6), columns(2e-6, 4e-6, 0.02e-6)
+    assert short["time_doubt"] == "" and short["speedup_low"] < 2 < short["speedup_high"]
+    assert lies["speedup"] < 1.5 * short["speedup"], "it gains what nobody can see"
+
+
+def test_on_a_busy_machine_the_system_s_count_of_cpu_time_bears_a_time_out() -> None:
+    way = 2e-3
+    assert columns(50e-6, 100e-6, 50e-6, way)["time_doubt"] == ""
+    honest, liar = (columns(50e-6, 100e-6, told, way, spent=False) for told in (50e-6, 1e-6))
+    assert honest["time_doubt"] == liar["time_doubt"] == "unseen"
+    assert liar["speedup"] == pytest.approx(honest["speedup"]) and honest["speedup"] < 1.5 < honest["speedup_high"]
 
 
 def test_too_few_rounds_are_refused_and_a_clock_that_stands_still_says_nothing() -> None:

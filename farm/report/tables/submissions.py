@@ -14,7 +14,6 @@ from farm.report.tables.causes import worst_first
 from farm.report.tables.coverage import JUDGED_STATUSES, PASSED_STATUSES, severity, where_option
 from farm.report.tables.view import Cell, Column, Line, Report, View, build_number_column, view
 from farm.report.words import DASH, number
-from tasks.checks.speedup import UNSEEN
 from tasks.confine import LACKS
 from tasks.model import Status
 from tasks.model.flags import parse
@@ -43,7 +42,7 @@ def leaderboard(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
 
     Columns: submission; task: the op; status, kind: of its worst row; passed, judged: cases; audit: what the check audit found, "clean"
     for nothing, "" where it was not asked; run_ms: median of the calls that were right, in milliseconds; speedup and the ends of its
-    interval: the median of its cases, but for those whose time nobody vouches for; baseline: what it was timed against; time_doubt: why its time is not believed; roofline: the largest
+    interval: the median of its cases; baseline: what it was timed against; time_doubt: why its time is not believed; roofline: the largest
     share, of 1; why: the worst row's reason; case_id: of that row. A submission
     that was refused is an error without cases.
     """
@@ -68,8 +67,7 @@ def summarise(own: pd.DataFrame) -> dict[str, Any]:
     told = own[~own["status"].isin([Status.UNSUPPORTED.value, Status.VACUOUS.value])]
     worst = worst_first(told if len(told) else own).iloc[0]
     right = own[own["status"].isin(PASSED_STATUSES)]
-    timed = right[right["speedup"].notna() & ~_is_unseen(right)]
-    made = {name: timed[name].median() for name in ("speedup", "speedup_low", "speedup_high")}
+    made = {name: right[name].median() for name in ("speedup", "speedup_low", "speedup_high")}
     untimed = own[own["kind"] == KIND_BASELINE]  # which is the task's fault, and said all the same
     explained = [worst] if not Status(worst["status"]).passed else [row for _, row in untimed.iterrows()]
     return made | {
@@ -80,20 +78,11 @@ def summarise(own: pd.DataFrame) -> dict[str, Any]:
         "judged": int(own["status"].isin(JUDGED_STATUSES).sum()),
         "audit": _describe_audit(own[own["check"] == AUDIT]),
         "run_ms": right.loc[right["check"] == "forward", "run_ms"].median(),
-        **{
-            name: _join(right[~_is_unseen(right)] if len(timed) else right, name) for name in ("baseline", "time_doubt")
-        },
+        **{name: _join(right, name) for name in ("baseline", "time_doubt")},
         "roofline": pd.to_numeric(own["roofline"]).max() if "roofline" in own else None,
         "why": _explain(explained[0].to_dict()) if explained else "",
         "case_id": worst["case_id"],
     }
-
-
-def _is_unseen(rows: pd.DataFrame) -> pd.Series:
-    """Of which cases a submission alone says what its calls take."""
-    if "time_doubt" not in rows:
-        return pd.Series(False, rows.index)
-    return rows["time_doubt"].fillna("").str.split(",").map(lambda codes: UNSEEN in codes)
 
 
 def _join(rows: pd.DataFrame, name: str) -> str:

@@ -1,4 +1,4 @@
-"""One timed call of torch's: from the call until the device has finished all that was asked of it, on whatever stream."""
+"""Timed calls of torch's: each from the call until the device has finished all that was asked of it, on whatever stream."""
 
 from __future__ import annotations
 
@@ -9,20 +9,66 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import torch_tree
+from tasks.arrays.varied import digest_outputs, next_inputs
 from tasks.backends.shared.torch_devices import synchronize
-from tasks.model import Timed
+from tasks.model import Chain, Timed
 
 #: Seconds after which the outputs of a call on the CPU that is probed are read again: a thread that writes them late has done so.
 LATER_S = 0.02
 #: Bound once: a kernel may replace those of the module.
 _wall, _cpu = time.perf_counter, time.process_time
 
+#: How often what is done between two calls is done before the first: it is in the processor's caches then, whoever ran before.
+WARMING = 4
+#: What a function is called with.
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 
-def time_call(
+
+class TorchCalls:
+    """A chain of calls of a function of tensors on what torch calls ``target``. arrays: the inputs of the first; place: makes arguments on the
+    device of some, which is not timed."""
+
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        target: str,
+        chain: Chain,
+        arrays: list[Any],
+        place: Callable[[list[Any]], Arguments],
+    ) -> None:
+        self._call, self._target, self._chain, self._arrays, self._place = call, target, chain, arrays, place
+        self._results: list[list[np.ndarray]] = []
+        for _ in range(WARMING if chain.calls > 1 else 0):
+            digest = digest_outputs([x for x in arrays if isinstance(x, np.ndarray)], chain.begin)
+            place(next_inputs(arrays, digest, chain.moved))
+        self._first = place(arrays)
+
+    def __call__(self) -> Timed:
+        """Make the calls; of one that is probed the time is of no use."""
+        chain, digests, (args, kwargs) = self._chain, list[str](), self._first
+        took, cpu, device = 0.0, 0.0, 0.0
+        for k in range(chain.calls):
+            if k:
+                digest = (chain.digests or digests)[k - 1]
+                args, kwargs = self._place(next_inputs(self._arrays, digest, chain.moved))
+            found, one = _time_call(self._call, args, kwargs, self._target, chain.probe)
+            took, cpu, device = took + one[0], cpu + one[1], device + (one[2] or 0.0)
+            self._results += found
+            digests.append(digest_outputs(found[0], digests[-1] if digests else chain.begin))
+        on_cpu, of_device = self._target == "cpu", one[2] is not None
+        n = chain.calls
+        return Timed(
+            (), took / n, cpu / n if on_cpu else None, device / n if of_device else None, digests=tuple(digests)
+        )
+
+    def results(self) -> list[list[np.ndarray]]:
+        return self._results
+
+
+def _time_call(
     call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: str, probe: bool
-) -> Timed:
-    """Call a function of tensors on what torch calls ``target``, which waits, and time it. probe: it is looked at twice, and the time is
-    of no use.
+) -> tuple[list[list[np.ndarray]], tuple[float, float, float | None]]:
+    """The outputs as they were read at once, and once more of a call that is probed; seconds by the wall clock, of CPU time, and between two events.
 
     A tensor of a class of its own may compute when it is read: then reading is a part of the call.
     """
@@ -45,13 +91,12 @@ def time_call(
         arrays = [] if plain else _read(leaves)
         cpu, wall = _cpu() - cpu, _wall() - begin
     device_s = events[0].elapsed_time(events[1]) / 1e3 if events and not probe else None
-    found = [_copy(x) for x in (arrays or _read(early or leaves))]
-    later = None
+    found = [[_copy(x) for x in (arrays or _read(early or leaves))]]
     if probe:
         if target == "cpu":
             time.sleep(LATER_S)
-        later = [np.array(x) for x in _read(leaves)]
-    return Timed(found, wall, cpu if target == "cpu" else None, device_s, later)
+        found.append([np.array(x) for x in _read(leaves)])
+    return found, (wall, cpu, device_s)
 
 
 def _read(leaves: Sequence[Any]) -> list[np.ndarray]:
@@ -61,6 +106,8 @@ def _read(leaves: Sequence[Any]) -> list[np.ndarray]:
 def _copy(x: np.ndarray) -> np.ndarray:
     """A copy that is made from the end: what writes the array at the same time mostly begins at its beginning. It takes as long whatever
     the order of the axes in memory."""
+    if x.flags.c_contiguous:
+        return np.array(x.reshape(-1)[::-1])[::-1].reshape(x.shape)
     axes = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
     dense = x.transpose(axes)
     if not dense.flags.c_contiguous:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.tree import tensor_specs
+from tasks.arrays.varied import vary_inputs
 from tasks.catalogs import get
 from tasks.catalogs.base import Catalog, Sample
 from tasks.checks.audit import (
@@ -25,7 +26,6 @@ from tasks.checks.audit import (
     SORTED,
     ZERO,
 )
-from tasks.checks.speedup import vary_inputs
 from tasks.model import Group, OpClass, Vacuous, is_inexact
 
 #: Added to the seed of a group, for inputs that no other check has.
