@@ -308,7 +308,7 @@ def kernel(x):
 """
 
 
-def test_a_kernel_that_computes_before_its_clock_runs_has_no_speedup(
+def test_a_kernel_that_computes_before_its_clock_runs_gains_nothing(
     farm: Farm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = "def reference(x):\n    for _ in range(4000): y = 2 * x\n    return y\n"
@@ -321,7 +321,9 @@ def test_a_kernel_that_computes_before_its_clock_runs_has_no_speedup(
 
     monkeypatch.setattr(farm, "define", define_slow)
     for row in farm.run("speedup", cheat=EARLY):
-        assert row.status == "pass" and "early" in row.time_doubt and row.speedup is None
+        # Where the machine is so busy that the wall clock cannot tell, what the system counted is in its time: it is twice as fast, and says 4,000 times.
+        found = row.speedup is None if "early" in row.time_doubt else row.speedup < 4
+        assert row.status == "pass" and found, (row.time_doubt, row.speedup)
 
 
 #: Makes calls that are timed together all at once: it foresees what inputs they will have. Of those that hang on what it returns, it cannot.
