@@ -23,11 +23,8 @@ def digest_outputs(outputs: Sequence[Any], before: str) -> str:
     made = hashlib.sha256(before.encode())
     for x in outputs:
         if x is not None:
-            raw = (
-                repr(x.tolist()).encode()
-                if x.dtype.kind in "OUS"
-                else np.ascontiguousarray(x).reshape(-1).view(np.uint8)
-            )
+            text = x.dtype.kind in "OUS"
+            raw: Any = repr(x.tolist()).encode() if text else np.ascontiguousarray(x).reshape(-1).view(np.uint8)
             made.update(raw)
     return made.hexdigest()
 

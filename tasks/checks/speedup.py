@@ -211,7 +211,7 @@ class _Watch:
         self.judged: list[tuple[list[Any], Sequence[Any]]] = []
         #: The calls of a round by their arm, and how they are chained.
         self.made: dict[str, tuple[TimedCalls, Chain]] = {}
-        #: The least that a call of each arm took.
+        #: The least that a call of each arm took, with its inputs in the caches.
         self.least: dict[str, float] = {}
         #: CPU seconds of the kernel's processes while the baseline is called, and of the baseline's while the kernel is; and how long that took.
         self.meanwhile, self.waited = [0.0, 0.0], [0.0, 0.0]
@@ -295,8 +295,8 @@ class _Watch:
                 for now, same in zip(its, baseline):
                     self._compare(name, now, same)
                 self._sample(turn, name, digests, its)
-        for name, found in calls.items():
-            self.least[name] = min(found.wall_s, self.least.get(name, math.inf))
+        for name in ARMS:
+            self.least[name] = min(calls[name].wall_s, self.least.get(name, math.inf))
         if not turn and COLD + PROGRAM in calls:
             once = sum(min(calls[name].wall_s, calls[COLD + name].wall_s) for name in ARMS)
             self.cold = 2 * once * paired.FEWEST < self.form.race_s
@@ -470,8 +470,11 @@ def find_hidden_time(
     its, surely, most = arm.replace(PROGRAM, BASELINE), 0.0, 0.0
     for clock in clocks:
         if {arm, its} <= told.keys() & clock.keys():
-            apart = [np.subtract(clock[name], told[name]).tolist() for name in (arm, its)]
-            surely, most = (max(surely, paired.difference(*apart)[0]), max(most, paired.difference(*apart, BOUND)[1]))
+            own, other = (np.subtract(clock[name], told[name]).tolist() for name in (arm, its))
+            surely, most = (
+                max(surely, paired.difference(own, other)[0]),
+                max(most, paired.difference(own, other, BOUND)[1]),
+            )
     return surely, most
 
 

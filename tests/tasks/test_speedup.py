@@ -114,10 +114,11 @@ def test_no_call_is_believed_more_than_the_clocks_of_the_judge_bear_out() -> Non
 
 
 def test_on_a_busy_machine_the_system_s_count_of_cpu_time_bears_a_time_out() -> None:
-    busy = {"program": 50e-6, "baseline": 100e-6, "told": 50e-6, "way": 2e-3}
-    assert columns(**busy)["time_doubt"] == ""
-    without = columns(**busy, spent=False)
-    assert without["time_doubt"] == "unseen" and without["speedup"] < 1.5
+    way = 2e-3
+    assert columns(50e-6, 100e-6, 50e-6, way)["time_doubt"] == ""
+    honest, liar = (columns(50e-6, 100e-6, told, way, spent=False) for told in (50e-6, 1e-6))
+    assert honest["time_doubt"] == liar["time_doubt"] == "unseen"
+    assert liar["speedup"] == pytest.approx(honest["speedup"]) and honest["speedup"] < 1.5 < honest["speedup_high"]
 
 
 def test_too_few_rounds_are_refused_and_a_clock_that_stands_still_says_nothing() -> None:
