@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.tree import decode
+from tasks.checks import engine_greedy, engine_sampling
 from tasks.checks.base import FindBeyond, Observation, Scenario
-from tasks.checks.engine_greedy import OP as GREEDY
-from tasks.checks.engine_greedy import measure_choices
 from tasks.checks.engine_relations import RELATIONS, Relation
-from tasks.checks.engine_sampling import OP, measure_deviation, measure_own_deviation
 from tasks.checks.same import APART, difference
 from tasks.model import Form, Leaf, Program, Session, Status, Unsupported, np_dtype
 from tasks.model.engine import Decoder, Engine, EngineSession, Requests, Sampling, ServedModel
@@ -21,6 +19,11 @@ from tasks.model.kind import KIND_DISTRIBUTION, KIND_RELATION
 
 #: Which of a case's expected outputs are logits, what heads and layers give, and logarithms of probabilities (the catalog `engine`).
 LOGITS, INSIDE, LOGPROBS = (0, 1), (1, 2), (2, 3)
+#: What each op of the catalog `engine` compares, by name.
+ABOUT = {name: one.about for name, one in RELATIONS.items()} | {
+    engine_greedy.OP: engine_greedy.ABOUT,
+    engine_sampling.OP: engine_sampling.ABOUT,
+}
 #: Ways of how many requests are kept.
 KEPT = 16
 
@@ -44,8 +47,8 @@ class Serving(Scenario):
         if is_of_sampler(form):
             yield Observation(name, [_measure_sampler(opened, form)])
             return
-        if name == GREEDY:
-            yield Observation(name, [measure_choices(opened.engine, requests_of(form), model_of(form))])
+        if name == engine_greedy.OP:
+            yield Observation(name, [engine_greedy.measure_choices(opened.engine, requests_of(form), model_of(form))])
             return
         relation, requests = RELATIONS[name], requests_of(form)
         engine, usual = _watch(opened.engine, form), None
@@ -78,11 +81,11 @@ class Serving(Scenario):
     ) -> tuple[str, str]:
         """The first token that is off, of several prompts in that with the fewest tokens before it."""
         (one,) = seen
-        if one.name == OP:
+        if one.name == engine_sampling.OP:
             rows = find_beyond(one)[0].size
             said = f"tokens are drawn from another distribution in {rows} of {np.size(one.outputs[0])} rows of logits"
             return (KIND_DISTRIBUTION, said) if rows else ("", "")
-        if one.name == GREEDY:
+        if one.name == engine_greedy.OP:
             prompt, step = (
                 divmod(int(places[0]), np.shape(one.outputs[0])[1]) if (places := find_beyond(one)[0]).size else (0, 0)
             )
@@ -117,7 +120,7 @@ def model_of(form: Form) -> ServedModel:
 
 def is_of_sampler(form: Form) -> bool:
     """Whether a form is of the op of samplers."""
-    return form.op.partition(":")[2] == OP
+    return form.op.partition(":")[2] == engine_sampling.OP
 
 
 def sampling_of(form: Form) -> Sampling:
@@ -129,8 +132,8 @@ def sampling_of(form: Form) -> Sampling:
 def _measure_sampler(session: EngineSession, form: Form) -> np.ndarray:
     engine, (logits, shares) = session.engine, form.arrays
     if not getattr(engine, "draw", None):
-        return measure_deviation(engine, logits, shares, sampling_of(form))
-    return measure_own_deviation(engine, engine.vocabulary, sampling_of(form), len(logits))
+        return engine_sampling.measure_deviation(engine, logits, shares, sampling_of(form))
+    return engine_sampling.measure_own_deviation(engine, engine.vocabulary, sampling_of(form), len(logits))
 
 
 def _find_given(both: Sequence[np.ndarray]) -> np.ndarray:
@@ -146,6 +149,8 @@ def _find_given(both: Sequence[np.ndarray]) -> np.ndarray:
 
 def _watch(engine: Engine, form: Form) -> Engine:
     """The engine, watched inside where it shows that. Raises Unsupported where it gives no logits."""
+    if watch := getattr(engine, "watch", None):
+        watch()
     vocabulary = model_of(form).decoder.vocabulary
     sequence, logits = engine.prefill([vocabulary - 1])
     engine.free(sequence)
@@ -154,8 +159,6 @@ def _watch(engine: Engine, form: Form) -> Engine:
         raise Unsupported(
             f"the engine gives no logits: prefill of 1 token returned {shape}, not an array (1, {vocabulary})"
         )
-    if watch := getattr(engine, "watch", None):
-        watch()
     return engine
 
 
