@@ -11,7 +11,7 @@ import numpy as np
 from tasks.arrays.tree import decode
 from tasks.checks import engine_greedy, engine_sampling
 from tasks.checks.base import FindBeyond, Observation, Scenario
-from tasks.checks.engine_relations import RELATIONS, Relation
+from tasks.checks.engine_relations import RELATIONS, Way
 from tasks.checks.same import APART, difference
 from tasks.model import Form, Leaf, Program, Session, Status, Unsupported, np_dtype
 from tasks.model.engine import Decoder, Engine, EngineSession, Requests, Sampling, ServedModel
@@ -53,11 +53,14 @@ class Serving(Scenario):
         relation, requests = RELATIONS[name], requests_of(form)
         engine, usual = _watch(opened.engine, form), None
         if relation.usual is not None:
-            usual = _split(_ask_once(opened, engine, relation, form), form)
+            once = relation.usual is not relation.way or relation.compiled or relation.ranks > 1
+            asked = _ask_once(opened, engine, relation.usual, form) if once else relation.usual(engine, requests)
+            usual = _split(asked, form)
             yield Observation("the usual way", usual[:1], judged=False)
         if relation.compiled or relation.ranks > 1:
             engine = _watch(opened.load(relation.compiled, relation.ranks), form)
-        found = _split(relation.way(engine, requests), form)
+        asked = _ask_once(opened, engine, relation.way, form) if usual is None else relation.way(engine, requests)
+        found = _split(asked, form)
         logits, layers = found[:1], found[1:]
         said: dict[str, Any] = {"part": LOGITS}
         if getattr(engine, "gives_logprobs", False):
@@ -172,21 +175,17 @@ def _split(found: np.ndarray, form: Form) -> list[Any]:
     return [np.ascontiguousarray(x).astype(dtype, copy=True) for x in parts]
 
 
-def _ask_once(session: EngineSession, engine: Engine, relation: Relation, form: Form) -> np.ndarray:
-    """What the usual way of a relation gives. It is the same for all relations of a form's requests, and asked once; only where a relation
-    asks the same way twice, what has happened to the engine in between is what it is about."""
-    usual = relation.usual
-    assert usual is not None
-    if usual is relation.way and not (relation.compiled or relation.ranks > 1):
-        return usual(engine, requests_of(form))
+def _ask_once(session: EngineSession, engine: Engine, way: Way, form: Form) -> np.ndarray:
+    """What a way gives that several relations of a form's requests are held to: asked once. Where a relation asks the same way twice, what has
+    happened to the engine in between is what it is about, and neither is kept."""
     digest = hashlib.sha256(repr((form.dtype, form.kwargs)).encode())
     for x in form.arrays:
         digest.update(np.ascontiguousarray(x).tobytes())
-    key = usual, digest.digest()
+    key = way, digest.digest()
     if key not in session.kept:
         while len(session.kept) >= KEPT:
             del session.kept[next(iter(session.kept))]
-        session.kept[key] = usual(engine, requests_of(form))
+        session.kept[key] = way(engine, requests_of(form))
     return session.kept[key]
 
 
