@@ -190,7 +190,7 @@ class PackagedEngine(EngineBackend):
     """An engine of a package that brings its own torch, and is used where it is installed: options are arguments of its class."""
 
     takes: tuple[str, ...] | None = None
-    devices = ("cuda", "rocm")
+    devices: tuple[str, ...] = ("cuda", "rocm")
     #: Of the package: how it is imported, and "module:Class" of the engine here.
     package, engine = "", ""
 

@@ -40,7 +40,7 @@ class Observation:
     far off they are, and ``kind`` what that makes the row. state: what the session keeps after the step. ms: how long the step took,
     where that is not the time until it was seen. noted: of what nobody has promised, where that is, in a word: it is no fault if it is wrong,
     and the flag `wrong_at` names it; "" of all else. made_of: outputs of the step that these are computed from, for a judge who asks what
-    was made of them. rank: whose they are, where several ranks take a step. given: of each output, which elements there are (bool), where
+    was made of them. rank: whose they are, where several ranks take a step. present: of each output, which elements there are (bool), where
     not all are; the others are NaN, and expected to be.
 
     Outputs of several observations are each in memory of their own. Of several, and of one with a state, each is a row of the table
@@ -62,15 +62,16 @@ class Observation:
     inside: Observation | None = None
     made_of: Sequence[Any] = ()
     rank: int | None = None
-    given: Sequence[Any] | None = None
+    present: Sequence[Any] | None = None
 
     def expected(self, leaves: list[Leaf]) -> list[Leaf]:
         """Those of a case's expected outputs that these outputs are held to."""
         some = leaves[slice(*self.part)]
         if self.held_to is not None:
             some = [replace(x, reference=np.asarray(y).astype(np.float64)) for x, y in zip(some, self.held_to)]
-        if self.given is not None:
-            some = [replace(x, reference=np.where(y, x.reference, np.nan)) for x, y in zip(some, self.given)]
+        if self.present is not None:
+            references = [np.where(y, np.asarray(x.reference), np.nan) for x, y in zip(some, self.present)]
+            some = [replace(x, reference=y) for x, y in zip(some, references)]
         return some if self.row is None else [row_of(x, self.row) for x in some]
 
 

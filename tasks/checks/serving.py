@@ -65,10 +65,10 @@ class Serving(Scenario):
         said: dict[str, Any] = {"part": LOGITS}
         if getattr(engine, "gives_logprobs", False):
             both = [logits[0]] if usual is None else [logits[0], usual[0]]
-            given = _find_given(both)
+            present = _find_present(both)
             for x in both:
-                x[~given] = np.nan
-            said = {"part": LOGPROBS, "given": [given]}
+                x[~present] = np.nan
+            said = {"part": LOGPROBS, "present": [present]}
         if usual is None:
             inside = Observation(name, layers, part=INSIDE) if layers else None
             yield Observation("cached decoding" if name == "float64" else name, logits, inside=inside, **said)
@@ -139,15 +139,15 @@ def _measure_sampler(session: EngineSession, form: Form) -> np.ndarray:
     return engine_sampling.measure_own_deviation(engine, engine.vocabulary, sampling_of(form), len(logits))
 
 
-def _find_given(both: Sequence[np.ndarray]) -> np.ndarray:
+def _find_present(both: Sequence[np.ndarray]) -> np.ndarray:
     """Of which tokens there is a logarithm in all of some arrays (prompts, steps, vocabulary). Raises Unsupported where a step has none."""
-    given = np.logical_and.reduce([~np.isnan(np.asarray(x, np.float32)) for x in both])
-    if not given.any(-1).all():
-        none = int((~given.any(-1)).sum())
+    present = np.logical_and.reduce([~np.isnan(np.asarray(x, np.float32)) for x in both])
+    if not present.any(-1).all():
+        none = int((~present.any(-1)).sum())
         raise Unsupported(
-            f"the engine gives no logarithms behind {none} of {given[..., 0].size} tokens: does it echo prompts?"
+            f"the engine gives no logarithms behind {none} of {present[..., 0].size} tokens: does it echo prompts?"
         )
-    return given
+    return present
 
 
 def _watch(engine: Engine, form: Form) -> Engine:
