@@ -81,15 +81,18 @@ def checks() -> str:
 
 
 def relations() -> str:
-    from tasks.checks.engine_relations import RELATIONS
-    from tasks.zoo.engines import FAULTS
+    from tasks.checks.serving import ABOUT
+    from tasks.zoo.engines import FAULTS, SAMPLER_FAULTS
 
     def of(name: str) -> str:
-        return ", ".join(fault.replace("_", " ") for fault, one in FAULTS.items() if name in one.found_by)
+        found = [fault for fault, one in FAULTS.items() if name in one.found_by] or [*SAMPLER_FAULTS] * (
+            name == "sampling"
+        )
+        return ", ".join(fault.replace("_", " ") for fault in found)
 
     return table(
         ["op", "what is compared", "planted faults that it finds"],
-        ([f"`engine:{k}`", x.about, of(k)] for k, x in RELATIONS.items()),
+        ([f"`engine:{k}`", about, of(k)] for k, about in ABOUT.items()),
     )
 
 

@@ -189,8 +189,7 @@ class OnnxRuntimeGenAi(EngineBackend):
 class PackagedEngine(EngineBackend):
     """An engine of a package that brings its own torch, and is used where it is installed: options are arguments of its class."""
 
-    takes: tuple[str, ...] | None = None
-    devices = ("cuda", "rocm")
+    devices: tuple[str, ...] = ("cuda", "rocm")
     #: Of the package: how it is imported, and "module:Class" of the engine here.
     package, engine = "", ""
 
@@ -225,14 +224,17 @@ class PackagedEngine(EngineBackend):
 
 class Vllm(PackagedEngine):
     vendor, package, engine = "vLLM", "vllm", "tasks.engines.vllm:VllmEngine"
+    takes = ("tensor_parallel_size", "kv_cache_dtype", "quantization", "block_size")
 
 
 class Sglang(PackagedEngine):
     vendor, package, engine = "SGLang", "sglang", "tasks.engines.sglang:SglangEngine"
+    takes = ("tp_size", "kv_cache_dtype", "quantization", "attention_backend")
 
 
 class TensorRtLlm(PackagedEngine):
     vendor, package, engine = "NVIDIA", "tensorrt_llm", "tasks.engines.tensorrt_llm:TensorRtLlmEngine"
+    takes = ("tensor_parallel_size", "backend")
     devices = ("cuda",)
 
 

@@ -44,7 +44,7 @@ class Observation:
     where that is not the time until it was seen. noted: of what nobody has promised, where that is, in a word: it is no fault if it is wrong,
     and the flag `wrong_at` names it; "" of all else. made_of: outputs of the step that these are computed from, for a judge who asks what
     was made of them. number, phase, rank: of a training run, which of its steps this is, what of the step, and whose where several
-    ranks take it; ranks: how many these are; owners: of places in the network, the rank that alone has them. given: of each output, which
+    ranks take it; ranks: how many these are; owners: of places in the network, the rank that alone has them. present: of each output, which
     elements there are (bool), where not all are; the others are NaN, and expected to be.
 
     Outputs of several observations are each in memory of their own. Of several, and of one with a state, each is a row of the table
@@ -70,15 +70,16 @@ class Observation:
     rank: int | None = None
     ranks: int = 1
     owners: Callable[[str], int | None] | None = None
-    given: Sequence[Any] | None = None
+    present: Sequence[Any] | None = None
 
     def expected(self, leaves: list[Leaf]) -> list[Leaf]:
         """Those of a case's expected outputs that these outputs are held to."""
         some = leaves[slice(*self.part)]
         if self.held_to is not None:
             some = [replace(x, reference=np.asarray(y).astype(np.float64)) for x, y in zip(some, self.held_to)]
-        if self.given is not None:
-            some = [replace(x, reference=np.where(y, x.reference, np.nan)) for x, y in zip(some, self.given)]
+        if self.present is not None:
+            references = [np.where(y, np.asarray(x.reference), np.nan) for x, y in zip(some, self.present)]
+            some = [replace(x, reference=y) for x, y in zip(some, references)]
         return some if self.row is None else [row_of(x, self.row) for x in some]
 
 

@@ -12,8 +12,8 @@ from tasks.checks.engine_float64 import compute_logits, moved_by
 from tasks.model import EPS, OpClass
 from tasks.model.engine import SPECIAL, Engine, Requests, ServedModel
 
-#: The op of the catalog `engine`.
-OP = "greedy"
+#: The op of the catalog `engine`, and what it compares.
+OP, ABOUT = "greedy", "tokens that the engine chooses, beyond float64's margin"
 #: Draws of the noise floor.
 DRAWS = 4
 

@@ -12,8 +12,8 @@ from tasks.model.engine import SPECIAL, AnsweringEngine, Engine, Sampling
 DRAWS = 40_000
 #: Fewest expected draws of a token that is counted by itself; rarer ones are counted together (Cochran, 1954).
 FEWEST = 5.0
-#: The op of the catalog `engine`.
-OP = "sampling"
+#: The op of the catalog `engine`, and what it compares.
+OP, ABOUT = "sampling", "tokens that are drawn, by their distribution"
 
 
 #: How far a probability is from a threshold that cuts it off or not: float32's rounding decides nothing.

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.tree import decode
+from tasks.checks import engine_greedy, engine_sampling
 from tasks.checks.base import FindBeyond, Observation, Scenario
-from tasks.checks.engine_greedy import OP as GREEDY
-from tasks.checks.engine_greedy import measure_choices
-from tasks.checks.engine_relations import RELATIONS, Relation
-from tasks.checks.engine_sampling import OP, measure_deviation, measure_own_deviation
+from tasks.checks.engine_relations import RELATIONS, Way
 from tasks.checks.same import APART, difference
 from tasks.model import Form, Leaf, Program, Session, Status, Unsupported, np_dtype
 from tasks.model.engine import Decoder, Engine, EngineSession, Requests, Sampling, ServedModel
@@ -21,6 +19,11 @@ from tasks.model.kind import KIND_DISTRIBUTION, KIND_RELATION
 
 #: Which of a case's expected outputs are logits, what heads and layers give, and logarithms of probabilities (the catalog `engine`).
 LOGITS, INSIDE, LOGPROBS = (0, 1), (1, 2), (2, 3)
+#: What each op of the catalog `engine` compares, by name.
+ABOUT = {name: one.about for name, one in RELATIONS.items()} | {
+    engine_greedy.OP: engine_greedy.ABOUT,
+    engine_sampling.OP: engine_sampling.ABOUT,
+}
 #: Ways of how many requests are kept.
 KEPT = 16
 
@@ -44,25 +47,28 @@ class Serving(Scenario):
         if is_of_sampler(form):
             yield Observation(name, [_measure_sampler(opened, form)])
             return
-        if name == GREEDY:
-            yield Observation(name, [measure_choices(opened.engine, requests_of(form), model_of(form))])
+        if name == engine_greedy.OP:
+            yield Observation(name, [engine_greedy.measure_choices(opened.engine, requests_of(form), model_of(form))])
             return
         relation, requests = RELATIONS[name], requests_of(form)
         engine, usual = _watch(opened.engine, form), None
         if relation.usual is not None:
-            usual = _split(_ask_once(opened, engine, relation, form), form)
+            once = relation.usual is not relation.way or relation.compiled or relation.ranks > 1
+            asked = _ask_once(opened, engine, relation.usual, form) if once else relation.usual(engine, requests)
+            usual = _split(asked, form)
             yield Observation("the usual way", usual[:1], judged=False)
         if relation.compiled or relation.ranks > 1:
             engine = _watch(opened.load(relation.compiled, relation.ranks), form)
-        found = _split(relation.way(engine, requests), form)
+        asked = _ask_once(opened, engine, relation.way, form) if usual is None else relation.way(engine, requests)
+        found = _split(asked, form)
         logits, layers = found[:1], found[1:]
         said: dict[str, Any] = {"part": LOGITS}
         if getattr(engine, "gives_logprobs", False):
             both = [logits[0]] if usual is None else [logits[0], usual[0]]
-            given = _find_given(both)
+            present = _find_present(both)
             for x in both:
-                x[~given] = np.nan
-            said = {"part": LOGPROBS, "given": [given]}
+                x[~present] = np.nan
+            said = {"part": LOGPROBS, "present": [present]}
         if usual is None:
             inside = Observation(name, layers, part=INSIDE) if layers else None
             yield Observation("cached decoding" if name == "float64" else name, logits, inside=inside, **said)
@@ -78,11 +84,11 @@ class Serving(Scenario):
     ) -> tuple[str, str]:
         """The first token that is off, of several prompts in that with the fewest tokens before it."""
         (one,) = seen
-        if one.name == OP:
+        if one.name == engine_sampling.OP:
             rows = find_beyond(one)[0].size
             said = f"tokens are drawn from another distribution in {rows} of {np.size(one.outputs[0])} rows of logits"
             return (KIND_DISTRIBUTION, said) if rows else ("", "")
-        if one.name == GREEDY:
+        if one.name == engine_greedy.OP:
             prompt, step = (
                 divmod(int(places[0]), np.shape(one.outputs[0])[1]) if (places := find_beyond(one)[0]).size else (0, 0)
             )
@@ -117,7 +123,7 @@ def model_of(form: Form) -> ServedModel:
 
 def is_of_sampler(form: Form) -> bool:
     """Whether a form is of the op of samplers."""
-    return form.op.partition(":")[2] == OP
+    return form.op.partition(":")[2] == engine_sampling.OP
 
 
 def sampling_of(form: Form) -> Sampling:
@@ -129,23 +135,25 @@ def sampling_of(form: Form) -> Sampling:
 def _measure_sampler(session: EngineSession, form: Form) -> np.ndarray:
     engine, (logits, shares) = session.engine, form.arrays
     if not getattr(engine, "draw", None):
-        return measure_deviation(engine, logits, shares, sampling_of(form))
-    return measure_own_deviation(engine, engine.vocabulary, sampling_of(form), len(logits))
+        return engine_sampling.measure_deviation(engine, logits, shares, sampling_of(form))
+    return engine_sampling.measure_own_deviation(engine, engine.vocabulary, sampling_of(form), len(logits))
 
 
-def _find_given(both: Sequence[np.ndarray]) -> np.ndarray:
+def _find_present(both: Sequence[np.ndarray]) -> np.ndarray:
     """Of which tokens there is a logarithm in all of some arrays (prompts, steps, vocabulary). Raises Unsupported where a step has none."""
-    given = np.logical_and.reduce([~np.isnan(np.asarray(x, np.float32)) for x in both])
-    if not given.any(-1).all():
-        none = int((~given.any(-1)).sum())
+    present = np.logical_and.reduce([~np.isnan(np.asarray(x, np.float32)) for x in both])
+    if not present.any(-1).all():
+        none = int((~present.any(-1)).sum())
         raise Unsupported(
-            f"the engine gives no logarithms behind {none} of {given[..., 0].size} tokens: does it echo prompts?"
+            f"the engine gives no logarithms behind {none} of {present[..., 0].size} tokens: does it echo prompts?"
         )
-    return given
+    return present
 
 
 def _watch(engine: Engine, form: Form) -> Engine:
     """The engine, watched inside where it shows that. Raises Unsupported where it gives no logits."""
+    if watch := getattr(engine, "watch", None):
+        watch()
     vocabulary = model_of(form).decoder.vocabulary
     sequence, logits = engine.prefill([vocabulary - 1])
     engine.free(sequence)
@@ -154,8 +162,6 @@ def _watch(engine: Engine, form: Form) -> Engine:
         raise Unsupported(
             f"the engine gives no logits: prefill of 1 token returned {shape}, not an array (1, {vocabulary})"
         )
-    if watch := getattr(engine, "watch", None):
-        watch()
     return engine
 
 
@@ -169,21 +175,17 @@ def _split(found: np.ndarray, form: Form) -> list[Any]:
     return [np.ascontiguousarray(x).astype(dtype, copy=True) for x in parts]
 
 
-def _ask_once(session: EngineSession, engine: Engine, relation: Relation, form: Form) -> np.ndarray:
-    """What the usual way of a relation gives. It is the same for all relations of a form's requests, and asked once; only where a relation
-    asks the same way twice, what has happened to the engine in between is what it is about."""
-    usual = relation.usual
-    assert usual is not None
-    if usual is relation.way and not (relation.compiled or relation.ranks > 1):
-        return usual(engine, requests_of(form))
+def _ask_once(session: EngineSession, engine: Engine, way: Way, form: Form) -> np.ndarray:
+    """What a way gives that several relations of a form's requests are held to: asked once. Where a relation asks the same way twice, what has
+    happened to the engine in between is what it is about, and neither is kept."""
     digest = hashlib.sha256(repr((form.dtype, form.kwargs)).encode())
     for x in form.arrays:
         digest.update(np.ascontiguousarray(x).tobytes())
-    key = usual, digest.digest()
+    key = way, digest.digest()
     if key not in session.kept:
         while len(session.kept) >= KEPT:
             del session.kept[next(iter(session.kept))]
-        session.kept[key] = usual(engine, requests_of(form))
+        session.kept[key] = way(engine, requests_of(form))
     return session.kept[key]
 
 

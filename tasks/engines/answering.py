@@ -112,7 +112,8 @@ class Packaged(Answering):
 
     def __init__(self, decoder: Decoder, **options: Any) -> None:
         super().__init__(decoder)
-        self._options, self._opened, self._engine = options, "", None
+        self._options, self._opened = options, ""
+        self._engine: Any = None
 
     def load(self, model: ServedModel, compiled: bool = False) -> None:
         from tasks.engines.checkpoint import keep_checkpoint

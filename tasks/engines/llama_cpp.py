@@ -50,6 +50,7 @@ class LlamaCppEngine:
             raise Unsupported("llama.cpp has one way to run a model")
         if model.decoder.window:
             raise Unsupported("llama.cpp's Llama has no window")
+        import gguf
         import llama_cpp
 
         self.close()
@@ -62,7 +63,7 @@ class LlamaCppEngine:
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = SEQUENCES * model.decoder.positions
         params.n_seq_max, params.n_threads, params.n_threads_batch = SEQUENCES, 1, 1
-        params.type_k = params.type_v = getattr(llama_cpp, f"GGML_TYPE_{TYPES[model.dtype]}")
+        params.type_k = params.type_v = int(gguf.GGMLQuantizationType[TYPES[model.dtype]])
         params.kv_unified = True
         params.flash_attn_type = int(self._flash)
         self._context = llama_cpp.llama_init_from_model(self._model, params)
@@ -180,7 +181,7 @@ def keep_gguf(model: ServedModel) -> Path:
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
         made = Path(folder, "made.gguf")
-        decoder, kind = model.decoder, getattr(gguf.GGMLQuantizationType, TYPES[model.dtype])
+        decoder, kind = model.decoder, gguf.GGMLQuantizationType[TYPES[model.dtype]]
         writer = gguf.GGUFWriter(made, "llama")
         writer.add_context_length(decoder.positions)
         writer.add_embedding_length(decoder.width)

@@ -25,7 +25,7 @@ class SglangEngine(Packaged):
         return np.stack([self._read(x["meta_info"]["output_top_logprobs"][0]) for x in found])
 
     def echo(self, tokens: list[int]) -> np.ndarray:
-        said = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": self.vocabulary}
+        said: dict[str, Any] = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": self.vocabulary}
         (found,) = self._ask([tokens], **said)
         return np.stack([self._read(x) for x in found["meta_info"]["input_top_logprobs"][1:]])
 
@@ -37,7 +37,7 @@ class SglangEngine(Packaged):
 
     def _ask(self, prompts: list[list[int]], params: dict[str, Any] | None = None, **how: Any) -> Any:
         asked = {"max_new_tokens": 1, "temperature": 1.0, "ignore_eos": True} | (params or {})
-        return self._engine.generate(input_ids=prompts, sampling_params=asked, **how)  # type: ignore[union-attr]
+        return self._engine.generate(input_ids=prompts, sampling_params=asked, **how)
 
     def _read(self, said: Any) -> np.ndarray:
         return self.make_row({token: value for value, token, *_ in said if token < self.vocabulary})

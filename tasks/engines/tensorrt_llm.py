@@ -43,7 +43,7 @@ class TensorRtLlmEngine(Packaged):
         from tensorrt_llm import SamplingParams
 
         params = SamplingParams(**({"max_tokens": 1, "ignore_eos": True, "detokenize": False, "end_id": -1} | how))
-        return self._engine.generate([{"prompt_token_ids": x} for x in prompts], params, use_tqdm=False)  # type: ignore[union-attr]
+        return self._engine.generate([{"prompt_token_ids": x} for x in prompts], params, use_tqdm=False)
 
     def _read(self, logits: Any) -> np.ndarray:
         rows = logits.float().cpu().numpy().reshape(-1, logits.shape[-1])

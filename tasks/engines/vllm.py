@@ -36,7 +36,7 @@ class VllmEngine(Packaged):
         from vllm import SamplingParams
 
         params = SamplingParams(**({"max_tokens": 1, "ignore_eos": True, "detokenize": False} | how))
-        return self._engine.generate([{"prompt_token_ids": x} for x in prompts], params, use_tqdm=False)  # type: ignore[union-attr]
+        return self._engine.generate([{"prompt_token_ids": x} for x in prompts], params, use_tqdm=False)
 
     def _read(self, said: Any) -> np.ndarray:
         return self.make_row({token: one.logprob for token, one in said.items() if token < self.vocabulary})

@@ -167,13 +167,8 @@ BENCHES = {
     ),
     "right_engines": Bench(
         engine_faults.right_engines,
-        {"backends": ["engine-cpu", "transformers-cpu", "genai-cpu"], "samples": 5, "steps": 64},
-        {
-            "backends": ["engine-cpu"],
-            "samples": 1,
-            "steps": 4,
-            "leave_out": ["tensor_parallel", "speculative", "cropped", "preempted"],
-        },
+        {"backends": ["engine-cpu", "transformers-cpu", "genai-cpu", "llamacpp-cpu"], "samples": 5, "steps": 64},
+        {"backends": ["engine-cpu"], "samples": 1, "steps": 4, "relations": ["float64", "padded_left", "greedy"]},
     ),
     "isolation": Bench(isolation.isolation, {"rounds": 15}, {"rounds": 2}),
     "screen": Bench(

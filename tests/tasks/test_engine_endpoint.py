@@ -1,5 +1,6 @@
 """An engine behind an endpoint: what its server does wrong is found through logarithms of probabilities, and what it does not answer is said."""
 
+import importlib.util
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -146,3 +147,31 @@ def test_another_decoder_is_not_asked() -> None:
     engine = EndpointEngine("http://127.0.0.1:9/v1", DECODER)
     with pytest.raises(Unsupported, match="another decoder is served there"):
         engine.load(ServedModel(catalog.DECODERS["window"], "float32", {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("vllm-cuda", "vllm is not installed here; give the backend the interpreter"),
+        ("sglang-cuda", "sglang is not installed here; give the backend the interpreter"),
+        ("tensorrtllm-cuda", "tensorrt_llm is not installed here; give the backend the interpreter"),
+        ("llamacpp-cpu", r"not installed here; pip install llama-cpp-python gguf"),
+    ],
+)
+def test_an_engine_that_is_not_installed_is_said_with_the_fix(
+    name: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(Unavailable, match=said):
+        BackendSpec.parse(name).create().probe()
+
+
+def test_llama_cpp_keeps_the_relations_that_it_has(cache: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    asked = ["float64", "recomputed", "padded_left", "prefix_reused", "preempted", "greedy"]
+    groups = [Group(f"engine:{op}", "llama", "float32", 1, check=catalog.CHECK) for op in asked]
+    rows = list(judge_backend(BackendSpec.parse("llamacpp-cpu").create(), groups, cache))
+    assert {row.op: row.status for row in rows} == {f"engine:{op}": "pass" for op in asked}
+    fused = BackendSpec.parse("fused", like="llamacpp-cpu", options={"flash": "on"}).create()
+    (row,) = judge_backend(fused, groups[:1], cache)
+    assert row.status == "wrong" and (row.error_units or 0) > 100

@@ -9,16 +9,15 @@ import pandas as pd
 from farm.report.tables.coverage import distinct, severity
 from farm.report.tables.view import Cell, Column, Line, Report, View, text, view
 from farm.report.words import DASH, number
-from tasks.checks.engine_relations import RELATIONS
-from tasks.checks.serving import Serving
+from tasks.checks.serving import ABOUT, Serving
 
 
 def relations(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per relation, decoder (or sampler) and dtype, in the order of `RELATIONS`; two columns per backend: the worst status of its samples, and the
+    """One line per relation, decoder (or sampler) and dtype, in the order of `ABOUT`; two columns per backend: the worst status of its samples, and the
     largest error units of those of that status."""
     rows = distinct(rows)
     rows = rows[rows["check"] == Serving.name]
-    order = {name: k for k, name in enumerate(RELATIONS)}
+    order = {name: k for k, name in enumerate(ABOUT)}
     named = rows["op"].str.partition(":")[2]
     rows = rows.assign(relation=named, rank=severity(rows["status"]), order=named.map(order).fillna(len(order)))
     rows = rows.sort_values(
@@ -46,7 +45,6 @@ def engines(report: Report) -> View | None:
     if rows.empty:
         return None
     backends = sorted(set(rows["backend"]))
-    about = {name: one.about for name, one in RELATIONS.items()}
     columns = [Column(one, functools.partial(_cell, one), right=True) for one in backends]
     return View(
         "engines",
@@ -54,10 +52,7 @@ def engines(report: Report) -> View | None:
         relations(report.rows),
         (
             text("relation"),
-            Column(
-                "what is compared",
-                lambda line: about.get(line["relation"], "tokens that are drawn, by their distribution"),
-            ),
+            Column("what is compared", lambda line: ABOUT.get(line["relation"], "")),
             text("variant", "of"),
             text("dtype"),
             *columns,
