@@ -356,36 +356,6 @@ def test_calls_that_are_timed_together_are_made_one_after_another(farm: Farm, ma
     assert [x.status for x in rows] == ["wrong"] * 2 + ["pass"] * 2 and {x.kind for x in rows[:2]} <= kinds
 
 
-#: Makes calls that are timed together all at once: it foresees what inputs they will have. Of those that hang on what it returns, it cannot.
-AT_ONCE = """
-from tasks.arrays.varied import digest_outputs
-from tasks.model import Timed
-from tasks.stranger import serve
-class AtOnce:
-    def __init__(self, x, chain):
-        self.x, self.chain = x, chain
-    def __call__(self):
-        own = [x * 2 for x in [self.x] * self.chain.calls]
-        self.kept = [[x] for x in own] + [[own[0]]] * self.chain.probe
-        digests = []
-        for x in own: digests.append(digest_outputs([x], digests[-1] if digests else self.chain.begin))
-        return Timed((), 1e-6, 1e-6, digests=tuple(digests)) if not MADE_UP else Timed((), 1e-6, 1e-6, digests=("0" * 64,) * len(own))
-    def results(self): return self.kept
-def timed(self, message, out):
-    self._kept[message.number] = AtOnce(message.arrays[0], serve.records.read_chain(message.body))
-def kernel(x):
-    serve._VERBS["timed"] = timed
-    return x * 2
-"""
-
-
-@pytest.mark.parametrize(("made_up", "kinds"), [("False", {"kept", "other inputs"}), ("True", {"protocol"})])
-def test_calls_that_are_timed_together_are_made_one_after_another(farm: Farm, made_up: str, kinds: set[str]) -> None:
-    limits = Limits(deadline_s=30, race_s=0.5)
-    rows = farm.run("speedup", limits, cheat=AT_ONCE.replace("MADE_UP", made_up), sound=SOUND)
-    assert [x.status for x in rows] == ["wrong"] * 2 + ["pass"] * 2 and {x.kind for x in rows[:2]} <= kinds
-
-
 def test_a_kernel_that_refuses_layouts_is_timed_in_contiguous_inputs(farm: Farm) -> None:
     source = (
         "def kernel(x):\n    if not x.is_contiguous(): raise ValueError('contiguous inputs alone')\n    return x * 2\n"
