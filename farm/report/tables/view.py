@@ -34,7 +34,7 @@ class Cell:
     square is then led to by the small print); share: of 1, shown as a bar where there are bars; rest: it takes the rest of its line; curve: numbers in their order, drawn
     under the text with a line at ``bound``; tree: the order of a sum (`tasks.passport.trees.encode_tree`), drawn under the text on a page; parts: the text in
     parts, each with a status that colours it; href: the page that the text leads to; strip: outcomes in their order, as
-    (status, how many, words), drawn beside the text; tone: "alarm", "bad", "warn", "good" or "dim"."""
+    (status, how many, words), drawn beside the text; spark: counts in their order, as a small picture; tone: "alarm", "bad", "warn", "good" or "dim"."""
 
     text: str
     status: str = ""
@@ -49,6 +49,7 @@ class Cell:
     strip: tuple[tuple[str, int, str], ...] = ()
     curve: tuple[float, ...] = ()
     bound: float | None = None
+    spark: tuple[int, ...] = ()
     tree: tuple[int, ...] = ()
 
 
