@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 
 from farm import lake as lakes
 from farm.commandline import refusing, warn
 from farm.exits import OK
-from farm.lake import Lake, LakeError
+from farm.lake import Lake, LakeError, minimal
 from farm.options.site import make_parser
 from farm.report import summaries
-from farm.report.faces.site import TITLE, pages
-from farm.report.runs import say_early
-from farm.report.tables.trends import Night, Trends, night
+from farm.report.faces.files import PAGE
+from farm.report.faces.html import slug
+from farm.report.faces.site import TITLES, pages
+from farm.report.faces.site_defects import Minimal
+from farm.report.runs import default_out, say_early
+from farm.report.tables.causes import many
+from farm.report.tables.trends import RunSummary, Trends, summarise_run
+from farm.reproduce.folder import RUN
 from tasks.model import Refusal
 from tasks.nearest import nearest
 
 #: What a store is told of a file, by its ending.
-TYPES = {"html": "text/html; charset=utf-8", "svg": "image/svg+xml", "css": "text/css"}
+TYPES = {"html": "text/html; charset=utf-8", "svg": "image/svg+xml", "css": "text/css", "js": "text/javascript"}
+#: Where reports that are copied stand in a site.
+REPORTS = "report"
 
 
 @refusing
@@ -31,38 +42,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = lakes.open_lake(args.out)
     if not _is_our_folder(out):
         raise Refusal(f"{args.out}: its index.html is not a farm site and was kept; choose another place")
-    nights: list[Night] = []
+    runs: list[RunSummary] = []
+    found: list[Minimal] = []
+    reports: dict[str, Path] = {}
     names: set[str] = set()
     had: dict[str, str] = {}
     for name in args.lakes:
         try:
-            nights += _summarise_nights(name, args.last, args.config, had, names)
+            made = list(_summarise_runs(name, args.last, args.config, had, names))
+            runs += [_with_report(one, name, out, reports if args.copy_reports else None) for one in made]
+            found += _read_minimal(name, [one.facts["folder"] for one in made])
         except LakeError as problem:
             if len(args.lakes) == 1:
                 raise
             warn(problem)
-    if not nights and names:
+    if not runs and names:
         raise Refusal(
             f"no runs of config {args.config} in {', '.join(args.lakes)}{nearest(args.config, sorted(names))}"
         )
-    if not nights:
+    if not runs:
         raise Refusal(f"no runs with rows in {', '.join(args.lakes)}; start one with: farm run configs/quick.yaml")
-    wrong = {one.facts["run_id"]: one.facts["early_s"] for one in nights if one.facts["early_s"]}
+    wrong = {one.facts["run_id"]: one.facts["early_s"] for one in runs if one.facts["early_s"]}
     say_early(pd.to_timedelta(pd.Series(wrong, dtype=float), unit="s"))
     files = 0
     try:
-        for path, text in pages(Trends.of(nights)):
+        for path, source in reports.items():
+            _write(out, path, source.read_text(encoding="utf-8"))
+            files += 1
+        for path, text in pages(Trends.of(runs), found):
             _write(out, path, text)
             files += 1
     except OSError as problem:
         raise _unwritable(args.out, problem) from problem
-    print(f"{files} files of {len(nights)} runs: {args.out.rstrip('/')}/index.html")
+    print(f"{files} files of {many(len(runs), 'run')}: {args.out.rstrip('/')}/index.html")
+    if linked := sum(bool(one.facts["report"]) for one in runs) * (not args.copy_reports):
+        print(f"{many(linked, 'report')} linked in the lake; to publish the site elsewhere, add --copy-reports")
     return OK
 
 
-def _summarise_nights(
+def _summarise_runs(
     name: str, last: int, config: str | None, had: dict[str, str], other: set[str]
-) -> Iterator[Night]:
+) -> Iterator[RunSummary]:
     """Summaries of the runs of a lake, the oldest first; what cannot be read, or was met elsewhere, is said and passed over.
     had: takes the folder of each run, by the id that its rows say; other: the names of configs that were not asked for. Raises LakeError."""
     opened = lakes.open_lake(name)
@@ -86,11 +106,33 @@ def _summarise_nights(
         if words := lakes.other_run(folder, said):
             warn(words)
         if rows is not None:
-            told = night(rows, record)
+            told = summarise_run(rows, record)
             if not problems:
                 summaries.keep(opened, run_id, record, told)
         if told is not None:
-            yield told
+            yield replace(told, facts={**told.facts, "folder": run_id})
+
+
+def _with_report(one: RunSummary, name: str, out: Lake, copied: dict[str, Path] | None) -> RunSummary:
+    """A run with the way from the site's first page to its report, "" where there is none. copied: takes, by its place in the site, a report that
+    is to be copied; None to lead to it where it lies, as a site on the same disk can."""
+    opened, facts = lakes.open_lake(name), dict(one.facts)
+    lies = default_out(opened.root, facts.pop("folder")) / PAGE
+    if not opened.is_local or not lies.is_file():
+        to = ""
+    elif copied is not None:
+        to = f"{REPORTS}/{slug(facts['run_id'])}"
+        copied[to] = lies
+    else:
+        to = quote(os.path.relpath(lies.resolve(), Path(out.root).resolve())) if out.is_local else ""
+    return replace(one, facts={**facts, "report": to})
+
+
+def _read_minimal(name: str, runs: Sequence[str]) -> list[Minimal]:
+    """The minimal cases of some runs of a lake, each with the script that shows it; runs: their folders."""
+    opened = lakes.open_lake(name)
+    found = minimal.read(opened, runs)
+    return [Minimal(one, (minimal.file(opened, one, RUN) or b"").decode(errors="replace")) for one in found]
 
 
 def _read_rows(opened: Lake, run_id: str, problems: list[Any]) -> pd.DataFrame:
@@ -117,7 +159,8 @@ def _is_our_folder(out: Lake) -> bool:
     """Whether a place has no first page, or one that the farm wrote. Raises Refusal."""
     try:
         with out.filesystem.open_input_stream(f"{out.root}/index.html") as file:
-            return TITLE.encode() in file.read(4096)
+            begin = file.read(4096)
+            return any(title.encode() in begin for title in TITLES)
     except FileNotFoundError:
         return True
     except OSError as problem:

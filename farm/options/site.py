@@ -17,4 +17,9 @@ def make_parser() -> Parser:
     parser.add_argument("lakes", nargs="*", default=["results"], metavar="LAKE", help="lakes (default: results)")
     parser.add_argument("--last", type=int, default=0, metavar="N", help="only the newest N runs of each lake")
     parser.add_argument("--config", metavar="NAME", help="only runs of this config")
+    parser.add_argument(
+        "--copy-reports",
+        action="store_true",
+        help="copy the runs' reports into the site, to publish it elsewhere (default: link them where they lie)",
+    )
     return parser

@@ -1,4 +1,4 @@
-"""The summary of a finished run (`Night`), kept beside its rows: a site over a year of runs reads these and not the rows."""
+"""The summary of a finished run (`RunSummary`), kept beside its rows: a site over a year of runs reads these and not the rows."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import pyarrow.parquet as pq
 from farm.lake import Lake, LakeError, LakeWarning, run_ids
 from farm.lake.manifest import MANIFEST
 from farm.lake.store import write_beside
-from farm.report.tables.trends import COUNTS, Night
+from farm.report.tables.trends import SUMMED, RunSummary
 from tasks.sources import digest
 
 #: Beside the parts of a run; dataset readers leave it alone for its underscore.
 SUMMARY = "_summary.parquet"
-#: Under which its metadata has the rest of a `Night`.
-_REST = b"night"
+#: Under which its metadata has the rest of a `RunSummary`.
+_REST = b"summary"
 
 
-def read_summary(lake: Lake, run_id: str, ids: Sequence[str] | None = None) -> Night | None:
+def read_summary(lake: Lake, run_id: str, ids: Sequence[str] | None = None) -> RunSummary | None:
     """The summary that is kept of a run; None if there is none, or it is of other files, of another version of the farm, or compared with
     another run than it would be now. ids: of all runs of the lake, where they are known."""
     try:
@@ -37,12 +37,12 @@ def read_summary(lake: Lake, run_id: str, ids: Sequence[str] | None = None) -> N
                 return None
             texts = [f.name for f in part.schema_arrow if f.type in (pa.string(), pa.large_string())]
             squares = part.read().to_pandas(categories=texts)
-            return Night({**told["facts"], "results": lake.uri}, squares, told["causes"], told["changes"])
+            return RunSummary({**told["facts"], "results": lake.uri}, squares, told["causes"], told["changes"])
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def keep(lake: Lake, run_id: str, run: Mapping[str, Any], made: Night) -> None:
+def keep(lake: Lake, run_id: str, run: Mapping[str, Any], made: RunSummary) -> None:
     """Keep the summary of a run that has ended. A lake that cannot be written is left as it is."""
     if not run.get("finished_at"):
         return
@@ -50,7 +50,7 @@ def keep(lake: Lake, run_id: str, run: Mapping[str, Any], made: Night) -> None:
         between = _between(lake, run_id, made.facts["since"])
         told: dict[str, Any] = {"key": _make_summary_key(lake, run_id), "between": between, "facts": dict(made.facts)}
         told |= {"causes": list(made.causes), "changes": list(made.changes)}
-        squares = made.squares.astype({"worst": str, **dict.fromkeys([*COUNTS, "new"], "int32")})
+        squares = made.squares.astype({"worst": str, **dict.fromkeys(SUMMED, "int32")})
         table = pa.Table.from_pandas(squares, preserve_index=False)
         table = table.replace_schema_metadata({_REST: json.dumps(told)})
         write_beside(

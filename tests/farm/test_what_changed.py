@@ -63,9 +63,7 @@ def test_every_face_counts_the_same(results: str, tmp_path: Path, capsys: pytest
     said("site", str(tmp_path / "site"), results)
     front = (tmp_path / "site" / "index.html").read_text()
     assert words in front and "Changes that stayed: 8 cells" in front
-    assert (
-        "What changed from night to night: 7 cells" in next((tmp_path / "site" / "backend").glob("ort-*")).read_text()
-    )
+    assert "What changed from run to run: 7 cells" in next((tmp_path / "site" / "backend").glob("ort-*")).read_text()
     files = {name: tmp_path / name for name in ("junit", "markdown")}
     said("gate", "--results", results, *(x for name, file in files.items() for x in (f"--{name}", str(file))))
     assert words in files["markdown"].read_text()

@@ -15,6 +15,9 @@ from farm.report.tables.changes import diff_views
 from farm.report.tables.overview import headline
 from farm.report.tables.view import Report, View
 
+#: The page of a report.
+PAGE = "report.html"
+
 
 def write(
     rows: pd.DataFrame | Report, run: Mapping[str, Any], out_dir: str | Path, by: str = "backend"
@@ -29,7 +32,7 @@ def write(
     paths = {view.name: csv(view, out) for view in report.views if "csv" in view.faces}
     for name, path, text in (
         ("markdown", out / "report.md", markdown(report, run)),
-        ("html", out / "report.html", render(report, run)),
+        ("html", out / PAGE, render(report, run)),
     ):
         path.write_text(text, encoding="utf-8", errors="replace", newline="\n")
         paths[name] = path

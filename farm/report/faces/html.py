@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ import jinja2
 
 from farm.report.faces.curve import svg
 from farm.report.faces.heat import heat
-from farm.report.faces.strip import strip
+from farm.report.faces.strip import spark, strip
 from farm.report.faces.tree_drawing import tree_svg
 from farm.report.tables.view import View, cell
 from tasks.model import Status
@@ -54,6 +55,12 @@ def slug(name: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)[:80]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}.html"
 
 
+def script_json(value: Any) -> str:
+    """JSON that is inert inside a <script> element: it holds no <, > or &."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
@@ -64,7 +71,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(signs=SIGNS, cell=cell, svg=svg, heat=heat, strip=strip, tree_svg=tree_svg)
+    made.globals.update(signs=SIGNS, cell=cell, svg=svg, heat=heat, strip=strip, spark=spark, tree_svg=tree_svg)
     made.globals["table"] = made.get_template("table.html.j2").module.table  # type: ignore[attr-defined]
     return made
 

@@ -23,7 +23,7 @@ from farm.commandline import plain
 from farm.glossary import UNITS, describe_terms
 from farm.lake.columns import COLUMNS, KEY
 from farm.report.faces import html
-from farm.report.faces.html import HERE, SIGNS, style
+from farm.report.faces.html import HERE, SIGNS, script_json, style
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
 from farm.report.tables.coverage import SEVERITY, command, coverage, how_option, where_option
@@ -182,12 +182,6 @@ def moment(value: Any) -> str:
     with contextlib.suppress(ValueError):
         return moment(datetime.datetime.fromisoformat(str(value)).timestamp())
     return str(value)
-
-
-def script_json(value: Any) -> str:
-    """JSON that is inert inside a <script> element: it holds no <, > or &."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def payload(report: Report) -> dict[str, Any]:

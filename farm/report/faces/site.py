@@ -1,10 +1,10 @@
-"""Many runs as a static site: pages that link to one another, without a script and without a server."""
+"""Many runs as a static site: pages that link to one another. They need no server, and a script only to search and to copy."""
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -15,55 +15,63 @@ from markupsafe import Markup
 from farm.commandline import plain
 from farm.exits import INCOMPLETE
 from farm.report.faces import html
-from farm.report.faces.html import slug, style
-from farm.report.faces.site_runs import new_column, releases, runs
-from farm.report.faces.strip import badge, bars
+from farm.report.faces.html import HERE, script_json, slug, style
+from farm.report.faces.site_defects import Defect, Minimal, collect_defects, defect_table, describe_defect
+from farm.report.faces.site_runs import build_run_view, count_columns, link, releases
+from farm.report.faces.strip import Bar, badge, bars
 from farm.report.tables.causes import many
 from farm.report.tables.changes import KINDS
 from farm.report.tables.coverage import SEVERITY, backend_order, records
 from farm.report.tables.gate import CLOSED, GATES, OPEN
-from farm.report.tables.trends import COUNTS, Night, Stretch, Trends, failures, find_changes, stretches
+from farm.report.tables.overview import rate_columns
+from farm.report.tables.trends import SQUARE, SUMMED, RunSummary, Stretch, Trends, failures, find_changes, stretches
 from farm.report.tables.view import Cell, Column, Line, View, status
-from farm.report.words import percent
+from farm.report.words import DASH
 from tasks.model import FORWARD, OpClass, Status
 
-#: Nights that pictures show, lines of a table on a page, changes on the first page and on others.
-NIGHTS, LINES, CHANGES_SHOWN = 120, 200, 60
+#: Runs that pictures show and sparklines, lines of a table on a page, changes on the first page and on others.
+RUNS, SPARKS, LINES, CHANGES_SHOWN = 90, 48, 200, 60
+#: The first page, and cells of a table on it.
+FIRST, CELLS = "index.html", 160
 #: So many turns from right to failed make a square a flaky one, as far as one can see.
 TURNS = 2
 #: So many flaky ops make a backend a flaky one.
 BOARD = 5
 #: Columns that say nothing of an op with one outcome.
-SAME = ("nights failed", "night by night")
+SAME = ("runs failed", "run by run")
 #: The frame of a table that is shown by its lines alone.
 NOTHING = pd.DataFrame()
-#: The title of the first page, by which the farm knows a site of its own.
-TITLE = "Validation, night by night"
+#: The title of the first page, by which the farm knows a site of its own, and what it was before.
+TITLE = "Validation, run by run"
+TITLES = (TITLE, "Validation, night by night")
 #: What the strips mean.
-STRIPS = "Each block of a strip is a stretch of nights with one outcome, oldest left; its tooltip names them."
+STRIPS = "Each block of a strip is a stretch of runs with one outcome, oldest left; its tooltip names them."
 
 
-def pages(trends: Trends) -> Iterator[tuple[str, str]]:
-    """(path, text) of every file of the site, the first page last: whoever finds it finds the others too."""
-    site = _Site(trends)
+def pages(trends: Trends, minimal: Sequence[Minimal] = ()) -> Iterator[tuple[str, str]]:
+    """(path, text) of every file of the site, the first page last: whoever finds it finds the others too. minimal: the minimal cases of
+    the runs' lakes."""
+    site = _Site(trends, minimal)
     yield "style.css", style()
+    yield "site.js", (HERE / "site.js").read_text(encoding="utf-8")
+    yield "names.js", site.names()
     yield from site.backends()
     yield from site.ops()
     yield from site.defects()
     yield from site.front()
 
 
-#: Below a chart of failures.
-CHART_WORDS = "Rows that failed by a backend's own fault, night by night; red: no known failure covers them."
-
-
 class _Site:
     """The pages of trends; what they share is worked out once."""
 
-    def __init__(self, trends: Trends) -> None:
-        self.trends, self.nights = trends, trends.nights
+    def __init__(self, trends: Trends, minimal: Sequence[Minimal]) -> None:
+        self.trends, self.runs, self.dates = trends, trends.runs, trends.dates
+        self.minimal = minimal
+        self.listed = any(one.facts["listed"] for one in self.runs)
         self.changes = find_changes(trends)
+        self.found = collect_defects(trends.runs)
         self.lines = [self._line(at, line) for at, line in enumerate(records(trends.squares))]
+        self.labels, self.names_of_backends = ({line[name] for line in self.lines} for name in SQUARE)
         self.flaky = [line for line in self.lines if line["turns"] >= TURNS or line["gone"]]
         # What comes and goes would hide what came and stayed.
         hidden = {
@@ -73,6 +81,15 @@ class _Site:
         shown = [pair not in hidden for pair in zip(last["label"], last["backend"], strict=True)]
         lasting = last[pd.Series(shown, last.index, bool) & (last["status_a"] != last["status_b"])]
         self.lasting = lasting.assign(chance=_by_chance(lasting, self.flaky, self.lines))
+
+    def names(self) -> str:
+        """The script with what the search box finds: kind, words and page of each op, backend and defect."""
+        every = [
+            *(("op", name, f"op/{slug(name)}") for name in sorted(self.labels)),
+            *(("backend", name, f"backend/{slug(name)}") for name in sorted(self.names_of_backends)),
+            *(("defect", one.reason, f"defect/{slug(one.reason)}") for one in self.found),
+        ]
+        return f"const NAMES = {script_json([(kind, plain(name, 160), to) for kind, name, to in every])};\n"
 
     def _line(self, at: int, line: dict[str, Any]) -> dict[str, Any]:
         series = self.trends.series(at)
@@ -84,7 +101,7 @@ class _Site:
             "bad": bad,
             "turns": turns,
             "gone": gone,
-            "nights": sum(one.nights for one in series),
+            "runs": sum(one.runs for one in series),
         }
 
     def _page(self, path: str, title: str, views: Sequence[View], **more: Any) -> Iterator[tuple[str, str]]:
@@ -93,16 +110,18 @@ class _Site:
         pagers: dict[str, list[tuple[str, str]]] = {}
         for view in views:
             lines = view.all_lines()
-            firsts = range(0, len(lines), LINES)
+            # The first page has many tables.
+            size = min(LINES, CELLS // max(len(view.columns), 1)) if path == FIRST else LINES
+            firsts = range(0, len(lines), size)
             if view.most or len(firsts) < 2:
                 begins.append(view)
                 continue
             stem, caption = f"{path.removesuffix('.html')}-{view.name}", f"{view.caption}: {len(lines):,} {view.unit}"
             paths = [path, *(f"{stem}-{k}.html" for k in range(2, len(firsts) + 1))]
             for at, first in zip(paths, firsts, strict=True):
-                part = replace(view, lines=lines[first : first + LINES], caption=caption, counted=False)
+                part = replace(view, lines=lines[first : first + size], caption=caption, counted=False)
                 links = [
-                    (f"{k + 1:,}–{min(k + LINES, len(lines)):,}", "" if to == at else to.rpartition("/")[2])
+                    (f"{k + 1:,}–{min(k + size, len(lines)):,}", "" if to == at else to.rpartition("/")[2])
                     for to, k in zip(paths, firsts, strict=True)
                 ]
                 if at == path:
@@ -118,12 +137,12 @@ class _Site:
         """Of a table of squares; ``what``: the column that leads on, to pages in ``folder``."""
         words = {"label": "op"}.get(what, what)
         return [
-            _link(words, what, folder, "../"),
+            link(words, what, folder, "../"),
             status("worst", "now"),
-            Column("since", lambda line: self.nights[line["since"]].day, right=True),
-            Column("nights failed", _nights, right=True),
-            Column("passed", lambda line: percent(line["passed"], line["judged"]), right=True),
-            Column("night by night", lambda line: _draw_night_strip(self.nights, line["series"])),
+            Column("since", lambda line: self.dates[line["since"]], right=True),
+            Column("runs failed", _count_failed_runs, right=True),
+            rate_columns()[1],
+            Column("run by run", lambda line: _draw_strip(self.dates, line["series"])),
         ]
 
     def _squares(self, name: str, lines: Sequence[Line], what: str, folder: str) -> View:
@@ -137,7 +156,7 @@ class _Site:
 
     def _ops(self, lines: Sequence[Line]) -> Iterator[View]:
         """Of a backend: what fails or has changed, and, folded (a browser draws it when it is opened), what was the same and no failure
-        every night."""
+        in every run."""
         still = [one for one in lines if not _has_failed(one) and len(one["series"]) == 1]
         same = {one["label"] for one in still}
         told = [one for one in lines if one["label"] not in same]
@@ -146,19 +165,19 @@ class _Site:
         if still:
             view = self._squares("still", still, "label", "op")
             columns = [one for one in self._columns("label", "op") if one.words not in SAME]
-            caption = "Ops with the same outcome every night"
+            caption = "Ops with the same outcome in every run"
             yield replace(view, caption=caption, columns=columns, notes=(), open=False)
 
     def _build_change_view(
-        self, table: pd.DataFrame, up: str, caption: str = "What changed from night to night", known: str = ""
+        self, table: pd.DataFrame, up: str, caption: str = "What changed from run to run", known: str = ""
     ) -> View:
         """known: the column that is the page's own."""
         columns = [
-            Column("night", lambda line: self.nights[line["night"]].day, right=True),
+            Column("run", lambda line: self.dates[line["run"]], right=True),
             Column("change", lambda line: Cell(_change(line), tone=KINDS[line["change"]].tone)),
-            _link("op", "label", "op", up),
+            link("op", "label", "op", up),
             Column("dtype", lambda line: line["dtype"] + f" {line['check']}" * (line["check"] != FORWARD)),
-            _link("backend", "backend", "backend", up),
+            link("backend", "backend", "backend", up),
             status("status_a", "before"),
             status("status_b", "after"),
             Column("runtime", self._versions, foreign=True),
@@ -173,31 +192,42 @@ class _Site:
             counted=True,
             open=True,
             most=CHANGES_SHOWN,
-            empty="Nothing changed from night to night.",
+            empty="Nothing changed from run to run.",
         )
 
     def _versions(self, line: Line) -> str:
-        """The version of a backend's runtime in the night of a change; both, where the one before had another."""
-        places = [line[at] for at in ("earlier", "night") if line[at] >= 0]
-        told = [self.nights[at].facts["versions"].get(line["backend"]) or "" for at in places]
+        """The version of a backend's runtime in the run of a change; both, where the one before had another."""
+        places = [line[at] for at in ("earlier", "run") if line[at] >= 0]
+        told = [self.runs[at].facts["versions"].get(line["backend"]) or "" for at in places]
         return plain(" → ".join(dict.fromkeys(filter(None, told))))
 
     def _count(self, what: str) -> str:
         """How many of something all runs have, by the words of `count_run`."""
-        return many(sum(one.facts[what] for one in self.nights), what.removesuffix("s"))
+        return many(sum(one.facts[what] for one in self.runs), what.removesuffix("s"))
 
     def _chart(self, sums: pd.DataFrame) -> Markup:
-        """Failures of nights, from a frame with their places as index and `COUNTS`, new."""
-        shown = sums.iloc[-NIGHTS:]
-        told = [
-            (
-                f"{self.nights[at].day} {self.nights[at].facts['name']}: {failed} failed by a backend's fault, {new} new",
-                int(failed),
-                int(new),
-            )
-            for at, failed, new in zip(shown.index, shown["failed"], shown["new"], strict=True)
-        ]
-        return bars(told)
+        """Failures of runs, from a frame with their places as index and failures, new."""
+        shown = sums.iloc[-RUNS:]
+        told = []
+        for at, failed, new in zip(shown.index, shown["failures"], shown["new"], strict=True):
+            words = f"{self.dates[at]} {plain(self.runs[at].facts['name'])}: {many(int(failed), 'failure')}"
+            told.append(Bar(self.dates[at], words + f", {new} new" * self.listed, int(failed), int(new)))
+        return bars(told, "failures")
+
+    def _sparkline(self, sums: pd.DataFrame, name: str) -> Column:
+        """Failures by run, of each value of a column; ``sums``: those of all."""
+        table = sums["failures"].unstack(level=0, fill_value=-1).iloc[:, -SPARKS:]
+        counts = dict(zip(table.index, map(tuple, table.to_numpy().tolist()), strict=True))
+        return Column("failures by run", lambda line: Cell("", spark=counts[line[name]]))
+
+    def _counts(self) -> list[Column]:
+        """Failures, and the new ones of them where a config says what is known."""
+        return count_columns(self.listed)
+
+    def _defects_of(self, words: str, up: str, mine: Callable[[Defect], bool]) -> Iterator[View]:
+        """The defects that an op or a backend has."""
+        if some := [one for one in self.found if mine(one)]:
+            yield defect_table(some, self.runs, self.dates, up, words)
 
     # --- pages ------------------------------------------------------------------------------------------------------
 
@@ -206,18 +236,31 @@ class _Site:
         sums, changes = self.trends.sums("backend"), dict(list(self.changes.groupby("backend")))
         for name, lines in _groups(self.lines, "backend"):
             mine = pd.DataFrame(sums.xs(name, level=1))
+            last = {str(name): value for name, value in mine.iloc[-1].items()}
             views = [
+                *self._defects_of("Defects of this backend", "../", lambda one: name in one.backends),  # noqa: B023
                 self._build_change_view(changes.get(name, self.changes[:0]), "../", known="backend"),
-                releases(self.nights, name, mine),
+                releases(self.runs, self.dates, name, mine),
                 *self._ops(lines),
             ]
+            newest = self.runs[mine.index[-1]].facts
             yield from self._page(
                 f"backend/{slug(name)}",
                 name,
                 views,
-                lead=[("", f"vendor: {plain(lines[0]['vendor'])}"), ("", f"newest night: {_newest(mine)}")],
+                facts=[
+                    ("vendor", [(plain(lines[0]["vendor"]), "")]),
+                    ("device", [(plain(newest["devices"].get(name, "")) or DASH, "")]),
+                    ("version", [(plain(newest["versions"].get(name, "")) or DASH, "")]),
+                    (
+                        "newest run",
+                        [(f"{self.dates[mine.index[-1]]} {plain(newest['name'])}", newest.get("report", ""))],
+                    ),
+                    *((one.words, [(str(one.cell(last)), "")]) for one in rate_columns()),
+                    ("failures", [(self._say_failures(last), "")]),
+                ],
                 chart=self._chart(mine),
-                chart_words=CHART_WORDS,
+                chart_words=self._say_chart(),
             )
 
     def ops(self) -> Iterator[tuple[str, str]]:
@@ -225,80 +268,80 @@ class _Site:
         changes = dict(list(self.changes.groupby("label")))
         for name, lines in _groups(self.lines, "label"):
             views = [
+                *self._defects_of("Defects of this op", "../", lambda one: name in one.labels),  # noqa: B023
                 self._squares("backends", lines, "backend", "backend"),
                 self._build_change_view(changes.get(name, self.changes[:0]), "../", known="op"),
             ]
             yield from self._page(f"op/{slug(name)}", plain(name), views)
 
     def defects(self) -> Iterator[tuple[str, str]]:
-        """A page for each cause, with the nights that had it."""
-        for reason, seen in self._causes().items():
-            night, line = seen[-1]
-            counts = {at: int(one["rows"]) for at, one in seen}
-            new = {at: int(one["rows"]) * (one["standing"] == "new") for at, one in seen}
-            frame = pd.DataFrame({"failed": counts, "new": new}).reindex(
-                range(seen[0][0], len(self.nights)), fill_value=0
-            )
-            told = pd.DataFrame([{name: plain(line[name]) for name in ("status", "ops", "backends", "cases")}])
-            views = [View("last_seen", f"Last seen {self.nights[night].day}", told, open=True)]
+        """A page for each cause of failures: what it is, where, since when, and how to see it."""
+        for one in self.found:
+            told = describe_defect(one, self.runs, self.dates, self.minimal, self.labels, self.names_of_backends)
             yield from self._page(
-                f"defect/{slug(reason)}",
-                plain(reason, 160),
-                views,
-                lead=[
-                    ("", f"{line['standing']}; seen in {many(len(seen), 'night')}, first {self.nights[seen[0][0]].day}")
-                ],
-                chart=self._chart(frame),
-                chart_words="Rows, night by night.",
+                f"defect/{slug(one.reason)}",
+                plain(one.reason, 160),
+                [],
+                lead=[("", sentence) for sentence in told.sentences],
+                facts=told.facts,
+                blocks=told.blocks,
+                history=one.strip(self.dates),
+                chart=self._chart(one.count_by_run(self.runs)),
+                chart_words="Rows that failed in this way, by run; a stroke on the axis is a run without any.",
             )
 
     def front(self) -> Iterator[tuple[str, str]]:
         """The first page, and a badge of each config."""
-        newest = {one.facts["name"]: one for one in self.nights}
+        newest = {one.facts["name"]: one for one in self.runs}
         for name, one in newest.items():
             short = "passing" if one.facts["tone"] == "ok" else re.split("[,;] ", one.facts["verdict"])[0]
             yield (
                 f"badge-{slug(name).removesuffix('.html')}.svg",
                 badge(plain(name, 24), plain(short, 40), one.facts["tone"]),
             )
-        every = self.trends.sums("vendor")
-        total = every.groupby(level=0).sum()
+        total = pd.DataFrame([dict(one.facts) for one in self.runs])[["failures", "new"]]
         yield from self._page(
-            "index.html",
+            FIRST,
             TITLE,
             [
-                *_collect_gates(self.nights),
+                *_collect_gates(self.trends),
+                *self._defects_of("Defects, last seen first", "", lambda one: True),
                 self._vendors(),
+                self._backend_list(),
                 self._build_change_view(self.lasting, "", "Changes that stayed"),
                 *_flaky_list(self.flaky),
-                self._backend_list(),
-                *self._cause_list(),
+                build_run_view(self.runs, self.listed),
                 *self._models(),
                 self._op_list(),
-                runs(self.nights),
             ],
-            verdicts=[told for name, one in newest.items() for told in _make_verdict_lines(name, one.facts)],
+            verdicts=[told for name, one in newest.items() for told in _make_verdict_lines(name, one)],
             lead=[
                 (
                     "",
-                    f"{many(len(self.nights), 'run')}, {self._count('rows')} of {self._count('cells')}, {self._count('failures')}",
+                    f"{many(len(self.runs), 'run')}, {self._count('rows')} of {self._count('cells')}, {self._count('failures')}",
                 )
             ],
             chart=self._chart(total),
-            chart_words=CHART_WORDS,
+            chart_words=self._say_chart(),
         )
 
-    def _sum_view(self, by: str, caption: str, more: Sequence[Column]) -> View:
+    def _say_failures(self, sums: Mapping[str, Any]) -> str:
+        return f"{int(sums['failures']):,}" + f", {int(sums['new']):,} new" * self.listed
+
+    def _say_chart(self) -> str:
+        """What stands below a chart of failures."""
+        red = (
+            "red: new, no known failure covers them."
+            if self.listed
+            else "no config lists known failures, so none is called new."
+        )
+        return f"Rows that failed, by run; a stroke on the axis is a run without any; {red}"
+
+    def _sum_view(self, by: str, caption: str, more: Sequence[Column], notes: Sequence[str] = ()) -> View:
         squares = self.trends.once() if by == "vendor" else self.trends.squares
-        newest = squares.groupby(by)[[*COUNTS, "new"]].sum().reset_index()
-        columns = [
-            *more,
-            Column("passed", lambda line: percent(line["passed"], line["judged"]), right=True),
-            Column("judged", lambda line: percent(line["judged"], line["valid"]), right=True),
-            Column("failed", lambda line: f"{line['failed']:,}", right=True),
-            new_column(),
-        ]
-        return View(f"{by}s", caption, newest, columns, lines=records(newest), open=True)
+        newest = squares.groupby(by)[SUMMED].sum().reset_index()
+        columns = [*more, *rate_columns(), *self._counts(), self._sparkline(self.trends.sums(by), by)]
+        return View(f"{by}s", caption, newest, columns, lines=records(newest), open=True, notes=notes)
 
     def _vendors(self) -> View:
         named = self.trends.squares.groupby("vendor")["backend"].unique().map(sorted).map(", ".join)
@@ -309,7 +352,11 @@ class _Site:
                 Column("vendor", lambda line: plain(line["vendor"]), foreign=True),
                 Column("backends", lambda line: plain(named[line["vendor"]]), foreign=True),
             ],
+            notes=["Modes of one runtime count once, by the worst of them."] if self._has_modes() else (),
         )
+
+    def _has_modes(self) -> bool:
+        return len(self.trends.once()) < len(self.trends.squares)
 
     def _backend_list(self) -> View:
         vendor = self.trends.squares.drop_duplicates("backend").set_index("backend")["vendor"]
@@ -317,37 +364,12 @@ class _Site:
             "backend",
             "Backends, by the newest outcome of every op",
             [
-                _link("backend", "backend", "backend"),
+                link("backend", "backend", "backend"),
                 Column("vendor", lambda line: plain(vendor[line["backend"]]), foreign=True),
             ],
         )
         lines = sorted(view.all_lines(), key=lambda one: backend_order(vendor[one["backend"]], one["backend"]))
         return replace(view, lines=lines)
-
-    def _causes(self) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:
-        """What failures are put down to → (night, its line)."""
-        found: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
-        for at, one in enumerate(self.nights):
-            for line in one.causes:
-                found.setdefault(line["reason"] or f"{line['status']} {line['ops']}", []).append((at, line))
-        return found
-
-    def _cause_list(self) -> Iterator[View]:
-        lines = []
-        for reason, seen in self._causes().items():
-            at, line = seen[-1]
-            lines.append({**line, "reason": reason, "at": at, "first": seen[0][0], "seen": len(seen)})
-        if not lines:
-            return
-        lines.sort(key=lambda one: (-one["at"], one["standing"] != "new", -int(one["rows"])))
-        columns = [
-            _link("defect", "reason", "defect", length=120),
-            Column("standing", lambda line: Cell(line["standing"], tone="alarm" if line["standing"] == "new" else "")),
-            Column("rows", lambda line: line["rows"], right=True),
-            Column("first", lambda line: self.nights[line["first"]].day),
-            Column("last", lambda line: self.nights[line["at"]].day),
-        ]
-        yield View("defects", "Defects", pd.DataFrame(lines), columns, lines=lines, counted=True, unit="causes")
 
     def _models(self) -> Iterator[View]:
         lines = [one for one in self.lines if one["op_class"] == OpClass.MODEL.value]
@@ -358,19 +380,10 @@ class _Site:
         return _make_op_index("ops", "Ops", self.lines)
 
 
-def _link(words: str, name: str, folder: str, up: str = "", length: int = 0) -> Column:
-    """A column of what has a page of its own."""
-
-    def cell(line: Line) -> Cell:
-        return Cell(plain(line[name], length), href=f"{up}{folder}/{slug(line[name])}")
-
-    return Column(words, cell, foreign=True)
-
-
 def _render(path: str, title: str, views: Sequence[View], **more: Any) -> str:
     given = {"up": "../" * path.count("/"), "limit": LINES, "words_beside": True, "chart": "", "chart_words": ""}
-    given["sources"] = Markup("style-src 'self' file:; img-src 'self' data:")
-    return html.render("site.html.j2", title, views, **{**given, **more})
+    given["sources"] = Markup("script-src 'self' file:; style-src 'self' file:; img-src 'self' data:")
+    return html.render("site.html.j2", title, views, **{"facts": (), "blocks": (), "history": (), **given, **more})
 
 
 def _make_op_index(name: str, caption: str, lines: Sequence[Line]) -> View:
@@ -380,31 +393,35 @@ def _make_op_index(name: str, caption: str, lines: Sequence[Line]) -> View:
     for label, some in _groups(lines, "label"):
         worst = min(some, key=lambda one: place[one["worst"]])
         failed = sorted(one["backend"] for one in some if _has_failed(one))
-        found.append({"label": label, "worst": worst["worst"], "failed": ", ".join(failed), "backends": len(some)})
+        count = sum(one["failures"] for one in some)
+        found.append({"label": label, "worst": worst["worst"], "failed": ", ".join(failed), "failures": count})
+    found.sort(key=lambda one: (place[one["worst"]], -one["failures"], one["label"]))
     columns = [
-        _link("op", "label", "op"),
+        link("op", "label", "op"),
         status("worst", "at worst"),
+        count_columns(False)[0],
         Column("fails on", lambda line: plain(line["failed"], 200), foreign=True),
     ]
-    return View(name, caption, pd.DataFrame(found), columns, lines=found, counted=True, unit="ops")
+    return View(name, f"{caption}, worst first", pd.DataFrame(found), columns, lines=found, counted=True, unit="ops")
 
 
 #: A gate as an outcome, whose colour it has.
 SHOWN = {OPEN: Status.PASS.value, CLOSED: Status.WRONG.value, GATES[INCOMPLETE]: Status.UNSUPPORTED.value}
 
 
-def _make_verdict_lines(name: str, facts: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _make_verdict_lines(name: str, run: RunSummary) -> Iterator[tuple[str, str, str]]:
     """(tone, sentence, small words before it) of a config's newest run and of its gate."""
-    yield facts["tone"], facts["verdict"], name
+    facts = run.facts
+    yield facts["tone"], facts["verdict"], f"{plain(name)} {run.began}"
     if facts["gate"]:
         yield {OPEN: "ok", CLOSED: "new"}.get(facts["gate"], ""), facts["gate_said"], name
 
 
-def _collect_gates(nights: Sequence[Night]) -> Iterator[View]:
-    """The gate of each config that has one, night by night."""
-    lines = []
-    for name in dict.fromkeys(one.facts["name"] for one in nights):
-        states = [(at, n.facts["gate"]) for at, n in enumerate(nights) if n.facts["name"] == name and n.facts["gate"]]
+def _collect_gates(trends: Trends) -> Iterator[View]:
+    """The gate of each config that has one, run by run."""
+    lines, runs, dates = [], trends.runs, trends.dates
+    for name in dict.fromkeys(one.facts["name"] for one in runs):
+        states = [(at, n.facts["gate"]) for at, n in enumerate(runs) if n.facts["name"] == name and n.facts["gate"]]
         if states:
             series, shut = stretches(states), sum(state == CLOSED for _, state in states)
             told = {"config": name, "now": series[-1].outcome, "since": series[-1].first, "series": series}
@@ -412,23 +429,23 @@ def _collect_gates(nights: Sequence[Night]) -> Iterator[View]:
     columns = [
         Column("config", lambda line: plain(line["config"]), foreign=True),
         Column("now", lambda line: Cell(line["now"], tone="alarm" if line["now"] == CLOSED else "")),
-        Column("since", lambda line: nights[line["since"]].day, right=True),
-        Column("nights closed", lambda line: line["closed"], right=True),
-        Column("night by night", lambda line: _draw_night_strip(nights, line["series"])),
+        Column("since", lambda line: dates[line["since"]], right=True),
+        Column("runs closed", lambda line: line["closed"], right=True),
+        Column("run by run", lambda line: _draw_strip(dates, line["series"])),
     ]
     if lines:
         yield View("gates", "Gates: may it ship", pd.DataFrame(lines), columns, lines=lines, notes=[STRIPS], open=True)
 
 
-def _draw_night_strip(nights: Sequence[Night], series: Sequence[Stretch]) -> Cell:
-    """The last nights of a series."""
-    blocks, left = [], NIGHTS
+def _draw_strip(dates: Sequence[str], series: Sequence[Stretch]) -> Cell:
+    """The last runs of a series."""
+    blocks, left = [], RUNS
     for one in reversed(series):
-        first, last = nights[one.first].day, nights[one.last].day
-        days = first if first == last else f"{first} to {last}"
-        words = f"{one.outcome} {days} ({many(one.nights, 'night')})"
-        blocks.append((SHOWN.get(one.outcome, one.outcome), min(one.nights, left), words))
-        left -= one.nights
+        first, last = dates[one.first], dates[one.last]
+        between = first if first == last else f"{first} to {last}"
+        words = f"{one.outcome} {between} ({many(one.runs, 'run')})"
+        blocks.append((SHOWN.get(one.outcome, one.outcome), min(one.runs, left), words))
+        left -= one.runs
         if left <= 0:
             break
     return Cell("", strip=tuple(blocks[::-1]))
@@ -440,38 +457,33 @@ def _flaky_list(flaky: Sequence[Line]) -> Iterator[View]:
         {
             "backend": name,
             "squares": len(some),
-            "nights": sum(one["bad"] for one in some),
+            "runs": sum(one["bad"] for one in some),
             "ops": [one["label"] for one in some],
         }
         for name, some in _groups(flaky, "backend")
     ]
     lines.sort(key=lambda one: -one["squares"])  # type: ignore[operator]
     columns = [
-        _link("backend", "backend", "backend"),
+        link("backend", "backend", "backend"),
         Column("ops", lambda line: str(line["squares"]), right=True),
-        Column("nights failed", lambda line: str(line["nights"]), right=True),
+        Column("runs failed", lambda line: str(line["runs"]), right=True),
         Column("such as", lambda line: plain(", ".join(line["ops"]), 160), foreign=True),
     ]
     if lines:
-        caption = f"Flaky: failed for a single night, or again (at least {TURNS} times)"
+        caption = f"Flaky: failed in a single run, or again (at least {TURNS} times)"
         yield View("flaky", caption, pd.DataFrame(lines), columns, lines=lines, open=True)
 
 
 def _by_chance(changes: pd.DataFrame, flaky: Sequence[Line], every: Sequence[Line]) -> pd.Series:
-    """Which changes are of the last night of a backend of which many ops come and go: nobody knows yet whether they stay."""
+    """Which changes are of the last run of a backend of which many ops come and go: nobody knows yet whether they stay."""
     last = {name: max(one["series"][-1].last for one in some) for name, some in _groups(every, "backend")}
     boards = pd.Series([one["backend"] for one in flaky], dtype=object).value_counts()
-    newest = changes["night"] == changes["backend"].map(last)
+    newest = changes["run"] == changes["backend"].map(last)
     return newest & changes["backend"].isin(boards[boards >= BOARD].index)
 
 
 def _change(line: Line) -> str:
     return f"{line['change']}, of a flaky backend" if line.get("chance") else str(line["change"])
-
-
-def _newest(sums: pd.DataFrame) -> str:
-    last = sums.iloc[-1]
-    return f"{percent(last['passed'], last['judged'])} passed, {int(last['failed'])} failed, {int(last['new'])} new"
 
 
 def _groups(lines: Sequence[Line], by: str) -> Iterator[tuple[str, list[Line]]]:
@@ -484,7 +496,7 @@ def _has_failed(line: Line) -> bool:
     return Status(line["worst"]).failed
 
 
-def _nights(line: Line) -> str:
+def _count_failed_runs(line: Line) -> str:
     if not line["bad"]:
-        return f"0 of {line['nights']}"
-    return f"{line['bad']} of {line['nights']}" + f", {many(line['turns'], 'time')} again" * bool(line["turns"])
+        return f"0 of {line['runs']}"
+    return f"{line['bad']} of {line['runs']}" + f", {many(line['turns'], 'time')} again" * bool(line["turns"])

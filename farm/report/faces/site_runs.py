@@ -1,4 +1,4 @@
-"""Tables of a site that are of its runs alone: each run, and the versions of a backend's runtime."""
+"""Tables of a site that are of its runs alone, each run and the versions of a backend's runtime, and the columns that its tables share."""
 
 from __future__ import annotations
 
@@ -8,32 +8,47 @@ from itertools import groupby
 import pandas as pd
 
 from farm.commandline import plain
+from farm.report.faces.html import slug
 from farm.report.tables.gate import CLOSED
-from farm.report.tables.trends import Night
-from farm.report.tables.view import Cell, Column, View
+from farm.report.tables.overview import rate_columns
+from farm.report.tables.trends import RunSummary
+from farm.report.tables.view import Cell, Column, Line, View
+from farm.report.words import DASH
 
 
-def new_column() -> Column:
-    """How many failures no known failure covers."""
-    return Column("new", lambda line: Cell(f"{line['new']:,}", tone="alarm" if line["new"] else ""), right=True)
+def link(words: str, name: str, folder: str, up: str = "", length: int = 0) -> Column:
+    """A column of what has a page of its own."""
+
+    def cell(line: Line) -> Cell:
+        return Cell(plain(line[name], length), href=f"{up}{folder}/{slug(line[name])}")
+
+    return Column(words, cell, foreign=True)
 
 
-def releases(nights: Sequence[Night], backend: str, sums: pd.DataFrame) -> View:
-    """The versions of a backend's runtime, the newest first, with the nights of each; ``sums``: `COUNTS` and new by night."""
-    of = [(at, nights[at].facts["versions"].get(backend) or "") for at in sums.index]
+def count_columns(listed: bool) -> list[Column]:
+    """How many rows failed and, where a config lists what is known, how many of these it does not."""
+
+    def counted(name: str, tone: str) -> Column:
+        return Column(name, lambda line: Cell(f"{line[name]:,}", tone=tone if line[name] else ""), right=True)
+
+    return [counted("failures", "bad"), *[counted("new", "alarm")] * listed]
+
+
+def releases(runs: Sequence[RunSummary], dates: Sequence[str], backend: str, sums: pd.DataFrame) -> View:
+    """The versions of a backend's runtime, the newest first, with the runs of each; ``sums``: `SUMMED` by run."""
+    of = [(at, runs[at].facts["versions"].get(backend) or "") for at in sums.index]
     lines = []
     for version, some in groupby(of, key=lambda one: one[1]):
         places = [at for at, _ in some]
         last = sums.loc[places[-1]]
-        ends = [nights[at].day for at in (places[0], places[-1])]
-        lines.append({"version": version, "ends": ends, "nights": len(places), **last[["failed", "new"]].astype(int)})
+        ends = [dates[at] for at in (places[0], places[-1])]
+        lines.append({"version": version, "ends": ends, "runs": len(places), "failures": int(last["failures"])})
     columns = [
         Column("version", lambda line: plain(line["version"] or "unknown"), foreign=True),
-        Column("nights", lambda line: line["nights"], right=True),
+        Column("runs", lambda line: str(line["runs"]), right=True),
         Column("first", lambda line: line["ends"][0]),
         Column("last", lambda line: line["ends"][1]),
-        Column("failed at the end", lambda line: f"{line['failed']:,}", right=True),
-        new_column(),
+        Column("failures at the end", count_columns(False)[0].cell, right=True),
     ]
     return View(
         "releases",
@@ -47,16 +62,45 @@ def releases(nights: Sequence[Night], backend: str, sums: pd.DataFrame) -> View:
     )
 
 
-def runs(nights: Sequence[Night]) -> View:
-    """The runs, the newest first."""
-    lines = [dict(one.facts) for one in reversed(nights)]
+def build_run_view(runs: Sequence[RunSummary], listed: bool) -> View:
+    """The runs, the newest first, each with its report where there is one."""
+    lines = [{**one.facts, "began": one.began} for one in reversed(runs)]
+
+    def versions(line: Line) -> str:
+        told = [
+            f"{name} {version.removeprefix(name.partition('-')[0]).strip()}"
+            for name, version in line["versions"].items()
+        ]
+        return plain(", ".join(told), 200) or DASH
+
     columns = [
-        Column("run", lambda line: plain(line["run_id"]), foreign=True),
+        Column(
+            "run",
+            lambda line: Cell(line["began"], href=line.get("report", ""), small=plain(line["run_id"])),
+            foreign=True,
+        ),
         Column("config", lambda line: plain(line["name"]), foreign=True),
-        Column("rows", lambda line: f"{line['rows']:,}", right=True),
         Column("verdict", lambda line: Cell(plain(line["verdict"]), tone="alarm" if line["tone"] == "new" else "")),
-        Column("since the run before", lambda line: line["changed"]),
+        *count_columns(listed),
+        *rate_columns(),
+        Column("since the run before", lambda line: line["changed"] or DASH),
         Column("gate", lambda line: Cell(plain(line["gate_said"]), tone="alarm" if line["gate"] == CLOSED else "")),
+        Column("rows", lambda line: f"{line['rows']:,}", right=True),
+        Column("farm", lambda line: plain(line["farm"]) or DASH, foreign=True),
+        Column("versions", versions, foreign=True),
         Column("lake", lambda line: plain(line["results"]), foreign=True),
     ]
-    return View("runs", "Runs, newest first", pd.DataFrame(lines), columns, lines=lines, counted=True, unit="runs")
+    told = {"gate": any(line["gate"] for line in lines), "lake": len({line["results"] for line in lines}) > 1}
+    columns = [one for one in columns if told.get(one.words, True)]
+    notes = ["The date of a run leads to its report."] if any(line.get("report") for line in lines) else []
+    return View(
+        "runs",
+        "Runs, newest first",
+        pd.DataFrame(lines),
+        columns,
+        lines=lines,
+        counted=True,
+        unit="runs",
+        open=True,
+        notes=notes,
+    )

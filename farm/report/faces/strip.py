@@ -1,14 +1,19 @@
-"""What happened night after night, as pictures: a strip of outcomes, bars of failures, a badge."""
+"""What happened run after run, as pictures: a strip of outcomes, bars of failures, a badge."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
-#: Pixels of a strip, of a chart, and of what is written below one.
-WIDE, TALL = 240, 14
-CHART_WIDE, CHART_TALL, BELOW, LEFT = 640, 110, 18, 44
+from farm.report.words import DASH
+
+#: Pixels of a strip and of a sparkline.
+WIDE, TALL, SPARK_WIDE = 240, 14, 96
+#: Pixels of a chart: what is drawn, what is written above, below and left of it, its widest bar, and half of a letter where a screen is small.
+CHART_WIDE, CHART_TALL, TOP, BELOW, LEFT, WIDEST, HALF = 640, 120, 30, 46, 44, 18, 4.7
 #: Colours of a badge by tone, on which white can be read.
 BADGE = {"ok": "#12674a", "new": "#a3290b", "": "#59636e"}
 
@@ -27,29 +32,72 @@ def strip(outcomes: Sequence[tuple[str, int, str]]) -> Markup:
     return Markup(head + "".join(parts) + "</svg>")  # what comes from elsewhere is escaped
 
 
-def bars(nights: Sequence[tuple[str, int, int]]) -> Markup:
-    """A bar for each night, as (words, failures, new ones of them): the new ones stand out."""
-    top = max((failed for _, failed, _ in nights), default=0) or 1
-    wide = (CHART_WIDE - LEFT) / max(len(nights), 1)
-    parts = [f'<text x="{LEFT - 6}" y="12" text-anchor="end">{top}</text>']
-    parts.append(f'<text x="{LEFT - 6}" y="{CHART_TALL}" text-anchor="end">0</text>')
-    parts.append(f'<line x1="{LEFT}" y1="{CHART_TALL}" x2="{CHART_WIDE}" y2="{CHART_TALL}"/>')
-    for at, (words, failed, new) in enumerate(nights):
-        x, high, over = LEFT + at * wide, CHART_TALL * failed / top, CHART_TALL * new / top
-        size = f'x="{x:.1f}" width="{max(wide * 0.85, 0.8):.1f}"'
-        parts.append(
-            f'<rect {size} y="{CHART_TALL - high:.1f}" height="{high:.1f}"><title>{escape(words)}</title></rect>'
-        )
-        if new:
-            over = max(over, 2.0)  # one among thousands is seen
-            parts.append(f'<rect class="over" {size} y="{CHART_TALL - over:.1f}" height="{over:.1f}"/>')
-    if nights:
-        low = CHART_TALL + BELOW - 3
-        parts.append(f'<text x="{LEFT}" y="{low}">{escape(nights[0][0][:10])}</text>')
-        parts.append(f'<text x="{CHART_WIDE}" y="{low}" text-anchor="end">{escape(nights[-1][0][:10])}</text>')
-    told = escape(nights[-1][0]) if nights else "nothing"
-    head = f'<svg class="curve bars" viewBox="0 0 {CHART_WIDE} {CHART_TALL + BELOW}" role="img" aria-label="{told}">'
-    return Markup(head + "".join(parts) + "</svg>")
+class Bar(NamedTuple):
+    """A run in a chart: when it began, as it stands below the axis; what it is called; its failures and the new ones of them."""
+
+    when: str
+    words: str
+    failures: int
+    new: int
+
+
+def bars(runs: Sequence[Bar], title: str) -> Markup:
+    """A bar for each run, whose new failures stand out, between axes with ticks; ``title``: what is counted."""
+    low, step = TOP + CHART_TALL, _choose_step(max((one.failures for one in runs), default=0))
+    top = step * max(1, math.ceil(max((one.failures for one in runs), default=0) / step))
+    parts = [f'<text class="title" x="0" y="14">{escape(title)}</text>']
+    for value in range(0, top + 1, step):
+        y = low - CHART_TALL * value / top
+        parts.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{CHART_WIDE}" y2="{y:.1f}"/>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:,}</text>')
+    slot = (CHART_WIDE - LEFT) / max(len(runs), 1)
+    wide = max(min(slot * 0.85, WIDEST), 0.8)
+    named = set(_choose_ticks(len(runs)))
+    for at, one in enumerate(runs):
+        middle = LEFT + (at + 0.5) * slot
+        size = f'x="{middle - wide / 2:.1f}" width="{wide:.1f}"'
+        # A run without failures is a stroke on the axis: it was there.
+        high = max(CHART_TALL * one.failures / top, 1.0)
+        parts.append(f"<g><title>{escape(one.words)}</title>")
+        parts.append(f'<rect {size} y="{low - high:.1f}" height="{high:.1f}"/>')
+        if one.new:
+            over = max(CHART_TALL * one.new / top, 2.0)  # one among thousands is seen
+            parts.append(f'<rect class="over" {size} y="{low - over:.1f}" height="{over:.1f}"/>')
+        parts.append("</g>")
+        if at in named:
+            parts.append(f'<line x1="{middle:.1f}" y1="{low}" x2="{middle:.1f}" y2="{low + 4}"/>')
+            half = HALF * len(one.when)
+            place = min(max(middle, half), CHART_WIDE - half)
+            parts.append(f'<text x="{place:.1f}" y="{low + 18}" text-anchor="middle">{escape(one.when)}</text>')
+    parts.append(
+        f'<text class="title" x="{CHART_WIDE}" y="{low + 40}" text-anchor="end">runs by their start (UTC)</text>'
+    )
+    told = escape(runs[-1].words) if runs else "nothing"
+    head = f'<svg class="curve bars" viewBox="0 0 {CHART_WIDE} {low + BELOW}" role="img" aria-label="{escape(title)}; newest: {told}">'
+    return Markup(head + "".join(parts) + "</svg>")  # what comes from elsewhere is escaped
+
+
+def _choose_step(most: int) -> int:
+    """Between the ticks of an axis of counts: 1, 2 or 5 and zeros, so that there are at most five."""
+    sizes = (digit * 10**power for power in range(20) for digit in (1, 2, 5))
+    return next(one for one in sizes if most <= 4 * one)
+
+
+def _choose_ticks(many: int) -> list[int]:
+    """The first, the last and the one in the middle, where there are as many."""
+    return sorted({0, (many - 1) // 2, many - 1} if many > 2 else set(range(many)))
+
+
+def spark(counts: Sequence[int]) -> Markup:
+    """Counts in their order as a small row of bars beside a text; -1 is a gap."""
+    top, wide = max(*counts, 1), SPARK_WIDE / max(len(counts), 12)
+    lines = "".join(
+        f"M{(at + 0.5) * wide:.1f},{TALL}v-{max(TALL * one / top, 1):.1f}" for at, one in enumerate(counts) if one >= 0
+    )
+    said = ", ".join(str(one) if one >= 0 else DASH for one in counts[-12:])
+    told = f"by run, oldest first: {said}"
+    head = f'<svg class="spark" viewBox="0 0 {SPARK_WIDE} {TALL}" role="img" aria-label="{told}"><title>{told}</title>'
+    return Markup(f'{head}<path stroke-width="{wide * 0.8:.1f}" d="{lines}"/></svg>')  # numbers alone
 
 
 def badge(left: str, right: str, tone: str) -> str:

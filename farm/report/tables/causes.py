@@ -60,6 +60,7 @@ HOW = [
 #: What `causes` tells of each.
 _TOLD = [
     *("standing", "fault", "first_seen", "reason", "only", "rows", "cases", "ops", "statuses", "backends", "dtypes"),
+    *("all_ops", "labels"),
     *("op", "variant", "dtype", "backend", "status", *HOW, "cause", "case_id", "run_id", "reproduce"),
 ]
 
@@ -293,7 +294,7 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     vendor gets wrong in the same way (``kind``) in one op or by one pass of an optimiser, or an error that says the same,
     whatever the op. reason: the known failure's; of what is new its kind, or stage and class of error, and the ops. rows, ops: how
     many; cases: the same of several backends of a vendor counted once; fault: whose a known failure is; statuses: rows by
-    status; backends, dtypes: the commonest first; op, variant, dtype, backend, status, kind, stage, error, figures, cause, case_id,
+    status; backends, dtypes, all_ops, labels (ops with their variants): the commonest first; op, variant, dtype, backend, status, kind, stage, error, figures, cause, case_id,
     run_id: of the worst row; reproduce: the command that shows it.
     """
     results = str(rows.attrs.get("results", "results"))
@@ -301,7 +302,7 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     new, keys = failed["standing"] == NEW, ["standing", "fault", "first_seen", "alike"]
     failed = failed.assign(alike=failed["cause"], case=failed["vendor"] + JOINED_BY + failed["case_id"])
     failed.loc[new, "alike"] = [_describe_common_traits(line) for line in records(failed[new])]
-    listed = {"backends": "backend", "dtypes": "dtype", "all_ops": "op"}
+    listed = {"backends": "backend", "dtypes": "dtype", "all_ops": "op", "labels": "label"}
     sums = failed.groupby(keys, sort=False).agg(
         rows=("case_id", "size"),
         cases=("case", "nunique"),

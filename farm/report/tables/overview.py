@@ -243,7 +243,8 @@ def _missing_together(lines: list[dict[str, Any]], inventory: Mapping[str, Any])
     return kept + sorted(alike.values(), key=lambda line: line["reason"] == nowhere)
 
 
-def _rates() -> list[Column]:
+def rate_columns() -> list[Column]:
+    """Coverage and pass rate with their denominators, of a line with judged, valid and passed; every table names them so."""
     return [
         rate("judged", lambda line: line["valid"], "coverage (judged/valid)"),
         rate("passed", lambda line: line["judged"], "pass rate (passed/judged)"),
@@ -405,7 +406,7 @@ def by_backend(report: Report) -> Iterator[View]:
             Column("backend", lambda line: plain(line["backend"]) or "all", foreign=True),
             Column("device, version", device, foreign=True),
             Column("works from", lambda line: plain(line.get("oldest", "")) or DASH, faces=("markdown", "page")),
-            *_rates(),
+            *rate_columns(),
             *_counts(_occurring(rows)),
         ),
         lines=shown,
@@ -457,7 +458,7 @@ def by_column(report: Report) -> View | None:
         f"coverage_by_{report.by}",
         f"Coverage by {report.by}",
         frame,
-        (report.by, *_rates(), *_counts(_occurring(report.rows))),
+        (report.by, *rate_columns(), *_counts(_occurring(report.rows))),
         lines=records(worst_first.reset_index()),
         unit="values",
         counted=True,

@@ -1,0 +1,313 @@
+"""The defects of a site: what runs put their failures down to, in a table and each on its page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+from urllib.parse import urlencode
+
+import pandas as pd
+
+from farm.commandline import plain
+from farm.lake.key import Key
+from farm.plan.known import WHOSE
+from farm.program import program
+from farm.report.faces.html import slug
+from farm.report.faces.site_runs import link
+from farm.report.tables.agreement import figure, unit
+from farm.report.tables.causes import NEW, many
+from farm.report.tables.coverage import reproduce_command, where_option
+from farm.report.tables.overview import how_much
+from farm.report.tables.trends import RunSummary
+from farm.report.tables.view import Cell, Column, View, status
+from farm.report.words import DASH, number
+from tasks.model.kind import OF_NUMBERS
+
+#: Runs that a strip shows and a sparkline, pages that a page leads to in one line, and characters of a script that is shown.
+RUNS, SPARKS, LINKS, SCRIPT = 90, 48, 30, 8_000
+#: Words, and the page that they lead to, "" for none.
+Part = tuple[str, str]
+Facts = Sequence[tuple[str, Sequence[Part]]]
+
+
+@dataclass(frozen=True)
+class Minimal:
+    """A minimal case of a lake (`farm.lake.minimal`). record: what is known of it; script: that shows it, "" for none."""
+
+    record: Mapping[str, Any]
+    script: str = ""
+
+
+@dataclass(frozen=True)
+class Defect:
+    """What failures of one or several runs are put down to. seen: by place of a run, the oldest first, its lines of `CAUSE`; places: of the
+    runs that could have had it, those of the same configs."""
+
+    reason: str
+    seen: Mapping[int, Sequence[Mapping[str, Any]]]
+    places: Sequence[int]
+
+    @property
+    def first(self) -> int:
+        """The place of the run that had it first."""
+        return min(self.seen)
+
+    @property
+    def last(self) -> int:
+        """The place of the last run that had it."""
+        return max(self.seen)
+
+    @property
+    def line(self) -> Mapping[str, Any]:
+        """What the last run that had it says of it."""
+        return self.seen[self.last][0]
+
+    @property
+    def labels(self) -> list[str]:
+        """The ops of the last run that had it, with their variants."""
+        return self._names("labels")
+
+    @property
+    def backends(self) -> list[str]:
+        """The backends of the last run that had it."""
+        return self._names("backends")
+
+    @property
+    def dtypes(self) -> list[str]:
+        """The dtypes of the last run that had it."""
+        return self._names("dtypes")
+
+    def _names(self, name: str) -> list[str]:
+        return list(dict.fromkeys(one for line in self.seen[self.last] for one in line[name].split(", ")))
+
+    def count(self, at: int, name: str = "rows") -> int:
+        """Its rows in a run, or another count."""
+        return sum(int(line[name]) for line in self.seen.get(at, ()))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Its rows in the newest runs that could have had it, for a sparkline."""
+        return tuple(self.count(at) for at in self.places[-SPARKS:])
+
+    def count_by_run(self, runs: Sequence[RunSummary]) -> pd.DataFrame:
+        """Its failures in the runs that could have had it, and the new ones: a line for each place."""
+        counts = [self.count(at) for at in self.places]
+        new = [
+            sum(int(line["rows"]) for line in self.seen.get(at, ()) if line["standing"] == NEW)
+            * runs[at].facts["listed"]
+            for at in self.places
+        ]
+        return pd.DataFrame({"failures": counts, "new": new}, index=list(self.places))
+
+    def strip(self, dates: Sequence[str]) -> tuple[tuple[str, int, str], ...]:
+        """Run by run, whether it was seen; runs in a row that say the same as one."""
+        told = []
+        how = {at: lines[0]["status"] for at, lines in self.seen.items()}
+        for outcome, some in groupby(self.places[-RUNS:], lambda at: how.get(at, "none")):
+            places = list(some)
+            rows = sorted({self.count(at) for at in places})
+            between = dates[places[0]] + f" to {dates[places[-1]]} ({len(places)} runs)" * (len(places) > 1)
+            counted = f"{rows[0]:,} to {rows[-1]:,} rows" if len(rows) > 1 else many(rows[0], "row")
+            told.append((outcome, len(places), f"{between}: {'not seen' if outcome == 'none' else counted}"))
+        return tuple(told)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a defect's page. facts: names and what they are; commands, texts: with their words."""
+
+    title: str
+    facts: Facts = ()
+    commands: Sequence[tuple[str, str]] = ()
+    texts: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a defect's page says."""
+
+    sentences: Sequence[str]
+    facts: Facts
+    blocks: Sequence[Block] = field(default_factory=list)
+
+
+def collect_defects(runs: Sequence[RunSummary]) -> list[Defect]:
+    """Those of runs: the ones of the newest runs first, of these the new ones, then the commonest."""
+    seen: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
+    for at, one in enumerate(runs):
+        for line in one.causes:
+            reason = line["reason"] or f"{line['status']} {line['all_ops']}"
+            seen.setdefault(reason, {}).setdefault(at, []).append(line)
+    found = []
+    for reason, by_run in seen.items():
+        configs = {runs[at].facts["name"] for at in by_run}
+        found.append(Defect(reason, by_run, [at for at, one in enumerate(runs) if one.facts["name"] in configs]))
+    return sorted(found, key=lambda one: (-one.last, one.line["standing"] != NEW, -one.count(one.last)))
+
+
+def defect_table(
+    found: Sequence[Defect], runs: Sequence[RunSummary], dates: Sequence[str], up: str, caption: str
+) -> View:
+    """A line for each defect, which leads to its page; ``up``: the way to the site's first page."""
+    lines = [{"reason": one.reason, "status": one.line["status"], "one": one} for one in found]
+
+    def standing(line: Mapping[str, Any]) -> Cell:
+        told = say_standing(line["one"], runs)
+        return Cell(told, tone="alarm" if told == NEW else "")
+
+    columns = [
+        link("defect", "reason", "defect", up, length=120),
+        status("status", "how"),
+        Column("standing", standing),
+        Column("failures", lambda line: f"{line['one'].count(line['one'].last):,}", right=True),
+        Column("backends", lambda line: plain(", ".join(line["one"].backends), 80), foreign=True),
+        Column("dtypes", lambda line: plain(", ".join(line["one"].dtypes), 80), foreign=True),
+        Column("first seen", lambda line: dates[line["one"].first], right=True),
+        Column("last seen", lambda line: dates[line["one"].last], right=True),
+        Column("failures by run", lambda line: Cell("", spark=line["one"].counts)),
+    ]
+    if not any(say_standing(one, runs) for one in found):
+        columns = [one for one in columns if one.cell is not standing]
+    return View("defects", caption, pd.DataFrame(lines), columns, lines=lines, counted=True, unit="defects", open=True)
+
+
+def say_standing(one: Defect, runs: Sequence[RunSummary]) -> str:
+    """Whether a known failure covers it; "" where the config lists none."""
+    return str(one.line["standing"]) if runs[one.last].facts["listed"] else ""
+
+
+def describe_defect(
+    one: Defect,
+    runs: Sequence[RunSummary],
+    dates: Sequence[str],
+    minimal: Sequence[Minimal],
+    labels: Set[str],
+    backends: Set[str],
+) -> Told:
+    """What the page of a defect says. labels, backends: those that have pages."""
+    line, facts = one.line, runs[one.last].facts
+    told: list[tuple[str, Sequence[Part]]] = [
+        ("ops", _links(one.labels, labels, "op")),
+        ("dtypes", [(plain(", ".join(one.dtypes), 200), "")]),
+        ("backends", _links(one.backends, backends, "backend")),
+        ("versions", [(plain(_say_versions(one, runs), 300) or DASH, "")]),
+        ("failures", [(f"{one.count(one.last):,} rows, {one.count(one.last, 'cases'):,} cases", "")]),
+        ("first seen", [_date(one.first, runs, dates)]),
+        ("last seen", [_date(one.last, runs, dates)]),
+        ("seen in", [(f"{len(one.seen)} of {many(len(one.places), 'run')}", "")]),
+    ]
+    key = Key(line["run_id"], line["case_id"], line["backend"])
+    mine = _choose_minimal(one, key, minimal)
+    where = where_option(facts["results"])
+    commands = [
+        ("reproduce it", reproduce_command(key.run_id, key.case_id, key.backend, facts["results"], line["status"]))
+    ]
+    if not mine:
+        quoted = str(key).replace("'", "'\"'\"'")
+        commands.append(("make the case small", f"{program()} minimise '{quoted}'{where}"))
+    blocks = [Block("Worst case", _describe_case(line, facts), commands)]
+    if mine:
+        blocks.append(_describe_minimal(mine))
+    return Told([_say_what(one), _say_whose(one, runs)], told, blocks)
+
+
+def _say_what(one: Defect) -> str:
+    """What is wrong, in a sentence: where, and of the worst case how much."""
+    some = [*one.labels[:3], *[f"{len(one.labels) - 3} more ops"] * (len(one.labels) > 3)]
+    what = f"{_join(some)} of {_join(one.dtypes)} on {_join(one.backends)}"
+    return f"{plain(what, 300)}: {one.line['status']}. Worst case: {how_much(one.line)}."
+
+
+def _join(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _links(names: Sequence[str], there: Set[str], folder: str) -> list[Part]:
+    more = [(f"and {len(names) - LINKS} more", "")] * (len(names) > LINKS)
+    return [(plain(x), f"../{folder}/{slug(x)}" if x in there else "") for x in names[:LINKS]] + more
+
+
+def _date(at: int, runs: Sequence[RunSummary], dates: Sequence[str]) -> Part:
+    """When a run began, which leads to its report."""
+    to = runs[at].facts.get("report", "")
+    return dates[at], f"../{to}" if to else ""
+
+
+def _say_versions(one: Defect, runs: Sequence[RunSummary]) -> str:
+    """The versions of the runtimes that had it, the oldest first."""
+    told = [f"{x} {runs[at].facts['versions'].get(x, '')}".strip() for x in one.backends for at in sorted(one.seen)]
+    return ", ".join(dict.fromkeys(told))
+
+
+def _say_whose(one: Defect, runs: Sequence[RunSummary]) -> str:
+    """Whether it is known, and whose it is."""
+    if not runs[one.last].facts["listed"]:
+        return "The config lists no known failures."
+    if one.line["standing"] == NEW:
+        return "New: no known failure covers it."
+    whose = WHOSE.get(one.line["fault"], "")
+    return "Known: a known failure covers it" + (f"; {whose}." if whose else ".")
+
+
+def _describe_case(line: Mapping[str, Any], facts: Mapping[str, Any]) -> Facts:
+    """The worst case of a defect with its numbers, of a line of `CAUSE`; facts: of its run."""
+    backend = line["backend"]
+    on = ", ".join(filter(None, (backend, facts["devices"].get(backend), facts["versions"].get(backend))))
+    square = urlencode({"sel": f"{line['label']}|{backend}"})
+    report = facts.get("report", "")
+    told = [
+        ("case", plain(line["case_id"]), f"../{report}#{square}" if report else ""),
+        ("on", plain(on), ""),
+        ("outcome", ", ".join(filter(None, (line["status"], plain(line["kind"]), plain(line["stage"])))), ""),
+    ]
+    if line["kind"] in ("", *OF_NUMBERS):
+        far = line["max_ulp" if unit(line["op_class"]) == "ulps" else "error_units"]
+        told += [
+            ("worst element (got for expected)", plain(line["worst"]) or DASH, ""),
+            ("error", figure(far, line["op_class"], line["limit"]), ""),
+            ("error units", number(line["error_units"]), ""),
+            ("largest absolute difference", number(line["max_diff"]), ""),
+        ]
+        if not pd.isna(line["beyond"]):
+            told.append(("elements beyond the limit", f"{line['beyond']:,.0f} of {line['numel']:,.0f}", ""))
+    if line["error"]:
+        told.append(("message", plain(f"{line['error_type']}: {line['error']}".removeprefix(": "), 600), ""))
+    return [(name, [(text, to)]) for name, text, to in told if text not in ("", DASH)]
+
+
+def _choose_minimal(one: Defect, key: Key, minimal: Sequence[Minimal]) -> Minimal | None:
+    """The minimal case of the worst row, or of another that failed in the same way; None for none."""
+    ops = set(one.line["all_ops"].split(", "))
+
+    def fits(made: Minimal) -> bool:
+        was = _mapping(made.record.get("original"))
+        same = all(was.get(name) == one.line[name] for name in ("status", "kind"))
+        return same and was.get("op") in ops and made.record["backend"] in one.backends
+
+    exact = [x for x in minimal if Key.of(x.record) == key]
+    return next(iter([*exact, *filter(fits, minimal)]), None)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """What a record should hold; an empty one where somebody else wrote it."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _describe_minimal(made: Minimal) -> Block:
+    """A minimal case: its inputs, expected and got, the script that shows it."""
+    record = made.record
+    inputs = [
+        f"{x.get('name')} {x.get('dtype')} {x.get('shape')} {x.get('values') or x.get('how')}"
+        for x in map(_mapping, record.get("inputs") or ())
+    ]
+    told = [
+        ("op", str(record.get("op", ""))),
+        ("inputs", "; ".join(inputs)),
+        ("expected", str(record.get("expected") or "")),
+        ("got", str(record.get("got") or "")),
+    ]
+    texts = [("script", made.script)] if 0 < len(made.script) <= SCRIPT else []
+    facts = [(name, [(plain(text, 600), "")]) for name, text in told if text]
+    return Block("Minimal case", facts, [("its folder", str(record.get("folder", "")))], texts)
