@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.commandline import Parser, refusing
+from farm.commandline import refusing
 from farm.exits import FOUND, OK
+from farm.options.loss import make_parser
 from tasks.model import Refusal
 from tasks.nearest import nearest
 
@@ -29,20 +30,7 @@ class LossError(Refusal):
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 if the losses are normal or none are given, 1 if they are not, 2 for a bad command line."""
-    parser = Parser(prog="farm loss", description=__doc__)
-    parser.add_argument(
-        "training", help="a network of the catalog training (gpt, llama, …), or your own: file.py:function"
-    )
-    parser.add_argument("--dtype", default="float32", help="float32, or what autocast computes in (default: float32)")
-    parser.add_argument("--steps", type=int, default=20, metavar="N", help="steps of the runs (default: 20)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the batches (default: 0)")
-    parser.add_argument(
-        "--losses",
-        type=Path,
-        metavar="FILE",
-        help="the losses of a run of yours from the same weights on the same data, a number a line",
-    )
-    args = parser.parse_args(argv)
+    args = make_parser().parse_args(argv)
     if args.steps < 2:
         raise LossError(f"--steps: at least 2, not {args.steps}")
     own = _read_losses(args.losses) if args.losses else []
