@@ -1,4 +1,4 @@
-"""Say which difference of two losses is normal: how far rounding alone takes two right runs of a training apart, step by step."""
+"""Say which difference of two losses is normal: how far rounding takes two right runs of a training apart, step by step."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ def make_parser() -> Parser:
     """The command line."""
     parser = Parser(
         prog="farm loss",
-        description="Say which difference of two losses is normal: how far rounding alone takes two right runs of a training apart, step by step.",
+        description="Say which difference of two losses is normal: how far rounding takes two right runs of a training apart, step by step.",
         epilog="exit code: 0 the losses are normal, or none are given; 1 they are not; 2 a bad command line",
     )
     parser.add_argument(
