@@ -543,7 +543,7 @@ def rms_norm(x, weight):
 
 
 def test_the_code_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "kernel_tests.md").read_text()
     (code,) = [b for b in re.findall(r"```python\n(.*?)```", page, re.S) if "farm.reproduce(" in b]
     (tmp_path / "kernels.py").write_text(KERNELS)
     monkeypatch.syspath_prepend(tmp_path)

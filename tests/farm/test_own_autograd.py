@@ -170,7 +170,7 @@ def test_a_call_that_cannot_be_meant_is_a_line(call: Any, says: str) -> None:
 
 
 def test_the_code_of_the_manual_runs() -> None:
-    page = (ROOT / "docs" / "kernels.md").read_text().partition("## Your own autograd")[2]
+    page = (ROOT / "docs" / "kernel_tests.md").read_text().partition("## Your own autograd")[2]
     functions, library = re.findall(r"```python\n(.*?)```", page, re.S)[:2]
     softmax = "def softmax(x):\n    e = np.exp(x - x.max(-1, keepdims=True))\n    return e / e.sum(-1, keepdims=True)\n"
     names: dict[str, Any] = {"farm": farm, "np": np, "tasks": tasks, "x": X, "Tensor": Plain}

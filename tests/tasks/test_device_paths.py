@@ -394,7 +394,7 @@ class FakeTensorFlow(types.ModuleType):
 def test_tensorflow_computes_nothing_on_the_cpu_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     tf = FakeTensorFlow()
     monkeypatch.setitem(sys.modules, "tensorflow", tf)
-    monkeypatch.setattr("tasks.backends.tensorflow.words", lambda form: "")
+    monkeypatch.setattr("tasks.backends.tensorflow.describe_framework_call", lambda form: "")
     args = encode((TensorSpec(0),))
     for call, said in ((lambda x: tf.constant(tf.eigh(x).numpy()), "Could not satisfy device"), (lambda x: x, "")):
         form = Form(
