@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +24,8 @@ Arrays = list[np.ndarray]
 @dataclass(frozen=True)
 class Expected:
     """One output of all steps that are looked at. reference: float64, a row a step, None of what is judged alone; floor: of each step the
-    norm of what rounding makes of it, of the gradients of micro-batches of each by itself; slopes: of a gradient, how far a draw changes ⟨g, reference⟩ / ⟨reference, reference⟩ (root mean
-    square of all draws and steps)."""
+    norm of what rounding makes of it, of the gradients of micro-batches of each by itself; slopes: of a gradient, how far a draw changes
+    ⟨g, reference⟩ / ⟨reference, reference⟩ (root mean square of all draws and steps)."""
 
     phase: str
     name: str
@@ -80,9 +81,10 @@ def _expect(exact: Exact, seen: list[Seen], moved: list[list[Seen]]) -> list[Exp
         apart = np.stack([_measure_rows(some - y, axes).max(0) for some, y in zip(draws, reference)])
         sizes = _measure_rows(reference, axes)
         times = STORINGS if phase in (LOSS, BUFFERS, PROBE) else 1.0
-        # Three draws of one number may all be next to it by chance. Where a rounding changes a choice, what that does at one step it may do
-        # at any; taps, which convict nobody, stay sharp.
-        usual = np.median(apart) if exact.network.smooth or phase == TAPS else np.max(apart)
+        # Three draws of one number may all be next to it by chance, so it has the largest floor of all steps. Where a rounding changes a
+        # choice, what that does at one step it may do at any; taps, which convict nobody, stay sharp.
+        jumps = not exact.network.smooth and phase != TAPS
+        usual = np.max(apart) if jumps or math.prod(shape) == 1 else np.median(apart)
         apart = np.maximum(apart, usual)
         floor = apart + times * HALF * EPS[STORED] * sizes
         slope = _measure_slope(draws, reference) if phase == RAW else None

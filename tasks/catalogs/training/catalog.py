@@ -20,7 +20,7 @@ from tasks.training.networks.base import Network
 from tasks.training.recipe import Recipe
 from tasks.training.trajectory import Trajectory, follow
 
-CATALOG_VERSION = "1"
+CATALOG_VERSION = "2"
 #: float32, and what autocast computes in.
 DTYPES = (STORED, "bfloat16", "float16")
 #: The check that its samples are for.
