@@ -84,6 +84,7 @@ def picture_terminal(name: str, command: Sequence[str], file: Path, folder: Path
 def main(arguments: Sequence[str]) -> None:
     results, *more = map(Path, arguments)
     folder = more[0] if more else HERE
+    folder.mkdir(parents=True, exist_ok=True)
     last = results / f"run={lake.run_ids(str(results))[-1]}"
     page = (last / "_report" / "report.html").resolve().as_uri()
     picture_page(page, folder / "report.png")
