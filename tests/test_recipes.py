@@ -136,8 +136,8 @@ RECIPES: dict[str, list[Edit]] = {
         Edit("farm/work/listed.py", EXECUTOR),
         Edit(
             "farm/work/executor_registry.py",
-            'BUILT_IN = {\n    "listed": "farm.work.listed:Listed",\n    "children": ',
-            'BUILT_IN = {\n    "children": ',
+            'BUILT_IN = {\n    "listed": "farm.work.listed:Listed",\n    "inline": ',
+            'BUILT_IN = {\n    "inline": ',
         ),
     ],
     "noise": [

@@ -82,7 +82,7 @@ def run(kernel: Kernel, options: Options, **plan: Any) -> Result:
             raise ClientError(str(error)) from None
         cache = default_cache() if isolate else passing_cache()
         request = Request(
-            config, verdict.load(config.policy), lake, cache, how="children" if isolate else "inline", dashboard=False
+            config, verdict.load(config.policy), lake, cache, how="processes" if isolate else "inline", dashboard=False
         )
         if not isolate:
             end.enter_context(load.lent(kernel.op, kernel.root))

@@ -16,7 +16,7 @@ def key_of_model(model: str, inputs: Sequence[str], backend: str, lake: lakes.La
     """Run a model on a backend, in child processes; the key of its worst row. Raises ConfigError, LakeError, and
     ReproduceError for one that cannot be judged."""
     lakes.check_writable(lake)
-    request = requests.new("", lake, backends=[backend], model=model, inputs=inputs, how="children", dashboard=False)
+    request = requests.new("", lake, backends=[backend], model=model, inputs=inputs, how="processes", dashboard=False)
     rows, record, missing = run_request(request)
     if missing or rows.empty:
         raise ReproduceError(f"{model} was not judged on {backend}: {missing or 'it left no row'}")

@@ -121,7 +121,7 @@ def run(faults: Mapping[str, zoo.Fault], results: str, inline: bool) -> pd.DataF
     )
     lake = lakes.open_lake(results)
     lakes.check_writable(lake)
-    with ready(requests.new(str(CONFIG), lake, ops, checks=checks, how="inline" if inline else "children")) as plan:
+    with ready(requests.new(str(CONFIG), lake, ops, checks=checks, how="inline" if inline else "processes")) as plan:
         made = Run(plan)
         made.begin()
         try:

@@ -26,7 +26,7 @@ MAJORITY = 2
 def probe_devices(request: Request, specs: Sequence[BackendSpec]) -> list[Screened]:
     """Each device of the backends that are here, asked how it computes; of a CPU one core, of an environment that is not built nothing.
     Raises ConfigError, ClusterError, OSError."""
-    kind = executor_registry.find(request.how, request.address) or executor_registry.get("children")
+    kind = executor_registry.find(request.how, request.address) or executor_registry.get("processes")
     executor = kind.create(Setup(request.address, request.cpus, dashboard=False))
     try:
         offers = ask_backends(executor, specs, request, build=False)

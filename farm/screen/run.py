@@ -115,7 +115,7 @@ class Screening:
         self.record = dict(request.record or new_record(request) | {SCREEN: {"seconds": seconds, "seed": seed}})
         self.seed = int(self.record[SCREEN]["seed"])  # a run that is resumed goes on with its own operands
         self.devices: list[Screened] = []
-        kind = executor_registry.find(request.how, request.address) or executor_registry.get("children")
+        kind = executor_registry.find(request.how, request.address) or executor_registry.get("processes")
         self.executor: Executor = kind.create(Setup(request.address, request.cpus, request.dashboard))
         self.offers = ask_backends(self.executor, self.specs, request)
 

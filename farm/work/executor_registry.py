@@ -6,6 +6,7 @@ import argparse
 import inspect
 from typing import TYPE_CHECKING
 
+from farm.commandline import warn
 from tasks.nearest import nearest
 
 if TYPE_CHECKING:
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
 
 #: Name → "module:class", imported only when it is asked for. `Request.how` is one of these names, or "auto".
 BUILT_IN = {
-    "children": "farm.work.local:ChildProcesses",
     "inline": "farm.work.local:Inline",
+    "processes": "farm.work.local:ChildProcesses",
     "ray": "farm.work.ray_cluster:RayCluster",
 }
+#: Names of earlier versions, by which executors are found for a release more.
+FORMER = {"children": "processes"}
 
 
 def on_option(parser: argparse._ActionsContainer, default: str | None = "auto") -> None:
@@ -39,6 +42,9 @@ def get(name: str) -> type[Executor]:
     from farm.work.executor import Executor
     from tasks.plugins import PluginError
 
+    if name in FORMER:
+        warn(f"--on {name} is --on {FORMER[name]} now")
+        name = FORMER[name]
     known = list_registered()
     if name not in known:
         raise ConfigError(f"--on: no executor {name!r}{nearest(name, known)}")

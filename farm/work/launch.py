@@ -159,7 +159,7 @@ def _start(request: Request, kind: type[Executor] | None, matrix: Matrix) -> Exe
     told to."""
     if kind is None:
         small = request.dry or ray_or_local.is_small(request.config, matrix, request.budget_s)
-        kind = executor_registry.get("children" if small else "ray")
+        kind = executor_registry.get("processes" if small else "ray")
     return kind.create(_setup(request))
 
 

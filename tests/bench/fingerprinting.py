@@ -34,7 +34,7 @@ def fingerprint(folder: Path, size: Size) -> Result:
         (cache / "envs").symlink_to(own / "envs")
     results = folder / "results"
     command = [sys.executable, "-m", "farm", "fingerprint", str(built_config), "--json", "--results", str(results)]
-    wall, cpu, _ = run([*command, "--on", "children", *size["flags"]], environment(cache), (0, 3))
+    wall, cpu, _ = run([*command, "--on", "processes", *size["flags"]], environment(cache), (0, 3))
     found = lake.read_passports(str(results))
     figures: dict[str, float] = {"backends": float(found["backend"].nunique()), "wall_s": wall, "cpu_s": cpu}
     lines = []

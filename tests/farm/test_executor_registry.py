@@ -34,7 +34,7 @@ def test_a_packages_executor_is_given_the_jobs(config: Path, results: Path, caps
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--on", "childern"], "--on: no executor 'childern'; did you mean children?"),
+        (["--on", "proceses"], "--on: no executor 'proceses'; did you mean processes?"),
         (["--on", "half"], "planted_executor:Half lacks the methods cancel, close, poll, submit of"),
         (["--on", "backend"], "planted:Planted is no farm.work.executor.Executor: derive it from that class"),
         (["--on", "away"], "executor 'away' of the package planted 1.0: planted_executor:Missing cannot be imported"),
@@ -51,3 +51,8 @@ def test_what_cannot_run_jobs_is_one_line(
         code = ended.code  # type: ignore[assignment]
     said = capsys.readouterr().err
     assert code == BAD_INPUT and says in said and "Traceback" not in said
+
+
+def test_an_executor_is_found_by_its_former_name_which_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert executor_registry.get("children") is executor_registry.get("processes")
+    assert "--on children is --on processes now" in capsys.readouterr().err

@@ -85,7 +85,7 @@ def test_nodes_by_label_are_rays(config: Path) -> None:
         ("auto", {"dry": True}, 10_000, "ChildProcesses"),
         ("ray", {}, 1, "Cluster"),
         ("ray", {"dry": True}, 1, "Cluster"),
-        ("children", {}, 10_000, "ChildProcesses"),
+        ("processes", {}, 10_000, "ChildProcesses"),
         ("inline", {}, 10_000, "Inline"),
     ],
 )
@@ -109,7 +109,7 @@ def test_the_quota_of_a_container_bounds_the_cpus(tmp_path: Path, quota: str, cp
     assert node.usable_cpus(tmp_path / "cpu.max") == (cpus or len(os.sched_getaffinity(0)))
 
 
-@pytest.mark.parametrize("how", ["inline", "children"])
+@pytest.mark.parametrize("how", ["inline", "processes"])
 def test_one_process_lists_one_catalog_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, results: Path, how: str
 ) -> None:
@@ -138,7 +138,7 @@ def test_a_small_run_says_where_it_runs(config: Path, results: Path) -> None:
     assert lake.read_run(results, lake.run_ids(results)[0])["inventory"]["nodes"][0]["id"] == "local"
 
 
-@pytest.mark.parametrize("how", ["inline", "children"])
+@pytest.mark.parametrize("how", ["inline", "processes"])
 def test_rows_and_figures_come_while_a_job_goes_on(
     config: Path, results: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:

@@ -114,7 +114,7 @@ def test_an_engine_that_dies_or_hangs_costs_its_case_alone(tmp_path: Path) -> No
     config = {"checks": ["serving"], "dtypes": ["float32"], "catalogs": catalogs, "backends": own, "deadline_s": 20}
     path = tmp_path / "engines.yaml"
     path.write_text(json.dumps(config))
-    done = here(path, "--on", "children", "--results", tmp_path / "lake")
+    done = here(path, "--on", "processes", "--results", tmp_path / "lake")
     rows = pd.read_parquet(tmp_path / "lake")
     found = {(row.backend, row.op): row.status for row in rows.itertuples()}
     assert done.returncode == 1

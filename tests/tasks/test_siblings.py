@@ -79,7 +79,7 @@ def test_a_file_called_as_a_module_of_python_hides_it_from_nobody(tmp_path: Path
     assert resolve_name("k.py:kernel", str(tmp_path))() == "[1]"
 
 
-@pytest.mark.parametrize("on", ["children", "inline"])
+@pytest.mark.parametrize("on", ["processes", "inline"])
 def test_a_users_own_tasks_and_farm_op_in_one_folder(tmp_path: Path, on: str) -> None:
     (tmp_path / "tasks.py").write_text("SCALE = 2\n")
     (tmp_path / "k.py").write_text(
