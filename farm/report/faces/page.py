@@ -139,8 +139,9 @@ def _name_machines(rows: pd.DataFrame) -> list[str]:
 
 
 def _join_scripts(scripts: Iterable[str]) -> str:
-    """Scripts as one, of whose names nothing else in the document knows."""
-    return '"use strict";\n(() => {\n' + "\n".join(scripts) + "})();\n"
+    """Scripts as one, of whose names nothing else in the document knows, without the lines that are comments."""
+    lines = (line for one in scripts for line in one.splitlines(True) if not line.lstrip().startswith("//"))
+    return '"use strict";\n(() => {\n' + "".join(lines) + "})();\n"
 
 
 def hash_source(text: str) -> str:
