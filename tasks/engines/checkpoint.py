@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,25 @@ def save_checkpoint(model: ServedModel, folder: Path) -> None:
 
 def keep_checkpoint(model: ServedModel) -> Path:
     """The folder of a model's checkpoint in the cache, written once for its content."""
-    kept = default_cache() / "engines" / f"checkpoint-{digest_model(model)}"
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
-            made = Path(folder, "made")
-            save_checkpoint(model, made)
-            move_into_place(made, kept)
+    return keep_made(f"checkpoint-{digest_model(model)}", lambda made, _: save_checkpoint(model, made))
+
+
+def keep_made(name: str, make: Callable[[Path, Path], None]) -> Path:
+    """What the cache has of this name, made where it has nothing. make: is given the path of the file or folder to write, and an empty
+    folder for what it needs meanwhile. Raises what it raises, and keeps nothing then."""
+    kept = default_cache() / "engines" / name
+    if kept.exists():
+        return kept
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+        made, beside = Path(folder, "made"), Path(folder, "beside")
+        beside.mkdir()
+        make(made, beside)
+        try:
+            made.rename(kept)
+        except OSError:
+            if not kept.exists():  # else another process was first
+                raise
     return kept
 
 
@@ -37,15 +50,6 @@ def digest_model(model: ServedModel, *more: str) -> str:
     for name in sorted(model.weights):
         digest.update(model.weights[name].tobytes())
     return digest.hexdigest()[:24]
-
-
-def move_into_place(made: Path, kept: Path) -> None:
-    """Name what was made, unless another process was first."""
-    try:
-        made.rename(kept)
-    except OSError:
-        if not kept.exists():
-            raise
 
 
 def save_tokenizer(folder: Path, vocabulary: int) -> None:

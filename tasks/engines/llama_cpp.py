@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tasks.cache import default_cache
-from tasks.engines.checkpoint import digest_model, move_into_place
+from tasks.engines.checkpoint import digest_model, keep_made
 from tasks.model import Unsupported
 from tasks.model.engine import LEFT, Decoder, Sampling, ServedModel
 
@@ -175,12 +173,7 @@ def keep_gguf(model: ServedModel) -> Path:
     """The GGUF file of a served model, written once for its content. Weights of one dimension stay float32, as llama.cpp asks."""
     import gguf
 
-    kept = default_cache() / "engines" / f"{digest_model(model, 'gguf')}.gguf"
-    if kept.exists():
-        return kept
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
-        made = Path(folder, "made.gguf")
+    def write(made: Path, _: Path) -> None:
         decoder, kind = model.decoder, gguf.GGMLQuantizationType[TYPES[model.dtype]]
         writer = gguf.GGUFWriter(made, "llama")
         writer.add_context_length(decoder.positions)
@@ -202,8 +195,8 @@ def keep_gguf(model: ServedModel) -> Path:
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
-        move_into_place(made, kept)
-    return kept
+
+    return keep_made(f"{digest_model(model, 'gguf')}.gguf", write)
 
 
 def _name_tensor(name: str) -> str:

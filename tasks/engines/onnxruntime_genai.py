@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tasks.cache import default_cache
-from tasks.engines.checkpoint import digest_model, move_into_place, save_checkpoint
+from tasks.engines.checkpoint import digest_model, keep_made, save_checkpoint
 from tasks.model import Unsupported
 from tasks.model.engine import LEFT, Sampling, ServedModel
 
@@ -127,20 +125,16 @@ def find_built(model: ServedModel) -> Path:
     """The folder of a served model as the library's builder makes it; kept by its content. Raises RuntimeError in the builder's words."""
     import onnxruntime_genai
 
-    kept = default_cache() / "engines" / f"genai-{digest_model(model, onnxruntime_genai.__version__)}"
-    if kept.exists():
-        return kept
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
-        given, made = Path(folder, "given"), Path(folder, "made")
+    def build(made: Path, beside: Path) -> None:
+        given = beside / "given"
         save_checkpoint(model, given)
         command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", given, "-o", made]
-        command += ["-p", PRECISIONS[model.dtype], "-e", "cpu", "-c", folder]
+        command += ["-p", PRECISIONS[model.dtype], "-e", "cpu", "-c", beside]
         offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
         done = subprocess.run([str(x) for x in command], capture_output=True, text=True, env={**os.environ, **offline})
         if done.returncode or not (made / "genai_config.json").exists():
             raise RuntimeError(
                 f"the builder of ONNX Runtime GenAI failed: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
             )
-        move_into_place(made, kept)
-    return kept
+
+    return keep_made(f"genai-{digest_model(model, onnxruntime_genai.__version__)}", build)

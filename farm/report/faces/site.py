@@ -16,7 +16,7 @@ from farm.commandline import plain
 from farm.exits import INCOMPLETE
 from farm.report.faces import html
 from farm.report.faces.html import HERE, script_json, slug, style
-from farm.report.faces.site_defects import Defect, Minimal, collect_defects, defect_table, describe_defect
+from farm.report.faces.site_defects import RUNS, SPARKS, Defect, Minimal, collect_defects, defect_table, describe_defect
 from farm.report.faces.site_runs import build_run_view, count_columns, link, releases
 from farm.report.faces.strip import Bar, badge, bars
 from farm.report.tables.causes import many
@@ -29,8 +29,8 @@ from farm.report.tables.view import Cell, Column, Line, View, status
 from farm.report.words import DASH
 from tasks.model import FORWARD, OpClass, Status
 
-#: Runs that pictures show and sparklines, lines of a table on a page, changes on the first page and on others.
-RUNS, SPARKS, LINES, CHANGES_SHOWN = 90, 48, 200, 60
+#: Lines of a table on a page, changes on the first page and on others.
+LINES, CHANGES_SHOWN = 200, 60
 #: The first page, and cells of a table on it.
 FIRST, CELLS = "index.html", 160
 #: So many turns from right to failed make a square a flaky one, as far as one can see.

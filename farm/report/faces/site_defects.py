@@ -25,8 +25,10 @@ from farm.report.tables.view import Cell, Column, View, status
 from farm.report.words import DASH, number
 from tasks.model.kind import OF_NUMBERS
 
-#: Runs that a strip shows and a sparkline, pages that a page leads to in one line, and characters of a script that is shown.
-RUNS, SPARKS, LINKS, SCRIPT = 90, 48, 30, 8_000
+#: Runs that a picture shows and a sparkline, on every page.
+RUNS, SPARKS = 90, 48
+#: Pages that a page leads to in one line, and characters of a script that is shown.
+LINKS, SCRIPT = 30, 8_000
 #: Words, and the page that they lead to, "" for none.
 Part = tuple[str, str]
 Facts = Sequence[tuple[str, Sequence[Part]]]
