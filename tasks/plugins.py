@@ -38,10 +38,22 @@ class Part:
         try:
             found = getattr(import_module(module), attribute)
         except Exception as error:
-            raise PluginError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
+            fix = (
+                f"; it is written for another version of the farm: bring {self.package} up to date, or uninstall it "
+                "(docs/stability.md has the names that stay)"
+                if self.package and _misses_a_name_of_ours(error)
+                else ""
+            )
+            raise PluginError(f"{where} cannot be imported: {type(error).__name__}: {error}{fix}") from error
         if not isinstance(found, type):
             raise PluginError(f"{where} is a {type(found).__name__}, not a class; name a class in the entry point")
         return found
+
+
+def _misses_a_name_of_ours(error: Exception) -> bool:
+    """Whether it says that a module of the farm is not there, or lacks a name."""
+    module = error.name if isinstance(error, ImportError) else getattr(getattr(error, "obj", None), "__name__", "")
+    return (module or "").partition(".")[0] in ("tasks", "farm")
 
 
 def list_plugin_parts(kind: str, built_in: Mapping[str, str]) -> dict[str, Part]:

@@ -15,6 +15,7 @@ from tasks.model import Misbehaviour, Status
 from tasks.model.errors import shorten_error
 from tasks.model.stored_at_once import store_at_once
 from tasks.model.trace import Step
+from tasks.older_python import zip_equal
 
 #: Longest error text of a step, in characters.
 ERROR_LIMIT = 500
@@ -57,7 +58,7 @@ def whole(seen: Sequence[Observation]) -> list[Any]:
     first = list(seen[0].outputs)
     if seen[0].row is None or any([x.shape for x in one.outputs] != [x.shape for x in first] for one in seen):
         return first
-    return [np.stack(rows) for rows in zip(*(one.outputs for one in seen), strict=True)]
+    return [np.stack(rows) for rows in zip_equal(*(one.outputs for one in seen))]
 
 
 def _step(number: int, seen: Seen, judged: Iterator[Judgement]) -> Step:

@@ -80,7 +80,7 @@ def _ask_interpreter(launcher: tuple[str, ...], python: str, cache: Path) -> dic
     version = tuple(map(int, told["python"].split(".")))
     if version < OLDEST:
         raise EnvError(
-            f"{who}{f': {python}' if launcher else ''} is Python {told['python']}, and tasks needs {'.'.join(map(str, OLDEST))} or later: name a later one "
+            f"{who}{f': {python}' if launcher else ''} is Python {told['python']}, and tasks needs {_name_oldest()} or later: name a later one "
             "with the key python"
         )
     return told
@@ -102,16 +102,15 @@ def _ask_command(command: Sequence[str], who: str, token: str, shared: Sequence[
                 start_new_session=True,
             )
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and shared:
-            raise EnvError(
-                f"{who} cannot be started: there is no {command[0]} on this node; install it, or name its path"
-            ) from None
+        if isinstance(error, FileNotFoundError):
+            fix = "install it, or name its path" if shared else f"name the path of a Python {_name_oldest()} or later"
+            raise EnvError(f"{who} cannot be started: there is no {command[0]} on this node; {fix}") from None
         if error.errno == 8:  # ENOEXEC
             raise EnvError(
                 f"{who} is no program of this machine ({platform.machine()}): name an interpreter built for it, or a launcher that runs it "
                 "(launcher: [qemu-…])"
             ) from None
-        raise EnvError(f"{who} cannot be started ({error})") from None
+        raise EnvError(f"{who} cannot be started ({error.strerror}): name a program that this user may run") from None
     try:
         out, err = process.communicate(f"{token}\n".encode() if shared else None, limit_s)
     except subprocess.TimeoutExpired:
@@ -125,14 +124,23 @@ def _ask_command(command: Sequence[str], who: str, token: str, shared: Sequence[
             told: dict[str, Any] = json.loads(line.removeprefix(MARK))
             return told
     said = (err + b"\n" + out).decode(errors="replace")
-    last = ([x.strip() for x in said.splitlines() if x.strip()] or [ended_by(process.returncode)])[-1][-_WORDS:]
+    words = [x.strip() for x in said.splitlines() if x.strip()][-1:]
+    told = "; ".join([ended_by(process.returncode), *(word[-_WORDS:] for word in words)])
     if not shared:
-        raise EnvError(f"{who} is no Python that starts ({last})")
+        raise EnvError(
+            f"{who} is no Python that starts ({told}): name the path of a Python {_name_oldest()} or later, which "
+            f"`{shlex.quote(command[0])} -V` shows"
+        )
     if shared[0] in said:  # the path of the program that we gave it
         raise EnvError(_describe_unshared(who, Path(shared[1])))
     raise EnvError(
-        f"{who} ended ({ended_by(process.returncode)}) before a Python answered ({last}); by hand: {shlex.join(command)}"
+        f"{who} ended before a Python answered ({told}): mend the launcher, or put what it lacks before its command; "
+        f"by hand: {shlex.join(command)}"
     )
+
+
+def _name_oldest() -> str:
+    return ".".join(map(str, OLDEST))
 
 
 def _describe_unshared(who: str, cache: Path) -> str:

@@ -7,7 +7,6 @@ within it, the step is shortened rung by rung, until two of them agree or a numb
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -225,7 +224,7 @@ class Along:
         weight = self.weight(*pairs[0], pairs[1][0])
         if not math.isfinite(sum(slopes) + weight):
             return Slope(math.nan, math.inf, NOT_FINITE)
-        first = [(4 * b - a) / 3 for a, b in itertools.pairwise(slopes)]
+        first = [(4 * b - a) / 3 for a, b in zip(slopes, slopes[1:])]
         value = (16 * first[1] - first[0]) / 15
         if abs(slopes[1] - slopes[0]) > RESOLVED * abs(slopes[1]) + 4 * EPS64 * weight / h:
             return Slope(value, math.inf, UNRESOLVED)

@@ -17,6 +17,7 @@ from tasks.backends.shared.native_output import capture_native_output
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
 from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.older_python import zip_equal
 
 _OPTIONS = ("connected", "optimization_level")
 
@@ -166,7 +167,7 @@ class _Run:
         if found is None:
             raise _refusal("inference", "".join(said))
         with np.errstate(over="ignore"):
-            return [np.array(x, np.float16 if half else None) for x, half in zip(found, self._halves, strict=True)]
+            return [np.array(x, np.float16 if half else None) for x, half in zip_equal(found, self._halves)]
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception), capture_native_output([]):

@@ -18,6 +18,7 @@ from tasks.backends.shared.function_form import describe_framework_call, input_a
 from tasks.backends.shared.recipe import Recipe
 from tasks.devices import cuda_driver
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, errors
+from tasks.older_python import zip_equal
 from tasks.variables import threads
 
 _OPTIONS = ("onednn", "tf32")
@@ -221,7 +222,7 @@ def _signature(tf: Any, folder: bytes, order: Sequence[int]) -> Callable[..., li
     names = sorted(serves.structured_input_signature[1])
 
     def call(*tensors: Any, _alive: Any = loaded) -> list[Any]:  # its variables live as long as it does
-        found = serves(**dict(zip(names, tensors, strict=True)))
+        found = serves(**dict(zip_equal(names, tensors)))
         by_name = [found[name] for name in sorted(found)]
         return [by_name[k] for k in order]
 

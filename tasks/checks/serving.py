@@ -16,6 +16,7 @@ from tasks.checks.same import APART, difference
 from tasks.model import Form, Leaf, Program, Session, Status, Unsupported, np_dtype
 from tasks.model.engine import Decoder, Engine, EngineSession, Requests, Sampling, ServedModel
 from tasks.model.kind import KIND_DISTRIBUTION, KIND_RELATION
+from tasks.older_python import zip_equal
 
 #: Which of a case's expected outputs are logits, what heads and layers give, and logarithms of probabilities (the catalog `engine`).
 LOGITS, INSIDE, LOGPROBS = (0, 1), (1, 2), (2, 3)
@@ -118,7 +119,7 @@ def model_of(form: Form) -> ServedModel:
     """What an engine is loaded with for a form: the arrays behind the requests are the weights."""
     said = decode(form.kwargs, lambda kind, node: node)
     decoder = Decoder(**said["decoder"])
-    return ServedModel(decoder, form.dtype, dict(zip(decoder.weight_shapes(), form.arrays[2:], strict=True)))
+    return ServedModel(decoder, form.dtype, dict(zip_equal(decoder.weight_shapes(), form.arrays[2:])))
 
 
 def is_of_sampler(form: Form) -> bool:

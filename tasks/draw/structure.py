@@ -8,7 +8,6 @@ numbers of `tasks.draw.seeds.words` and exact arithmetic, so that a seed makes t
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -213,7 +212,7 @@ def infer(name: str, given: Input) -> Input:
     """An input with the kind that its dtype, bounds and name suggest. Every value of that kind is one that it may have: an inferred
     kind never widens what is declared."""
     parts = re.findall(r"[a-z0-9]+", name.lower())
-    parts += [a + b for a, b in itertools.pairwise(parts)]
+    parts += [a + b for a, b in zip(parts, parts[1:])]
 
     def find_kind(table: dict[str, tuple[str, ...]]) -> str:
         return next((kind for kind, names in table.items() if set(names) & set(parts)), "")

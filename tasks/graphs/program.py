@@ -18,6 +18,7 @@ from tasks.arrays.tree import NotEncodable, TensorSpec, decode, encode, encode_t
 from tasks.arrays.widened import compute_in_float64
 from tasks.model import Form, Unsupported, round_to_dtype
 from tasks.model.dtypes import holds
+from tasks.older_python import zip_equal
 
 #: The operation that picks one of several results, in a traced program and in a stored one.
 PICK = "getitem"
@@ -318,7 +319,7 @@ def arguments(form: Form) -> list[Any]:
 def name_arguments(program: Any, given: Sequence[Any]) -> dict[str, np.ndarray]:
     """Arguments (torch tensors) of a traced program by their names in it."""
     names = [node.name for node in program.graph.nodes if node.op == "placeholder"]
-    return {name: torch_tree.to_numpy(x) for name, x in zip(names, given, strict=True)}
+    return {name: torch_tree.to_numpy(x) for name, x in zip_equal(names, given)}
 
 
 def of_form(form: Form, pack: Pack) -> Form:

@@ -21,6 +21,7 @@ from tasks.hunt.onnx_program import OnnxProgram
 from tasks.model import Group, Leaf, OpClass, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
 from tasks.model.errors import text_of
+from tasks.older_python import zip_equal
 from tasks.operators import table as operators
 from tasks.prepare.derived.batch_invariance import by_row
 
@@ -240,7 +241,7 @@ class GraphCase:
         graph = self._program.evaluated
 
         def reference(given: list[np.ndarray]) -> list[np.ndarray]:
-            return list(graph.run(dict(zip(names, given, strict=True))).values())
+            return list(graph.run(dict(zip_equal(names, given))).values())
 
         if not places or not by_row(reference, arrays, places):
             raise Unfit("no input has rows computed independently")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -27,7 +27,7 @@ FEWEST = 2
 STRIDES = (1, 2, 4)
 
 #: For places in the flat output [e]: places in the flat arrays of the terms' left factors [n, e] and of their right ones, -1 where there is no such number (a window beyond the edge).
-Places = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray | None]]
+Places = Callable[[np.ndarray], tuple[np.ndarray, Optional[np.ndarray]]]
 
 
 @dataclass(frozen=True)

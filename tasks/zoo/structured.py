@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -99,7 +98,7 @@ def _pieces(skip_empty: bool = False, most: int = 0) -> Kernel:
     def kernel(x: Any, offset: Any) -> Any:
         ends = offset.tolist()
         sums, at = torch.zeros(len(ends) - 1, dtype=x.dtype), 0
-        for begin, end in itertools.pairwise(ends):
+        for begin, end in zip(ends, ends[1:]):
             if skip_empty and begin == end:
                 continue
             sums[at] = x[begin : min(end, begin + most) if most else end].sum()
@@ -110,7 +109,7 @@ def _pieces(skip_empty: bool = False, most: int = 0) -> Kernel:
 
 
 def _pieces_reference(x: np.ndarray, offset: np.ndarray) -> np.ndarray:
-    return np.array([x[begin:end].sum() for begin, end in itertools.pairwise(offset)])
+    return np.array([x[begin:end].sum() for begin, end in zip(offset, offset[1:])])
 
 
 THEME.add(

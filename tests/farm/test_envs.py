@@ -327,8 +327,11 @@ def test_an_interpreter_that_is_there_is_taken_as_it_is(wheels: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("script", "says"),
     [
-        (None, "cannot be started"),
-        ("#!/bin/sh\necho no such thing >&2\nexit 3\n", "is no Python that starts (no such thing)"),
+        (None, "cannot be started: there is no {} on this node; name the path of a Python 3.9 or later"),
+        (
+            "#!/bin/sh\necho no such thing >&2\nexit 3\n",
+            "is no Python that starts (exit code 3; no such thing): name the path",
+        ),
     ],
 )
 def test_an_interpreter_that_cannot_serve_is_one_line(script: str | None, says: str, tmp_path: Path) -> None:

@@ -98,8 +98,8 @@ def test_a_launcher_that_is_heard_of_no_more_is_ended(child: ChildProcess, monke
 @pytest.mark.parametrize(
     ("launcher", "says"),
     [
-        ("#!/bin/sh\nexit 3\n", "ended (exit code 3) before a Python answered"),
-        ("#!/bin/sh\necho no route to board >&2\nexit 255\n", "(no route to board)"),
+        ("#!/bin/sh\nexit 3\n", "ended before a Python answered (exit code 3): mend the launcher"),
+        ("#!/bin/sh\necho no route to board >&2\nexit 255\n", "(exit code 255; no route to board)"),
         ('#!/bin/sh\nexec "$@" </dev/null\n', "gives its process no stdin"),
         ("#!/bin/sh\nshift 2\nexec python3 /nowhere/tasks/interpreter.py\n", "before a Python answered"),
         ('#!/bin/sh\ncat >/dev/null & echo /nowhere/token | "$@"\n', "is not: share it there"),

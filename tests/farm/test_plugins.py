@@ -105,3 +105,26 @@ def test_an_entry_point_that_is_no_class_is_told() -> None:
         PluginError, match="backend 'x': planted:STRUCK is a tuple, not a class; name a class in the entry"
     ):
         Part("backend", "x", "planted:STRUCK").load()
+
+
+@pytest.mark.parametrize(
+    ("text", "ours"),
+    [
+        ("from tasks.checks.base import Stages", True),
+        ("import tasks.arrays.noises", True),
+        ("import tasks.model\ntasks.model.Forms", True),
+        ("import no_such_runtime", False),
+        ("raise TypeError('of its own')", False),
+    ],
+)
+def test_a_plugin_for_another_version_is_one_line_with_the_fix(
+    text: str, ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"farm_older_{abs(hash(text))}"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(PluginError) as caught:
+        Part("backend", "older", f"{name}:Older", "farm-older", "0.1").load()
+    said = str(caught.value)
+    assert said.startswith(f"backend 'older' of the package farm-older 0.1: {name}:Older cannot be imported: ")
+    assert ("bring farm-older up to date, or uninstall it" in said) == ours and "\n" not in said

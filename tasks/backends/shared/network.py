@@ -16,6 +16,7 @@ from tasks.backends.shared import onnx_graph
 from tasks.counterparts import by_torch
 from tasks.model import Form, Unsupported, np_dtype
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
+from tasks.older_python import zip_equal
 from tasks.operators import table as operators
 from tasks.operators.call import Call
 from tasks.operators.table import EVALUATED, NAMED
@@ -63,7 +64,7 @@ class Network:
         self, named: Callable[[str], Callable[..., Any]], tensor: Callable[[Any], Any], tensors: Sequence[Any]
     ) -> list[Any]:
         """The same by other functions: ``named`` of torch's name of one, ``tensor`` of what makes a tensor of an array."""
-        values: dict[str, Any] = {**self._constants, **dict(zip(self._given, tensors, strict=True))}
+        values: dict[str, Any] = {**self._constants, **dict(zip_equal(self._given, tensors))}
         for step in self._steps:
             inputs: list[Any] = [values[name] if name else None for name in step.inputs]
             if step.op == "Shape":

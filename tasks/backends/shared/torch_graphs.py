@@ -9,6 +9,7 @@ from typing import Any
 from tasks.arrays import torch_tree
 from tasks.model import Unsupported
 from tasks.model.errors import text_of
+from tasks.older_python import zip_equal
 
 #: Runs before the recording, as torch asks for: libraries set themselves up in the first (torch.cuda.CUDAGraph's notes).
 WARM_UP = 3
@@ -41,7 +42,7 @@ def capture_call(
 
     def replay(arrays: list[Any]) -> Sequence[Any]:
         with torch.no_grad():
-            for old, new in zip(held, _tensors(list(arguments(arrays))), strict=True):
+            for old, new in zip_equal(held, _tensors(list(arguments(arrays)))):
                 old.copy_(new)
         graph.replay()
         torch.cuda.synchronize()

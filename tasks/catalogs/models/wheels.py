@@ -116,5 +116,4 @@ def _check(wheel: Wheel, path: Path) -> None:
 
 @functools.lru_cache(maxsize=16)
 def _digest(path: Path, changed: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(path.read_bytes()).hexdigest()

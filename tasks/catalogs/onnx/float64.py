@@ -13,6 +13,7 @@ from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import input_floors, inputs_of
 from tasks.graphs.widening import WIDENED, NoOracle, is_floating, widen
 from tasks.model import EPS, Leaf, OpClass, Oracle, np_dtype, wide
+from tasks.older_python import zip_equal
 
 #: Output elements beyond which a case is left to its stored output: onnx pools in a Python loop (3 cases, 60 % of the time).
 LARGEST_OUTPUT = 20_000
@@ -34,7 +35,7 @@ def judge_by(sample: Sample, case: Any, inputs: list[Any], draws: int) -> None:
         return
     graph = Graph(case.model)
     exact = _evaluate_outputs(graph, [widen(x) for x in inputs])
-    references = [_like(y, leaf) for y, leaf in zip(exact, stored, strict=True)]
+    references = [_like(y, leaf) for y, leaf in zip_equal(exact, stored)]
     noise_floor = _compute_noise(graph, inputs, references, stored, sample.op_class, draws)
     sample.expected = [replace(leaf, reference=y, noise=d) for leaf, y, d in zip(stored, references, noise_floor)]
     sample.oracle = "float64"
@@ -45,7 +46,7 @@ def judge_by(sample: Sample, case: Any, inputs: list[Any], draws: int) -> None:
 
 def _evaluate_outputs(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
     """What comes out, flat. Raises NoOracle."""
-    found = graph.run(dict(zip(graph.inputs, inputs, strict=True)))
+    found = graph.run(dict(zip_equal(graph.inputs, inputs)))
     return [y for name in graph.outputs for y in (found[name] if isinstance(found[name], list) else [found[name]])]
 
 

@@ -5,8 +5,6 @@ Arrays are float64 (places and counts int64, codes int8). T tokens, H heads, D w
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 
 
@@ -48,7 +46,7 @@ def paged_attention(
 def varlen_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """query, key, value (T, H, D) of sequences one behind another, which begin at ``starts`` (B + 1, the end last) -> (T, H, D), causal."""
     made = np.empty_like(query)
-    for begin, end in itertools.pairwise(starts):
+    for begin, end in zip(starts, starts[1:]):
         for t in range(begin, end):
             for h in range(query.shape[1]):
                 made[t, h] = attend(query[t, h], key[begin : t + 1, h], value[begin : t + 1, h])

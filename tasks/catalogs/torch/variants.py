@@ -19,6 +19,7 @@ from tasks.checks.variants import REFUSED
 from tasks.judge import op_classes as classes
 from tasks.model import WITHOUT_NOISE, Group, Leaf, OpClass, is_inexact
 from tasks.model.errors import text_of
+from tasks.older_python import zip_equal
 
 OUT, IN_PLACE, METHOD, PROMOTION, REFUSES = "out", "inplace", "method", "promotion", "refuses"
 #: What one tensor of two may be beside the dtype under test.
@@ -158,7 +159,7 @@ class VariantMaker(Maker):
         made = super().make(index, SimpleNamespace(input=mixed[0], args=(mixed[1], *rest), kwargs=kwargs))
         if made.failure is None:
             outputs = [torch_tree.name_of(x.dtype) for x in torch_tree.leaves(same)]
-            made.expected = [replace(leaf, dtype=name) for leaf, name in zip(made.expected, outputs, strict=True)]
+            made.expected = [replace(leaf, dtype=name) for leaf, name in zip_equal(made.expected, outputs)]
             made.on_device = ()
         return made
 

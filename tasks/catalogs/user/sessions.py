@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tasks.catalogs.user.ops import UserOp
+from tasks.older_python import zip_equal
 
 
 class Opened:
@@ -60,7 +61,7 @@ def whole(op: UserOp, kernel: Callable[[], Any]) -> Callable[..., Any]:
                 rows.append([x.clone() for x in (made if isinstance(made, (tuple, list)) else [made])])
         finally:
             session.close()
-        outputs = tuple(torch.stack(list(x)) for x in zip(*rows, strict=True))
+        outputs = tuple(torch.stack(list(x)) for x in zip_equal(*rows))
         return outputs if len(outputs) > 1 else outputs[0]
 
     run.__name__ = getattr(kernel, "__name__", "session")

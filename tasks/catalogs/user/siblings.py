@@ -12,7 +12,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -23,6 +23,8 @@ from tasks.catalogs.user import sources
 
 #: Begins the names of packages that stand for folders.
 _PREFIX = "beside_"
+#: Modules of Python itself; 3.9 tells the built-in ones only.
+_OF_PYTHON: Collection[str] = getattr(sys, "stdlib_module_names", sys.builtin_module_names)
 
 
 class _Folders(MetaPathFinder):
@@ -65,7 +67,7 @@ class _Folders(MetaPathFinder):
         """Whether a module of this name lies here and the usual way leads to another one. The standard library's come first, as everywhere
         in the process that has imported them."""
         own = sources.find_module(first, self._folders)
-        if own is None or first in sys.stdlib_module_names:
+        if own is None or first in _OF_PYTHON:
             return False
         if f"{self.name}.{first}" in sys.modules:
             return True

@@ -11,6 +11,7 @@ from tasks.arrays.tree import contiguous
 from tasks.catalogs.base import Sample
 from tasks.judge.prepared import compare_oracles
 from tasks.model import OpClass
+from tasks.older_python import zip_equal
 
 
 class Spoilt(Exception):
@@ -24,7 +25,7 @@ class Spoilt(Exception):
 def feeds_of(sample: Sample, model: Any) -> dict[str, Any]:
     """What each input of a ModelProto is given by a sample, by name."""
     values = [_value(x, sample.arrays) for x in sample.args]
-    return {k: v for k, v in zip(inputs_of(model), values, strict=True) if v is not None}
+    return {k: v for k, v in zip_equal(inputs_of(model), values) if v is not None}
 
 
 def _value(node: Any, arrays: list[np.ndarray]) -> Any:

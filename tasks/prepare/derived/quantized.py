@@ -18,6 +18,7 @@ from tasks.catalogs.base import Sample
 from tasks.checks.quantized import KINDS
 from tasks.model import Group, OpClass, Vacuous, row_floor
 from tasks.model.errors import text_of
+from tasks.older_python import zip_equal
 from tasks.operators import table as operators
 from tasks.prepare.derived.parts import Spoilt, feeds_of
 
@@ -71,7 +72,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         raise Vacuous(f"no float64 evaluation: {error}") from None
     steps, flips = _find_output_steps(made), _measure_flips(graph, made, feeds, references)
     expected = []
-    for leaf, name, y, delta, flip in zip(base.expected, graph.outputs, references, floors, flips, strict=True):
+    for leaf, name, y, delta, flip in zip_equal(base.expected, graph.outputs, references, floors, flips):
         floor = np.maximum(delta, STEP * np.maximum(flip, steps.get(name, 0.0)))
         expected.append(replace(leaf, shape=y.shape, reference=y, noise=floor if floor.any() else None))
     version = importlib.metadata.version("onnxruntime")
@@ -183,7 +184,7 @@ def _measure_flips(graph: Any, made: Any, feeds: dict[str, Any], references: lis
 
 def _measure_loss(exact: list[Any], references: list[np.ndarray]) -> float | None:
     """Root mean square of what changed, as a share of that of the float32 model's outputs, all of them together."""
-    pairs = [(np.asarray(a), b) for a, b in zip(exact, references, strict=True) if np.asarray(a).dtype.kind == "f"]
+    pairs = [(np.asarray(a), b) for a, b in zip_equal(exact, references) if np.asarray(a).dtype.kind == "f"]
     size = sum(float(np.square(a).sum()) for a, _ in pairs)
     lost = sum(float(np.square(a - b).sum()) for a, b in pairs)
     return float(np.sqrt(lost / size)) if size > 0 and np.isfinite(lost) else None

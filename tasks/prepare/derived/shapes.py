@@ -12,6 +12,7 @@ from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.judge.prepared import compare_oracles
 from tasks.model import Group, Leaf, OpClass, Vacuous, is_inexact
+from tasks.older_python import zip_equal
 from tasks.prepare.derived.parts import feeds_of, inputs_of
 
 #: Name of every open dimension of every input: input → one name per axis, "" for one of fixed length.
@@ -181,7 +182,7 @@ def _sample(base: Sample, number: int, model: Any, sizes: list[dict[str, np.ndar
         references = found.references
         if not expected and not compare_oracles(references, base.expected, base.op_class)["classic"]:
             raise Vacuous("at its own size its float64 evaluation is not what is expected there")
-        for leaf, y, delta, jumps in zip(base.expected, references, found.steady, found.jumps, strict=True):
+        for leaf, y, delta, jumps in zip_equal(base.expected, references, found.steady, found.jumps):
             noise = delta if delta.any() else None
             expected.append(replace(leaf, shape=y.shape, reference=y, noise=noise, jumps=jumps))
     arrays = [x for feeds in sizes for x in feeds.values()]
