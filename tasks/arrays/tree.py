@@ -57,13 +57,20 @@ class TensorSpec:
         return seen if plain is array else seen.view(array.dtype)
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A leaf that only its framework can decode (a dtype of torch's), as it is encoded."""
+
+    node: dict[str, Any]
+
+
 class NotEncodable(TypeError):
     """A value of an argument tree that has no JSON form; the text names its type."""
 
 
 def encode(value: Any, leaf: Callable[[Any], Any | None] = lambda x: None) -> Any:
     """JSON form of ``value``. ``leaf(x)`` returns the JSON form of what it knows (tensors, dtypes) or None;
-    a `TensorSpec` needs none.
+    a `TensorSpec` and what `decode_specs` kept need none.
 
     Raises NotEncodable for anything unknown (a callable, a generator …).
     """
@@ -96,6 +103,8 @@ def encode(value: Any, leaf: Callable[[Any], Any | None] = lambda x: None) -> An
         return encode(value.item(), leaf)
     if isinstance(value, TensorSpec):
         return encode_tensor(value)
+    if isinstance(value, Kept):
+        return value.node
     raise NotEncodable(f"an argument of type {type(value).__module__}.{type(value).__qualname__} cannot be stored")
 
 
@@ -132,6 +141,11 @@ def decode(node: Any, leaf: Callable[[str, dict[str, Any]], Any]) -> Any:
     if kind == "range":
         return range(*v)
     return leaf(kind, node)
+
+
+def decode_specs(node: Any) -> Any:
+    """`decode` without a framework: a tensor is its `TensorSpec`, any other leaf is `Kept`."""
+    return decode(node, lambda kind, leaf: spec_of(leaf) if kind == "tensor" else Kept(leaf))
 
 
 def spec_of(node: dict[str, Any]) -> TensorSpec:

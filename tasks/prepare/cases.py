@@ -19,7 +19,7 @@ from tasks import catalogs, checks, counterparts, sources
 from tasks.arrays import module_state
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import Pack, PackError, Written, save
-from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, decode, encode_tensor, spec_of, tensor_specs
+from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, decode_specs, encode_tensor, tensor_specs
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.catalogs.user_definitions import USER
 from tasks.graphs import program as programs
@@ -496,7 +496,7 @@ class PreparedSample:
     def again(self) -> Sample:
         """The sample as its catalog made it, but for what only its own rows need."""
         record = self.record
-        args, kwargs = (decode(x, lambda kind, node: spec_of(node)) for x in (record.args, record.kwargs))
+        args, kwargs = (decode_specs(x) for x in (record.args, record.kwargs))
         return Sample(
             self.index,
             args,

@@ -67,6 +67,15 @@ def test_what_is_no_batch_is_vacuous_and_every_size_is_run(cache: Path) -> None:
     assert add["status"] == "pass" and add["flags"].startswith("batches=2,17,33,128,257 programs=one")
 
 
+def test_an_op_that_takes_a_dtype_is_judged_too(cache: Path) -> None:
+    made = BackendSpec.parse("torch-cpu").create()
+    runner = Runner(made, made.start(), verdict.load("error_units"), lambda *step: None)
+    _, group = prepare(Group("torch:softmax", "with_dtype", "float32", 1, check="batch_invariance"), cache)
+    (done,) = runner.run([whole(PreparedGroup(group.pack.path, "batch_invariance"))])
+    runner.close()
+    assert done.row.status == "pass", done.row.error
+
+
 def test_the_row_stands_first_in_the_middle_and_last() -> None:
     arrays = [np.arange(12.0).reshape(4, 3), np.ones(3)]
     made = [rows_of(arrays, (0,), k) for k in range(4)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.arrays import torch_tree
-from tasks.arrays.tree import contiguous, decode, spec_of
+from tasks.arrays.tree import contiguous, decode_specs
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import dims, of_torch
 from tasks.catalogs.user.ops import BASELINES, COMPILED, EAGER, ITEMSIZE, NUMPY, UserOp
@@ -51,7 +51,7 @@ def find_declared_work(op: UserOp, form: Form) -> tuple[int | None, int | None]:
     Raises ValueError for inputs that the declaration does not build from any sizes."""
     if not op.moved and not op.flops:
         return None, None
-    specs = decode(form.kwargs, lambda kind, node: spec_of(node))
+    specs = decode_specs(form.kwargs)
     arrays = {name: contiguous(form.arrays[specs[name].id], specs[name]) for name in op.inputs}
     known = dims.dims_of(op, arrays) | {ITEMSIZE: np_dtype(form.dtype).itemsize}
     moved, operations = (None if not x else int(dims.size_of(x, known)) for x in (op.moved, op.flops))

@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks import checks
 from tasks.arrays import layouts, noise
-from tasks.arrays.tree import TensorSpec, contiguous, decode, encode, spec_of
+from tasks.arrays.tree import TensorSpec, contiguous, decode_specs, encode, spec_of
 from tasks.catalogs import user_definitions
 from tasks.catalogs.base import Catalog, CatalogError, Entry, Failure, Sample
 from tasks.catalogs.user import (
@@ -157,7 +157,7 @@ class User(Catalog):
 
     def remade(self, group: Group, given: Sample, draws: int) -> Sample:
         one = self._op(group)
-        specs = decode(given.kwargs, lambda kind, node: spec_of(node))
+        specs = decode_specs(given.kwargs)
         arrays = {name: contiguous(given.arrays[specs[name].id], specs[name]) for name in one.op.inputs}
         places = {name: specs[name] for name in one.op.inputs if specs[name].strides is not None}
         dims = sizes.dims_of(one.op, arrays)
@@ -173,7 +173,7 @@ class User(Catalog):
         return {spec.id: plain[name] for name, spec in specs.items() if name in names or not names}
 
     def resized(self, group: Group, given: Sample, beyond: bool, seed: int, draws: int) -> tuple[Sample, bool] | None:
-        one, specs = self._op(group), decode(given.kwargs, lambda kind, node: spec_of(node))
+        one, specs = self._op(group), decode_specs(given.kwargs)
         op, least = one.op, sizes.smallest(one.op)
         most = max(MOST_BEYOND, samples.elements(op, {name: max(values) for name, values in op.dims.items()}))
         dims = sizes.beyond(op) if beyond else sizes.between(op)

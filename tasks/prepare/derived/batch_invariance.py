@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.tree import TensorSpec, contiguous, decode, spec_of, tensor_specs
+from tasks.arrays.tree import TensorSpec, contiguous, encode_tensor, spec_of, tensor_specs, with_tensors
 from tasks.catalogs import get
 from tasks.catalogs.base import Catalog, Sample
 from tasks.checks.batch_invariance import in_batch, rows_of
@@ -35,10 +35,10 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         raise Vacuous("an input is no strided tensor")
     places = iter(range(len(specs)))
 
-    def plain(kind: str, node: dict[str, Any]) -> Any:
-        return TensorSpec(next(places), flags=spec_of(node).flags)
+    def plain(node: dict[str, Any]) -> dict[str, Any]:
+        return encode_tensor(TensorSpec(next(places), flags=spec_of(node).flags))
 
-    args, kwargs = (decode(tree, plain) for tree in trees)
+    args, kwargs = (with_tensors(tree, plain) for tree in trees)
     arrays = [np.array(contiguous(base.arrays[spec.id], spec)) for spec in specs]
     own = replace(base, index=number, args=args, kwargs=kwargs, arrays=arrays)
     catalog = get(group.catalog)
@@ -66,11 +66,9 @@ def _choices(arrays: Sequence[np.ndarray]) -> Iterator[tuple[int, ...]]:
 
 def _by_row(catalog: Catalog, group: Group, own: Sample, batched: tuple[int, ...]) -> bool:
     """Whether the op computes rows of these arrays each by itself, in float64."""
-    args, kwargs = own.encoded()
-    given: Any = replace(own, args=args, kwargs=kwargs)
 
     def reference(arrays: list[np.ndarray]) -> list[np.ndarray]:
-        made = catalog.remade(group, replace(given, arrays=arrays), 1)
+        made = catalog.remade(group, replace(own, arrays=arrays), 1)
         known = [leaf.reference for leaf in made.expected if leaf.reference is not None]
         if made.failure or len(known) != len(own.expected):
             raise ValueError("no reference")
