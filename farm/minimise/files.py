@@ -17,7 +17,7 @@ from farm.reproduce import find, trial
 from farm.reproduce.again import Outcome, run_child
 from farm.reproduce.find import Key, StoredCase
 from farm.reproduce.folder import RUN, write_folder
-from farm.reproduce.requirements import pin_imports, requirements
+from farm.reproduce.requirements import describe_place, pin_imports, requirements
 from farm.reproduce.writing import folder_case, form_of
 from tasks.backends.shared.recipe import NoProgram
 from tasks.judge.worst import beyond
@@ -110,7 +110,7 @@ def _folder(
     alone."""
     backend = outcome.backend or minimal.spec.create()
     title = f"{record['op']} on {minimal.spec.name} {record['runtime_version']}: {record['outcome']['status']}"
-    title = " ".join(filter(None, [title, record["outcome"]["kind"]])) + "."
+    title = " ".join(filter(None, [title, record["outcome"]["kind"]])) + "." + describe_place(minimal)
     packages, times = requirements(minimal), TIMES if record["flaky"] else 1
     if times > 1:
         title += " It fails only sometimes: run it several times."

@@ -24,7 +24,10 @@ def requirements(case: StoredCase) -> list[str]:
     """Of a case, beside what every environment has: the runtime's packages as they are installed, onnx, and what a kernel of one's own,
     or a network, imports."""
     backend = case.spec.create()
-    if case.environment:
+    if case.environment and case.environment.existing:
+        stored = str((case.stored or case.row)["runtime_version"] or "")
+        own = [x for pin in versions.pin_stored(stored, case.spec.runtime).values() for x in pin]
+    elif case.environment:
         own = list(case.environment.packages)
     else:
         own = list(pin_modules({case.spec.runtime, versions.MODULES.get(case.spec.runtime, "")}))
@@ -38,6 +41,11 @@ def requirements(case: StoredCase) -> list[str]:
         there = (record or {}).get("versions", {}).get("onnx")  # which the runtime itself may bound
         own.append(f"onnx=={there or metadata.version('onnx')}")
     return own
+
+
+def describe_place(case: StoredCase) -> str:
+    """Which interpreter that is there a case ran in, as a sentence for a finding; "" of an environment that is built, or the farm's own."""
+    return f" It ran in {case.environment.label}." if case.environment and case.environment.existing else ""
 
 
 def _list_imported_packages(group: Group) -> Collection[str]:

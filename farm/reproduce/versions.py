@@ -35,7 +35,7 @@ def suggest_packages(case: StoredCase, stored: str) -> str:
     """How to have the runtime in the version of a row: a bare one, or "name version, name version"."""
     own = list(case.environment.packages) if case.environment else []
     first = next((x[1] for x in map(_NAMED.match, own) if x), case.spec.runtime)
-    pins = {name: pin_package(name, version) for name, version in _packages(stored, first).items()}
+    pins = pin_stored(stored, first)
     if not pins:
         where = str((case.stored or {}).get("environment") or "")
         return "no package says that version" + (f"; it ran in {where}" if os.path.isabs(where) else "")
@@ -50,6 +50,11 @@ def suggest_packages(case: StoredCase, stored: str) -> str:
         wanted += [x.replace("==", f"{named[2] or ''}==") for x in pin] if named and pin else [asked]
     wanted += [x for pin in pins.values() for x in pin]
     return f"--packages {' '.join(map(shlex.quote, wanted))} runs that version in an environment of its own"
+
+
+def pin_stored(stored: str, first: str) -> dict[str, tuple[str, ...]]:
+    """Requirements by package that bring the versions of what a row says; ``first`` is the package of a bare one."""
+    return {name: pin_package(name, version) for name, version in _packages(stored, first).items()}
 
 
 def _packages(stored: str, first: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from farm.reproduce import trial
 from farm.reproduce.again import Outcome
 from farm.reproduce.find import ReproduceError, StoredCase
 from farm.reproduce.folder import BEHAVIOURS, Case, Definition, write_folder
-from farm.reproduce.requirements import pin_imports, requirements
+from farm.reproduce.requirements import describe_place, pin_imports, requirements
 from farm.reproduce.show import status_text
 from tasks import checks
 from tasks.arrays.pack import Pack
@@ -48,7 +48,7 @@ def write_finding(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
         )
     backend = outcome.backend or case.spec.create()
     runtime = outcome.info.runtime_version if outcome.info else (case.stored or case.row)["runtime_version"]
-    title = f"{case.key.case_id} on {case.spec.name} {runtime}: {status_text(outcome.row)}."
+    title = f"{case.key.case_id} on {case.spec.name} {runtime}: {status_text(outcome.row)}.{describe_place(case)}"
     packages = requirements(case)
     files = write_folder(folder_case(case, outcome, backend, title), packages)
     if not case.environment and (more := [x for x in pin_imports(files) if x not in packages]):

@@ -327,3 +327,16 @@ def test_a_finding_that_takes_torchs_test_database_takes_what_that_does(tmp_path
     assert {x.partition("==")[0] for x in requirements.pin_imports(files)} == {"torch", *TORCH_CATALOG}
     plain = {PROGRAM: files[PROGRAM].replace(OP_DB.encode(), b"torch")}
     assert {x.partition("==")[0] for x in requirements.pin_imports(plain)} == {"torch"}
+
+
+@pytest.mark.parametrize(
+    ("version", "packages"), [("torch 2.9.0+cu130, AVX512", ["torch==2.9.0+cu130"]), ("torch 2.9.0a0+git1234abc", [])]
+)
+def test_what_computed_in_an_interpreter_that_is_there_is_named(version: str, packages: list[str]) -> None:
+    """Its release where an index has it, and the interpreter, which has what none has."""
+    spec = replace(BackendSpec.parse("torch-cpu", python="/opt/torch/bin/python"), launcher=("ssh", "board"))
+    stored = {"runtime_version": version}
+    case: Any = SimpleNamespace(spec=spec, environment=envs.of(spec), group=Group("torch:clone", "", "float32", 1))
+    case.stored = case.row = stored
+    assert [x for x in requirements.requirements(case) if x.startswith("torch")] == packages
+    assert requirements.describe_place(case) == " It ran in ssh board /opt/torch/bin/python."
