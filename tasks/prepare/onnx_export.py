@@ -7,6 +7,7 @@ import functools
 import io
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any
@@ -88,7 +89,8 @@ def export(sample: PreparedSample) -> tuple[bytes, list[int], list[int]]:
             new = _walk((args, kwargs), lambda x: next(left) if isinstance(x, torch.Tensor) else x)
             return tuple(torch_tree.leaves(call(*new[0], **new[1])))
 
-    with contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # of the exporter's own code
         program = torch.onnx.export(Op(), tuple(tensors), dynamo=True, verbose=False, optimize=True)
     assert program is not None
     model = program.model_proto
