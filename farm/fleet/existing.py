@@ -125,16 +125,16 @@ def _ask_command(command: Sequence[str], who: str, token: str, shared: Sequence[
             return told
     said = (err + b"\n" + out).decode(errors="replace")
     words = [x.strip() for x in said.splitlines() if x.strip()][-1:]
-    told = "; ".join([ended_by(process.returncode), *(word[-_WORDS:] for word in words)])
+    ending = "; ".join([ended_by(process.returncode), *(word[-_WORDS:] for word in words)])
     if not shared:
         raise EnvError(
-            f"{who} is no Python that starts ({told}): name the path of a Python {_name_oldest()} or later, which "
+            f"{who} is no Python that starts ({ending}): name the path of a Python {_name_oldest()} or later, which "
             f"`{shlex.quote(command[0])} -V` shows"
         )
     if shared[0] in said:  # the path of the program that we gave it
         raise EnvError(_describe_unshared(who, Path(shared[1])))
     raise EnvError(
-        f"{who} ended before a Python answered ({told}): mend the launcher, or put what it lacks before its command; "
+        f"{who} ended before a Python answered ({ending}): mend the launcher, or put what it lacks before its command; "
         f"by hand: {shlex.join(command)}"
     )
 
