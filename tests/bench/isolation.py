@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,7 +22,7 @@ from tasks.backends.base import Backend
 from tasks.catalogs import user_definitions
 from tasks.catalogs.user import load
 from tasks.judge import verdict
-from tasks.model import Form, Group
+from tasks.model import Form, Group, Program
 from tasks.model.named import Named
 from tasks.prepare.cases import prepare
 from tasks.runner import Runner, whole
@@ -76,16 +76,20 @@ def isolation(folder: Path, size: Size) -> Result:
 def _measure(folder: Path, text: str, rounds: int) -> dict[str, float]:
     spec = BackendSpec.parse("torch-cpu")
     shut_in, here = remote(Nursery(serve), Rooms(spec, text)), spec.create()
-    arms = {"isolated": _runner(shut_in), "here": _runner(here)}
+    waiting = Waiting(spec.create())
+    arms = {"isolated": _runner(shut_in), "here": _runner(here), "waiting": _runner(waiting.backend)}
     own = [whole(prepare(Group("user:op", "", "float32", CASES), folder)[1])]
     ops = [whole(prepare(Group(f"torch:{x}", "", "float32", 8), folder)[1]) for x in OPS]
-    small, library = (_compare(arms, items, count) for items, count in ((own, 8 * rounds), (ops, rounds)))
+    small, library = (_compare(arms, items, count, waiting) for items, count in ((own, 8 * rounds), (ops, rounds)))
     arms["isolated"].close()
+    waiting.close()
     more = (small["isolated"] - small["here"]) * 1e6
     floors = {way: min(_measure_floor(connect) for _ in range(4 * rounds)) * 1e6 for way, connect in FLOORS.items()}
     messages = min(_measure_messages() for _ in range(4 * rounds)) * 1e6
     return {
         "µs a case of 10 kB": more,
+        "µs a case of 10 kB that waits for one that does nothing": (small["waiting"] - small["here"]) * 1e6,
+        "µs a case of 10 kB here": small["here"] * 1e6,
         "cases of 10 kB, times as long": small["isolated"] / small["here"],
         **{f"µs of a case's bare bytes by {way}": x for way, x in floors.items()},
         "µs to write and read the messages of a case": messages,
@@ -166,6 +170,48 @@ def _cpu_of(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | 2)
 
 
+class Waiting:
+    """A backend that computes here, and twice in each case, as it is built and when it has run, waits for the answer of a process that does nothing: what
+    it takes more than without is what two processes that wait for each other cost, whatever they say."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._ours, its = _connect_sockets()
+        self.pid = os.fork()
+        if self.pid == 0:
+            while True:
+                its.hear(ANSWERS[0])
+                its.say(SMALL * 4)
+        build = backend.build
+
+        def build_and_wait(form: Form) -> Program:
+            program = build(form)
+            run = program.run
+
+            def run_and_wait() -> Sequence[Any]:
+                program.run = run
+                outputs = run()
+                self._wait()
+                return outputs
+
+            self._wait()
+            program.run = run_and_wait
+            return program
+
+        vars(backend)["build"] = build_and_wait
+
+    def _wait(self) -> None:
+        self._ours.say(ANSWERS[0])
+        self._ours.hear(SMALL * 4)
+
+    def cpu_s(self) -> float:
+        return _cpu_of(self.pid)
+
+    def close(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
 def _measure_messages(times: int = 50) -> float:
     """CPU seconds of what a case of 10 kB says, written and read in one process: there is nobody to wait for."""
     judge, stranger = (Connection(x) for x in socket.socketpair())
@@ -213,16 +259,16 @@ def _runner(backend: Backend) -> Runner:
     return Runner(backend, backend.start(), verdict.load("error_units"), lambda *step: None)
 
 
-def _compare(arms: dict[str, Runner], items: list[ToRun], rounds: int) -> dict[str, float]:
+def _compare(arms: dict[str, Runner], items: list[ToRun], rounds: int, waiting: Waiting) -> dict[str, float]:
     """CPU seconds that a case takes, of all processes, the least of rounds in turn: what others do to caches only adds."""
     times: dict[str, list[float]] = {name: [] for name in arms}
     cases = sum(len(x.positions) for x in items)
     for turn in range(rounds + 1):
         for name, runner in arms.items():
-            begin = cpu_s(runner)
+            begin = cpu_s(runner) + waiting.cpu_s()
             assert all(x.row.status != "error" for x in runner.run(items))
             if turn:
-                times[name].append((cpu_s(runner) - begin) / cases)
+                times[name].append((cpu_s(runner) + waiting.cpu_s() - begin) / cases)
     return {name: min(found) for name, found in times.items()}
 
 
