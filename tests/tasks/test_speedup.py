@@ -17,7 +17,7 @@ import pytest
 from farm import lake
 from farm.report.tables.coverage import distinct
 from farm.report.tables.speedups import speedups
-from tasks.arrays.varied import vary_inputs
+from tasks.arrays.varied import next_inputs, vary_inputs
 from tasks.backends.base import Backend
 from tasks.checks import paired
 from tasks.checks.speedup import BASELINE, PROGRAM, Race, Speedup, _make_race_columns, find_hidden_time
@@ -335,3 +335,16 @@ def test_what_is_said_needs_an_interval_beyond_one(intervals: dict[str, tuple[fl
 def test_rows_of_older_lakes_name_their_baseline_in_the_flags() -> None:
     rows = frame(make_row(check="speedup", flags="baseline=torch-cpu rounds=11"))
     assert list(speedups(distinct(rows))["baseline"]) == ["torch-cpu"]
+
+
+def test_what_lies_in_the_gaps_of_a_tensor_stays_there() -> None:
+    """A tensor of 33 elements in the storage of 65: the others are not to be read, and no element is any of them."""
+    stored = np.full(65, np.nan, np.float32)
+    stored[::2] = np.arange(1, 34)
+    others = {float(x) for x in np.arange(1, 34)}
+    for turn in range(20):
+        (made,) = vary_inputs([stored], turn, moved=True)
+        assert np.isnan(made[1::2]).all() and not np.isnan(made[::2]).any()
+        assert {round(float(x / (made[::2].max() / 33))) for x in made[::2]} == others, "all of them, elsewhere"
+    (next_one,) = next_inputs([stored], "f" * 64, True)
+    assert np.isnan(next_one[1::2]).all() and (next_one[::2] != stored[::2]).any()
