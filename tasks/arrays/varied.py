@@ -36,26 +36,35 @@ def next_inputs(arrays: Sequence[Any], digest: str, moved: bool) -> list[Any]:
 
 def vary_inputs(arrays: Sequence[Any], turn: int, moved: bool) -> list[Any]:
     """Inputs that no other turn has, of the same dtypes and shapes and as valid: floating elements times a factor from 1/2
-    to 1 and, if ``moved``, all elements turned by some part of the whole."""
+    to 1 and, if ``moved``, all numbers turned by some part of the whole."""
     return _turn(
         arrays, (turn + 1) * 0.6180339887498949 % 1, moved
     )  # by the golden section: no two are near one another
 
 
 def _turn(arrays: Sequence[Any], part: float, moved: bool) -> list[Any]:
+    """NaN stays where it is: it lies between the elements of a tensor with gaps (`tasks.arrays.layouts`), where nobody is to read it."""
 
     def one(array: Any) -> Any:
         if not isinstance(array, np.ndarray) or array.dtype.kind in "OUS":
             return array
-        flat, made = array.reshape(-1), np.empty(array.shape, array.dtype)
-        turned, by = made.reshape(-1), int(part * array.size) if moved else 0
-        first, rest = flat[: array.size - by], flat[array.size - by :]
-        if _is_inexact(array.dtype):
-            factor = array.dtype.type(0.5 + 0.5 * part)
-            np.multiply(first, factor, out=turned[by:])
-            np.multiply(rest, factor, out=turned[:by])
+        flat, floating = array.reshape(-1), _is_inexact(array.dtype)
+        numbers = ~np.isnan(flat) if moved and floating else None
+        if numbers is None or numbers.all():
+            return turn(flat, floating).reshape(array.shape)
+        made = flat.copy()
+        made[numbers] = turn(flat[numbers], floating)
+        return made.reshape(array.shape)
+
+    def turn(flat: np.ndarray, floating: bool) -> np.ndarray:
+        made, by = np.empty_like(flat), int(part * flat.size) if moved else 0
+        first, rest = flat[: flat.size - by], flat[flat.size - by :]
+        if floating:
+            factor = flat.dtype.type(0.5 + 0.5 * part)
+            np.multiply(first, factor, out=made[by:])
+            np.multiply(rest, factor, out=made[:by])
         else:
-            turned[by:], turned[:by] = first, rest
+            made[by:], made[:by] = first, rest
         return made
 
     return [one(x) for x in arrays]

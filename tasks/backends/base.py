@@ -20,6 +20,7 @@ from tasks.devices import BY_LABEL, Device, chosen_by, driver_version, toolkit_v
 from tasks.interpreter import IMAGE
 from tasks.model import FORWARD, Flushes, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
 from tasks.nearest import near
+from tasks.run_queue import RunQueueClock
 
 if TYPE_CHECKING:
     from typing import Self
@@ -305,6 +306,10 @@ class Backend:
     def cpu_apart_s(self) -> tuple[dict[int, float], dict[int, float]]:
         """CPU seconds of each process of a kernel, and of what it is timed against, by its number, where these are apart; else none of either."""
         return {}, {}
+
+    def open_queues(self) -> list[RunQueueClock]:
+        """The clocks of the threads that work while one of its programs is called, one after another, this one among them."""
+        return [RunQueueClock()]
 
     def close(self) -> None:
         """Give back what it holds beside this process."""

@@ -474,7 +474,11 @@ class _Evidence:
     def _is_of_sizes(self) -> tuple[str, str] | None:
         resized = {self._number(x) for x in RESIZED}
         if {0, self._other} <= self.right_sets and {x.given for x in self.wrong} <= resized:
-            return KIND_MADE_FOR, f"{self.wrong[0].name}: wrong, and right for the sizes that are declared"
+            return (
+                KIND_MADE_FOR,
+                f"{self.wrong[0].name}: wrong, and right for the sizes that are declared; a kernel with a limit raises beyond it, and of one that "
+                "is asked for no other sizes the declaration says sizes: declared",
+            )
         return None
 
     def _skips_work(self) -> tuple[str, str] | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tasks.model import RACE_S, Timed
+from tasks.run_queue import subtract
 
 #: Confidence of an interval: twenty comparisons of an arm with itself are to find nothing, all of them.
 CONFIDENCE = 0.999
@@ -64,12 +65,14 @@ def race(
     budget_s: float = RACE_S,
     clock: Callable[[], float] = time.perf_counter,
     uncounted: Callable[[int], bool] = lambda turn: not turn,
+    queued: Callable[[], float | None] = lambda: None,
 ) -> Taken:
     """Run every arm once in every round, in random order.
 
     arms: from the number of a round, each arm by its name, always the same names: what makes its run ready, which is not
     timed and done just before it, for all arms alike. seen: is given the number of a round and what its runs gave. uncounted: of which
-    rounds the times are not kept. As many rounds as ``budget_s`` seconds allow, of those that count from FEWEST to MOST. Runs of one round
+    rounds the times are not kept. queued: seconds that the threads of a run have waited for a processor, which no wall clock is to count (None:
+    nobody knows). As many rounds as ``budget_s`` seconds allow, of those that count from FEWEST to MOST. Runs of one round
     stand next to each other, so that whatever else the machine does meets all arms alike. Raises what any of these raises.
     """
     rng, begin, collecting = random.Random(seed), clock(), gc.isenabled()
@@ -83,15 +86,21 @@ def race(
             calls = arms(turn)
             found = {}
             for name in rng.sample(list(calls), len(calls)):
-                whole = clock()
+                at_first, whole = queued(), clock()
                 run = calls[name]()
-                wall = clock()
+                before, wall = queued(), clock()
                 found[name] = run()
-                end = clock()
+                end, after = clock(), queued()
                 if not uncounted(turn):
-                    kept.setdefault(name, []).append(replace(found[name], outputs=(), digests=()))
-                    walls.setdefault(name, []).append((end - wall) / found[name].calls)
-                    wholes.setdefault(name, []).append((end - whole) / found[name].calls)
+                    told, count = replace(found[name], outputs=(), digests=()), found[name].calls
+                    waited, waited_whole = subtract(after, before), subtract(after, at_first)
+                    if (running := _find_running(told, waited)) is None or waited is None or waited_whole is None:
+                        waited = waited_whole = 0.0
+                    else:
+                        told = replace(told, wall_s=running)
+                    kept.setdefault(name, []).append(told)
+                    walls.setdefault(name, []).append((end - wall - waited) / count)
+                    wholes.setdefault(name, []).append((end - whole - waited_whole) / count)
             counted += not uncounted(turn)
             seen(turn, found)
             if counted >= MOST or (counted >= FEWEST and clock() - begin > budget_s):
@@ -100,6 +109,15 @@ def race(
         if collecting:
             gc.enable()
     return Taken(kept, walls, wholes)
+
+
+def _find_running(told: Timed, waited: float | None) -> float | None:
+    """Seconds of a call by the wall clock without those in which others had the processor: what it takes where nobody else wants that. No less than its
+    CPU time, for its thread may have waited for others of its own. waited: seconds that the system counted while all its calls were made. None where it is
+    not known, and on a device, which works on meanwhile."""
+    if told.waited_s is None or told.cpu_s is None or waited is None:
+        return None
+    return max(told.wall_s - min(told.waited_s, waited / told.calls), min(told.wall_s, told.cpu_s))
 
 
 def ratio(slow: Sequence[float], fast: Sequence[float]) -> Ratio | None:

@@ -31,6 +31,7 @@ from tasks.model import (
 )
 from tasks.model.errors import shorten_error
 from tasks.model.kind import KIND_BASELINE, KIND_KEPT_RESULT, KIND_LATE, KIND_OTHER_INPUTS, KIND_ROOFLINE
+from tasks.run_queue import RunQueueClock, subtract, sum_readings
 
 if TYPE_CHECKING:
     from tasks.backends.base import Arm, Backend
@@ -69,7 +70,7 @@ class Race(Program):
     those of the program's own form are the same, so that outputs on other inputs can be compared; on_cpu: whether this
     process's CPU time is that of the computation; declared: whether the baseline is one that a user names, and judged; products, work, views: see `Arm`;
     ceiling, cache_bytes: of the device (`Backend.ceiling`); cpu_clock: of the process that computes, of runs that do not say what they took;
-    cpu_apart: see `Backend.cpu_apart_s`."""
+    cpu_apart: see `Backend.cpu_apart_s`; open_queues: see `Backend.open_queues`."""
 
     eager: Given | None = None
     arrays: Sequence[Any] = ()
@@ -85,6 +86,7 @@ class Race(Program):
     cache_bytes: int = 0
     cpu_clock: Callable[[], float] = time.process_time
     cpu_apart: Callable[[], tuple[dict[int, float], dict[int, float]]] = lambda: ({}, {})
+    open_queues: Callable[[], list[RunQueueClock]] = list
 
 
 class Speedup(Check):
@@ -123,7 +125,7 @@ class Speedup(Check):
             raise Unsupported(f"{arm.name} takes a program's inputs only once: nothing can be timed against it")
         race = make_race(program, form, arm, on_cpu=not backend.device_vendor)
         race.ceiling, race.cache_bytes, race.cpu_clock = backend.ceiling, backend.cache_bytes(), backend.cpu_s
-        race.cpu_apart = backend.cpu_apart_s
+        race.cpu_apart, race.open_queues = backend.cpu_apart_s, backend.open_queues
         return race
 
     def stages(self, program: Program, form: Form) -> Iterator[Observation]:
@@ -134,13 +136,19 @@ class Speedup(Check):
         first = program.run()
         yield Observation("the first run", [np.array(x) for x in first])
         watch = _Watch(program, form)
-        taken = paired.race(watch.arms, watch.check_outputs, budget_s=form.race_s, uncounted=watch.is_probe)
+        taken = paired.race(
+            watch.arms,
+            watch.check_outputs,
+            budget_s=form.race_s,
+            uncounted=watch.is_probe,
+            queued=lambda: sum_readings(watch.queues),
+        )
         judged = watch.judge_calls()
         if not watch.told and not (judged and watch.changed):
             raise Vacuous("the outputs of the baseline do not depend on its inputs: a kept tensor would pass")
         program.flags = flags.join(program.flags, judged=judged)
-        _make_race_columns(program, taken, watch.is_busy())
-        _judge_share(program, form, first, taken)
+        wall = _make_race_columns(program, taken, watch.is_busy())
+        _judge_share(program, form, first, taken, wall)
         yield Observation("the last run", [np.array(x) for x in program.given(form.arrays)()])
 
 
@@ -213,6 +221,7 @@ class _Watch:
         self.made: dict[str, tuple[TimedCalls, Chain]] = {}
         #: The least that a call of each arm took, with its inputs in the caches.
         self.least: dict[str, float] = {}
+        self.queues = program.open_queues()
         #: CPU seconds of the kernel's processes while the baseline is called, and of the baseline's while the kernel is; and how long that took.
         self.meanwhile, self.waited = [0.0, 0.0], [0.0, 0.0]
 
@@ -237,8 +246,9 @@ class _Watch:
         fresh, its = self._draw(turn, PROGRAM)
         if program.timed is None or program.timed_baseline is None:
             both = {PROGRAM: (program.given, fresh), BASELINE: (program.eager, its), NULL: (program.eager, its)}
+            queued = (lambda: sum_readings(self.queues)) if program.on_cpu else lambda: None
             return {
-                name: functools.partial(_time_whole, given, arrays, program.cpu_clock)
+                name: functools.partial(_time_whole, given, arrays, program.cpu_clock, queued)
                 for name, (given, arrays) in both.items()
             }
         probe, longest = self.is_probe(turn), max(self.least.values(), default=math.inf)
@@ -266,7 +276,10 @@ class _Watch:
             self.waited[other] += time.perf_counter() - begin
             after = self.program.cpu_apart()
             self.meanwhile[other] += sum(after[other].values()) - sum(before[other].values())
-            return replace(found, spent_s=_spent(before[1 - other], after[1 - other], chain.calls), calls=chain.calls)
+            spent_s = _spent(before[1 - other], after[1 - other], chain.calls)
+            # While it waits, a process of its own may work: then the system's count has to say by how much.
+            waited_s = found.waited_s if spent_s is not None or not after[1 - other] else None
+            return replace(found, spent_s=spent_s, waited_s=waited_s, calls=chain.calls)
 
         return timed
 
@@ -372,15 +385,17 @@ def _spent(before: Mapping[int, float], after: Mapping[int, float], calls: int) 
     return (sum(after.values()) - sum(before.values())) / calls if after and before.keys() == after.keys() else None
 
 
-def _time_whole(given: Given, arrays: list[Any], cpu_clock: Callable[[], float]) -> Callable[[], Timed]:
+def _time_whole(
+    given: Given, arrays: list[Any], cpu_clock: Callable[[], float], queued: Callable[[], float | None]
+) -> Callable[[], Timed]:
     """A run that is timed with its outputs read back."""
     run = given(arrays)
 
     def timed() -> Timed:
-        cpu, begin = cpu_clock(), time.perf_counter()
+        before, cpu, begin = queued(), cpu_clock(), time.perf_counter()
         outputs = run()
-        cpu, wall = cpu_clock() - cpu, time.perf_counter() - begin
-        return Timed([np.array(x) for x in outputs], wall, cpu)
+        cpu, wall, waited_s = cpu_clock() - cpu, time.perf_counter() - begin, subtract(queued(), before)
+        return Timed([np.array(x) for x in outputs], wall, cpu, waited_s=waited_s)
 
     return timed
 
@@ -403,8 +418,8 @@ def far_apart(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
     return False
 
 
-def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> None:
-    """Columns and flags of a race; of each clock none while the null arm's interval excludes 1. Of a call that is so short that more may be hidden
+def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> dict[str, list[float]]:
+    """Seconds of each arm's calls by the wall clock, as far as they are believed; columns and flags of a race; of each clock none while the null arm's interval excludes 1. Of a call that is so short that more may be hidden
     than it says it takes, the time and the speedup count that in: nobody is believed more than what the judge's clocks bear out."""
     program.flags = flags.join(program.flags, rounds=taken.rounds)
     wall, cpu = taken.seconds("wall"), taken.seconds("cpu") if program.on_cpu else {}
@@ -459,6 +474,7 @@ def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> None:
     program.columns["time_doubt"] = ",".join(doubt)
     if {"clock", "early", "busy"} & set(doubt):
         program.columns |= dict.fromkeys((f"{name}{end}" for name in clocks for end in ("", "_low", "_high")), None)
+    return wall
 
 
 def find_hidden_time(
@@ -499,19 +515,23 @@ def _noise(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]]) -
     return float(np.quantile(np.abs(again - once), 0.9))
 
 
-def _judge_share(program: Race, form: Form, outputs: Sequence[np.ndarray], taken: paired.Taken) -> None:
-    """Columns of the share of the roofline. Raises Misbehaviour, kind "roofline", where a call is faster than the device can be.
+def _judge_share(
+    program: Race, form: Form, outputs: Sequence[np.ndarray], taken: paired.Taken, believed: Mapping[str, list[float]]
+) -> None:
+    """Columns of the share of the roofline, of the seconds that are believed. Raises Misbehaviour, kind "roofline", where a call is faster than the
+    device can be, or says so.
 
     Only what lies in memory is judged, less what of it may still be in a cache, and operations only that a user has declared: an
     algorithm may do fewer than the reference.
     """
     if program.ceiling is None or program.timed is None or program.timed_baseline is None:
         return
-    ask, wall = program.ceiling, taken.seconds("wall")
+    ask, wall, seconds = program.ceiling, taken.seconds("wall"), believed[PROGRAM]
     work = roofline.count_work(form, outputs, program.products, program.work)
-    shown = roofline.find_share(
-        work, (taken.seconds("device") or wall)[PROGRAM], form.dtype, lambda what: ask(what, False)
-    )
+    if device := taken.seconds("device"):
+        surely, _ = find_hidden_time(device, (taken.seconds("seen"), taken.seconds("whole")), PROGRAM)
+        seconds = [x + surely for x in device[PROGRAM]]
+    shown = roofline.find_share(work, seconds, form.dtype, lambda what: ask(what, False))
     program.columns |= {"moved_bytes": work.bytes, "flops": work.operations}
     if shown is None:
         return

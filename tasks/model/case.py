@@ -264,6 +264,8 @@ class Timed:
     cpu_s: float | None = None
     #: Between two events on the stream that the call was made on; None where the device has none.
     device_s: float | None = None
+    #: Of `wall_s`, for how long the calling thread was ready to run and others had the processors; None where the system does not say.
+    waited_s: float | None = None
     #: CPU time of all processes of that side while it was called, by the clock of whoever judges; None where nobody has looked.
     spent_s: float | None = None
     #: How many calls were made, as whoever judges has asked for.

@@ -28,6 +28,7 @@ from tasks.catalogs.user.shown import definitions_for, hidden_files
 from tasks.catalogs.user_definitions import parse_definitions
 from tasks.confine import Rules
 from tasks.model import Chain, Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed, TimedCalls, Unsupported
+from tasks.run_queue import RunQueueClock
 from tasks.stranger import records
 from tasks.stranger.nursery import ENDED, Nursery, find_parent, measure_cpu
 from tasks.stranger.records import KIND_PROTOCOL, Described, Ran
@@ -444,6 +445,10 @@ class Remote(Backend):
         both = (self._root._stranger, self._root._beside)
         kernel, beside = ({} if x is None else x.measure_cpu() for x in both)
         return kernel, beside
+
+    def open_queues(self) -> list[RunQueueClock]:
+        root = self._root
+        return [RunQueueClock(), *(RunQueueClock(x.pid) for x in (root._stranger, root._beside) if x is not None)]
 
     # --- what errors say ---
 

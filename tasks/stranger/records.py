@@ -100,7 +100,7 @@ def take(places: Any, arrays: list[Any]) -> list[Any]:
 _SAID = ("placement", "fallback", "flags", "pieces", "way", "execution")
 _TYPES: dict[str, tuple[type, ...]] = {"fallback": (str, type(None)), "pieces": (bool,)}
 #: What a timed call says that it took, in seconds.
-_TIMES = ("wall_s", "cpu_s", "device_s")
+_TIMES = ("wall_s", "cpu_s", "device_s", "waited_s")
 
 
 _said = operator.attrgetter(*_SAID)

@@ -22,6 +22,7 @@ from tasks.judge import verdict
 from tasks.model import Group
 from tasks.model.row import Row
 from tasks.prepare.cases import prepare
+from tasks.run_queue import RunQueueClock
 from tasks.runner import Runner, whole
 
 torch = pytest.importorskip("torch")
@@ -234,7 +235,9 @@ def test_a_tensor_that_computes_when_it_is_read_is_timed_until_it_was(tmp_path: 
             return torch.Tensor.numpy(self.as_subclass(torch.Tensor), *args, **kwargs)
 
     x = torch.rand(4, 4)
-    _, (wall_s, *_) = torch_timing._time_call(lambda x: torch.softmax(x, -1).as_subclass(Slow), (x,), {}, "cpu", False)
+    _, (wall_s, *_) = torch_timing._time_call(
+        lambda x: torch.softmax(x, -1).as_subclass(Slow), (x,), {}, "cpu", False, RunQueueClock()
+    )
     assert read and wall_s >= 0.01
 
 
@@ -263,6 +266,15 @@ def test_a_call_faster_than_memory_is_wrong(
     monkeypatch.setattr(speedup.roofline, "TRIED", 2)
     row = judge_with_small_cache(tmp_path, clock_that_lies, monkeypatch)
     assert (row.status, row.kind) == ("wrong", "roofline") and "faster than the device" in str(row.error), row.error
+
+
+def test_the_share_of_the_roofline_is_of_the_time_that_is_believed(tmp_path: Path, clock_that_lies: Any) -> None:
+    """It says nanoseconds of what fits into a cache, of which some thousand times the roofline would be shown."""
+    row = judge(tmp_path, clock_that_lies, lambda x: x * 2)
+    assert row.status == "pass" and row.roofline and row.call_ms and row.moved_bytes, row.error
+    assert row.call_ms > 1e-4 and row.roofline < row.moved_bytes / 1e9 / (row.call_ms / 1e3), (
+        "no memory moves less than 1 GB/s"
+    )
 
 
 def test_what_its_baseline_does_as_well_is_not_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +17,12 @@ import pytest
 from farm import lake
 from farm.report.tables.coverage import distinct
 from farm.report.tables.speedups import speedups
-from tasks.arrays.varied import vary_inputs
+from tasks.arrays.varied import next_inputs, vary_inputs
 from tasks.backends.base import Backend
 from tasks.checks import paired
 from tasks.checks.speedup import BASELINE, PROGRAM, Race, Speedup, _make_race_columns, find_hidden_time
 from tasks.model import Form, Misbehaviour, Timed, Unsupported, Vacuous
+from tasks.run_queue import RunQueueClock, subtract
 from tests.conftest import here
 from tests.farm.test_report import frame, make_row
 
@@ -83,6 +88,74 @@ def test_a_call_takes_no_less_than_the_judges_clock_surely_saw() -> None:
         hidden = most - surely
         assert least <= said + surely <= longest and 0 <= hidden < 0.6
         assert (hidden > said + surely) is (said == real == 0.01), "what is as short as the noise, nobody vouches for"
+
+
+def race_on_a_busy_machine(program: float, baseline: float, claimed: float | None = None) -> Race:
+    """A race of calls that sleep so many seconds, of whose CPU time there is next to none, and wait up to a hundred for a processor. claimed: seconds
+    that the program says that it waited, beside those that it did."""
+    clock, noise, waited = Clock(), np.random.default_rng(5), [0.0]
+
+    def make(name: str, real: float) -> Callable[[], Callable[[], Timed]]:
+        def run() -> Timed:
+            waits, more = 100 * noise.random(), (claimed or 0.0) if name == PROGRAM else 0.0
+            clock.now += waits + real + 0.01 * noise.random()
+            waited[0] += waits
+            return Timed([], waits + real, 1e-6, spent_s=1e-6, waited_s=waits + more)
+
+        return lambda: run
+
+    arms = {name: make(name, program if name == PROGRAM else baseline) for name in (PROGRAM, BASELINE, "null")}
+    taken = paired.race(lambda turn: arms, lambda turn, found: None, 0, 1e9, clock, queued=lambda: waited[0])
+    race = Race(list, given=eager, arrays=[X])
+    believed = _make_race_columns(race, taken, False)
+    assert race.columns["call_ms"] == pytest.approx(1e3 * float(np.median(believed[PROGRAM])))
+    return race
+
+
+def test_what_a_call_waits_for_a_processor_is_not_its_time() -> None:
+    """A tenth is seen beside waits that are a hundred times as long, and nothing where there is nothing."""
+    tenth, same = (race_on_a_busy_machine(x, 1.0).columns for x in (1.1, 1.0))
+    assert (
+        tenth["speedup_low"] <= 1 / 1.1 <= tenth["speedup_high"] < 0.95
+        and same["speedup_low"] <= 1 <= same["speedup_high"]
+    )
+    assert tenth["time_doubt"] == same["time_doubt"] == ""
+
+
+def test_nobody_waits_longer_than_the_system_says() -> None:
+    columns = race_on_a_busy_machine(1.1, 1.0, claimed=1.0).columns
+    assert columns["speedup_low"] <= 1 / 1.1 <= columns["speedup_high"] < 0.95
+
+
+def test_a_call_takes_its_cpu_time_though_its_own_threads_kept_it_waiting() -> None:
+    running = {(9.0, 8.0): 8.0, (9.0, 0.5): 1.0, (1.0, 20.0): 10.0, (None, 8.0): None, (9.0, None): None}
+    for (waited_s, cpu_s), found in running.items():
+        assert paired._find_running(Timed([], 10.0, cpu_s, waited_s=waited_s), 9.5) == found
+    assert paired._find_running(Timed([], 10.0, 0.5, waited_s=9.0, calls=2), 4.0) == 8.0, "the system counted less"
+
+
+def test_the_system_counts_what_a_thread_waits_for_a_processor() -> None:
+    """Three that want to run share as many processors as there are less than three."""
+    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nwhile True: pass"
+    others = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    before, own = os.sched_getaffinity(0), RunQueueClock()
+    try:
+        if own.read() is None:
+            pytest.skip("this system does not count it")
+        os.sched_setaffinity(0, {min(before)})
+        time.sleep(0.2)
+        begin, wall, cpu = own.read(), time.perf_counter(), time.thread_time()
+        while time.thread_time() < cpu + 0.1:
+            pass
+        waited, wall, cpu = subtract(own.read(), begin), time.perf_counter() - wall, time.thread_time() - cpu
+        assert waited is not None and wall - waited == pytest.approx(cpu, rel=0.2) and waited > 0.05
+        time.sleep(0.05)
+        assert RunQueueClock(others[0].pid).read()
+    finally:
+        os.sched_setaffinity(0, before)
+        for one in others:
+            one.kill()
+            one.wait()
 
 
 def columns(program: float, baseline: float, told: float, way: float = 100e-6, spent: bool = True) -> dict[str, Any]:
@@ -262,3 +335,16 @@ def test_what_is_said_needs_an_interval_beyond_one(intervals: dict[str, tuple[fl
 def test_rows_of_older_lakes_name_their_baseline_in_the_flags() -> None:
     rows = frame(make_row(check="speedup", flags="baseline=torch-cpu rounds=11"))
     assert list(speedups(distinct(rows))["baseline"]) == ["torch-cpu"]
+
+
+def test_what_lies_in_the_gaps_of_a_tensor_stays_there() -> None:
+    """A tensor of 33 elements in the storage of 65: the others are not to be read, and no element is any of them."""
+    stored = np.full(65, np.nan, np.float32)
+    stored[::2] = np.arange(1, 34)
+    others = {float(x) for x in np.arange(1, 34)}
+    for turn in range(20):
+        (made,) = vary_inputs([stored], turn, moved=True)
+        assert np.isnan(made[1::2]).all() and not np.isnan(made[::2]).any()
+        assert {round(float(x / (made[::2].max() / 33))) for x in made[::2]} == others, "all of them, elsewhere"
+    (next_one,) = next_inputs([stored], "f" * 64, True)
+    assert np.isnan(next_one[1::2]).all() and (next_one[::2] != stored[::2]).any()

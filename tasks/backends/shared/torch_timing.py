@@ -12,6 +12,7 @@ from tasks.arrays import torch_tree
 from tasks.arrays.varied import digest_outputs, next_inputs
 from tasks.backends.shared.torch_devices import synchronize
 from tasks.model import Chain, Timed
+from tasks.run_queue import RunQueueClock, subtract
 
 #: Seconds after which the outputs of a call on the CPU that is probed are read again: a thread that writes them late has done so.
 LATER_S = 0.02
@@ -22,6 +23,8 @@ _wall, _cpu = time.perf_counter, time.process_time
 WARMING = 4
 #: What a function is called with.
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+#: Seconds of a call: by the wall clock, of CPU time, between two events, and in which its thread waited for a processor.
+_Times = tuple[float, float, float | None, float | None]
 
 
 class TorchCalls:
@@ -46,29 +49,35 @@ class TorchCalls:
     def __call__(self) -> Timed:
         """Make the calls; of one that is probed the time is of no use."""
         chain, digests, (args, kwargs) = self._chain, list[str](), self._first
-        took, cpu, device = 0.0, 0.0, 0.0
+        times, queue = list[_Times](), RunQueueClock()
         for k in range(chain.calls):
             if k:
                 digest = (chain.digests or digests)[k - 1]
                 args, kwargs = self._place(next_inputs(self._arrays, digest, chain.moved))
-            found, one = _time_call(self._call, args, kwargs, self._target, chain.probe)
-            took, cpu, device = took + one[0], cpu + one[1], device + (one[2] or 0.0)
+            found, took = _time_call(self._call, args, kwargs, self._target, chain.probe, queue)
+            times.append(took)
             self._results += found
             digests.append(digest_outputs(found[0], digests[-1] if digests else chain.begin))
-        on_cpu, of_device = self._target == "cpu", one[2] is not None
-        n = chain.calls
-        return Timed(
-            (), took / n, cpu / n if on_cpu else None, device / n if of_device else None, digests=tuple(digests)
+        wall_s, cpu_s, device_s, waited_s = (
+            None if None in found else sum(x for x in found if x is not None) / chain.calls for found in zip(*times)
         )
+        assert wall_s is not None
+        on_cpu = self._target == "cpu"
+        return Timed((), wall_s, cpu_s if on_cpu else None, device_s, waited_s, digests=tuple(digests))
 
     def results(self) -> list[list[np.ndarray]]:
         return self._results
 
 
 def _time_call(
-    call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: str, probe: bool
-) -> tuple[list[list[np.ndarray]], tuple[float, float, float | None]]:
-    """The outputs as they were read at once, and once more of a call that is probed; seconds by the wall clock, of CPU time, and between two events.
+    call: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    target: str,
+    probe: bool,
+    queue: RunQueueClock,
+) -> tuple[list[list[np.ndarray]], _Times]:
+    """The outputs as they were read at once, and once more of a call that is probed; what it took.
 
     A tensor of a class of its own may compute when it is read: then reading is a part of the call.
     """
@@ -76,7 +85,7 @@ def _time_call(
 
     events = _events(target)
     with torch.no_grad():
-        cpu, begin = _cpu(), _wall()
+        before, cpu, begin = queue.read(), _cpu(), _wall()
         if events:
             events[0].record()
         leaves = torch_tree.leaves(call(*args, **kwargs))
@@ -89,14 +98,14 @@ def _time_call(
         if plain or target == "cpu":
             synchronize(target)
         arrays = [] if plain else _read(leaves)
-        cpu, wall = _cpu() - cpu, _wall() - begin
+        cpu, wall, waited_s = _cpu() - cpu, _wall() - begin, subtract(queue.read(), before)
     device_s = events[0].elapsed_time(events[1]) / 1e3 if events and not probe else None
     found = [[_copy(x) for x in (arrays or _read(early or leaves))]]
     if probe:
         if target == "cpu":
             time.sleep(LATER_S)
         found.append([np.array(x) for x in _read(leaves)])
-    return found, (wall, cpu, device_s)
+    return found, (wall, cpu, device_s, waited_s)
 
 
 def _read(leaves: Sequence[Any]) -> list[np.ndarray]:

@@ -14,9 +14,16 @@ def find(name: str) -> Any:
 
 
 def _first(packet: Any) -> str:
-    """The overload that is meant where none is named: that of tensors."""
+    """The overload that is meant where none is named: that of tensors alone, where there is one. "default" is of numbers, of add and its like."""
     there = packet.overloads()
-    return str(next((x for x in ("default", "Tensor", "self") if x in there), there[0]))
+    usual = [x for x in ("default", "Tensor", "self") if x in there]
+    return str(next((x for x in (*usual, *there) if _takes_tensors(getattr(packet, x)._schema)), (*usual, *there)[0]))
+
+
+def _takes_tensors(schema: Any) -> bool:
+    """Whether an overload needs tensors and nothing else, and returns new ones."""
+    needed = [str(x.type) for x in schema.arguments if not x.has_default_value()]
+    return set(needed) == {"Tensor"} and not schema.is_mutable
 
 
 def __getattr__(name: str) -> Any:
