@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from tasks import confine
+from tasks import confine, system_calls
 from tasks.confine import Rules
 
 #: How a stranger ended: its exit code, or minus the signal.
@@ -155,7 +155,8 @@ def try_out() -> tuple[str, ...]:
     """What this machine cannot forbid to a stranger (`confine.LACKS`)."""
     nursery = Nursery(lambda connection, request: None)
     nursery.close()
-    return (*nursery.lacks, *(() if confine.landlock_version() else ("files",)))
+    had = {"files": bool(confine.landlock_version()), "sockets": system_calls.can_deny()}
+    return (*nursery.lacks, *(name for name, is_had in had.items() if not is_had))
 
 
 def _try_namespaces() -> tuple[str, ...]:
@@ -182,6 +183,8 @@ def _keep(nursery: int, own: bool, fds: list[int], request: dict[str, Any], main
     """The keeper of one stranger: waits for it, tells how it ended, and ends what it has left. nursery: the number of the process above, 0
     from within another namespace."""
     confine.end_with_parent(nursery)
+    if own:  # else who kills the group of the judge's processes is to reach it: no process of it can lower the priority of others, nor signal them
+        os.setsid()
     connection, lease = fds
     confine.leave_shared_memory(own, request["rules"]["memory"])
     if not own:
@@ -259,7 +262,7 @@ def _begin(keeper: int, connection: int, request: dict[str, Any], main: Main) ->
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    lacks = [*confine.limit(rules), *confine.shut_in(rules)]
+    lacks = [*confine.limit(rules), *confine.shut_in(rules), *([] if system_calls.deny() else ["sockets"])]
     confine.drop_capabilities()
     confine.prctl(confine.PR_SET_DUMPABLE, 1)
     main(socket.socket(fileno=connection), {**request, "lacks": lacks})
