@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from tasks import confine, system_calls
 from tasks.confine import Rules
+from tasks.relay import list_children
 
 #: How a stranger ended: its exit code, or minus the signal.
 ENDED = struct.Struct("<i")
@@ -215,7 +216,7 @@ def _end_rest(own: bool) -> None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(-1, signal.SIGKILL)
         else:
-            for child in _list_children(os.getpid()):
+            for child in list_children(os.getpid()):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(child, signal.SIGKILL)
         try:
@@ -224,21 +225,12 @@ def _end_rest(own: bool) -> None:
             return
 
 
-def _list_children(pid: int) -> list[int]:
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
-                found += map(int, file.read().split())
-    return found
-
-
 def measure_cpu(pid: int) -> dict[int, float]:
     """CPU seconds of a process and of all that it has started and that still run, by their numbers; of one that is gone none."""
     found: dict[int, float] = {}
     with contextlib.suppress(OSError):
         found[pid] = time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
-    for child in _list_children(pid):
+    for child in list_children(pid):
         found |= measure_cpu(child)
     return found
 

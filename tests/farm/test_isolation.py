@@ -174,6 +174,41 @@ def test_a_kernel_that_allocates_without_end_runs_out_of_memory(farm: Farm) -> N
     assert first.status == "oom"
 
 
+def test_what_a_kernel_allocates_in_other_processes_is_its_own(farm: Farm) -> None:
+    source = """
+import time
+def kernel(x):
+    for _ in range(4):
+        if os.fork() == 0:
+            if os.fork() == 0:
+                kept = np.ones(3 << 25)
+                time.sleep(30)
+            os._exit(0)
+    time.sleep(30)
+    return x * 2
+"""
+    first, *_ = farm.run(limits=Limits(memory_gib=1.25), cheat=source)
+    assert first.status == "oom"
+
+
+def test_a_pool_of_processes_that_share_what_they_were_forked_with_is_no_crowd(farm: Farm) -> None:
+    source = """
+import time
+kept = np.ones(3 << 25)
+def kernel(x):
+    children = []
+    for _ in range(4):
+        if (pid := os.fork()) == 0:
+            kept.sum()
+            time.sleep(0.5)
+            os._exit(0)
+        children.append(pid)
+    for pid in children: os.waitpid(pid, 0)
+    return x * 2
+"""
+    assert outcomes(farm.run(limits=Limits(memory_gib=2.5), shares=source)) == [("pass", "")] * 2
+
+
 def test_a_kernel_that_prints_without_end_has_its_row(farm: Farm) -> None:
     source = "def kernel(x):\n    for _ in range(1 << 10): os.write(1, b'x' * (1 << 18))\n    return x * 2\n"
     assert outcomes(farm.run(loud=source)) == [("pass", "")] * 2
