@@ -54,23 +54,31 @@ def _factors(dtype: np.dtype, size: int) -> np.ndarray:
 
 
 def _turn(arrays: Sequence[Any], part: float, moved: bool, place: int) -> list[Any]:
-    """part: by which part of the whole elements are turned, or the factor of all; place: where the factors of the elements begin."""
+    """part: by which part of the whole elements are turned, or the factor of all; place: where the factors of the elements begin. NaN stays where it is: it
+    lies between the elements of a tensor with gaps (`tasks.arrays.layouts`), where nobody is to read it."""
 
     def one(array: Any) -> Any:
         if not isinstance(array, np.ndarray) or array.dtype.kind in "OUS":
             return array
-        flat, made = array.reshape(-1), np.empty(array.shape, array.dtype)
-        turned, by = made.reshape(-1), int(part * array.size) if moved else 0
-        first, rest = flat[: array.size - by], flat[array.size - by :]
-        if not _is_inexact(array.dtype):
-            turned[by:], turned[:by] = first, rest
-        elif not moved:
-            factor = array.dtype.type(0.5 + 0.5 * part)
-            np.multiply(flat, factor, out=turned)
+        flat, floating = array.reshape(-1), _is_inexact(array.dtype)
+        numbers = ~np.isnan(flat) if moved and floating else None
+        if numbers is None or numbers.all():
+            return turn(flat, floating).reshape(array.shape)
+        made = flat.copy()
+        made[numbers] = turn(flat[numbers], floating)
+        return made.reshape(array.shape)
+
+    def turn(flat: np.ndarray, floating: bool) -> np.ndarray:
+        if not moved:
+            return np.multiply(flat, flat.dtype.type(0.5 + 0.5 * part)) if floating else flat.copy()
+        made, by = np.empty_like(flat), int(part * flat.size)
+        first, rest = flat[: flat.size - by], flat[flat.size - by :]
+        if floating:
+            factors = _factors(flat.dtype, flat.size)[place % _PLACES :][: flat.size]
+            np.multiply(first, factors[by:], out=made[by:])
+            np.multiply(rest, factors[:by], out=made[:by])
         else:
-            factors = _factors(array.dtype, array.size)[place % _PLACES :][: array.size]
-            np.multiply(first, factors[by:], out=turned[by:])
-            np.multiply(rest, factors[:by], out=turned[:by])
+            made[by:], made[:by] = first, rest
         return made
 
     return [one(x) for x in arrays]
