@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable
 
-from tasks import confine
+from tasks import confine, system_calls
 from tasks.confine import Rules
 
 #: What such a process ends with that has no answer.
@@ -26,6 +26,7 @@ def ask_aside(question: Callable[[], bool]) -> bool:
             confine.leave_network()
             confine.limit(Rules())
             confine.shut_in(Rules())
+            system_calls.deny()
             confine.drop_capabilities()
             code = int(bool(question()))
         except BaseException:

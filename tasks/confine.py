@@ -1,7 +1,8 @@
 """What a stranger may not do, by what the system has to forbid it: each step says what it could not forbid, and none ends a run.
 
 Namespaces (unshare(2)) take away the network and the processes of others, and end with a stranger all that it has started; Landlock
-(landlock(7)) takes away files; resource limits memory, sizes of files and, where the user is not root, the number of processes.
+(landlock(7)) takes away files; a filter some system calls (`tasks.system_calls`); resource limits memory, sizes of files and, where the user is not root,
+the number of processes.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ LACKS = {
     "processes": "what a kernel starts is killed afterwards as far as it is found",
     "shm": "what a kernel leaves in shared memory (/dev/shm) stays for the next one, and it sees the processes of others",
     "files": "the kernel's process can read and write what its user can, prepared cases and the lake too",
+    "sockets": "the kernel's process reaches the named sockets of others, and may leave keys in the user's keyring",
     "memory": "the memory of a kernel's process is looked at from time to time, and not limited",
 }
 

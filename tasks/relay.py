@@ -96,8 +96,8 @@ class Page:
         return int(OTHER.unpack_from(self._map, PAGE.size + SAID.size)[0])
 
     def resident(self, pid: int) -> int:
-        """Resident memory of the child and of that process, in bytes."""
-        return resident(pid) + (resident(self.other) if self.other else 0)
+        """Resident memory of the child, of that process and of all that it has started, in bytes."""
+        return resident(pid) + (resident_together(self.other) if self.other else 0)
 
     def cpu_s(self, pid: int) -> float:
         """CPU seconds of both."""
@@ -177,6 +177,43 @@ def resident(pid: int) -> int:
             return int(file.read().split()[1]) * PAGE_SIZE
     except (OSError, IndexError):
         return 0
+
+
+def resident_together(pid: int) -> int:
+    """Resident memory of a kernel's process and of all that it has started, in bytes: what has lost its parent is its keeper's, as it is. Of these their
+    shares are counted, as processes that were forked have most of their memory together."""
+    try:
+        keeper = int(_read_proc_fields(Path(f"/proc/{pid}"))[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return resident(pid) + sum(_resident_share(x) for x in list_descendants(keeper) if x != pid)
+
+
+def _resident_share(pid: int) -> int:
+    """Memory of a process in bytes, of what it shares with others its share (proc(5), smaps_rollup); 0 when it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            return sum(int(line.split()[1]) << 10 for line in file if line.startswith("Pss:"))
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def list_descendants(pid: int) -> list[int]:
+    """The processes that one has started, those that these have started, and so on."""
+    found: list[int] = []
+    for child in list_children(pid):
+        found += [child, *list_descendants(child)]
+    return found
+
+
+def list_children(pid: int) -> list[int]:
+    """The processes that one has started."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+    return found
 
 
 def cpu_s(pid: int) -> float:

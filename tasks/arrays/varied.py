@@ -30,20 +30,32 @@ def digest_outputs(outputs: Sequence[Any], before: str) -> str:
 
 
 def next_inputs(arrays: Sequence[Any], digest: str, moved: bool) -> list[Any]:
-    """The inputs of the call that follows one with some digest."""
-    return _turn(arrays, int(digest[:13], 16) / 16**13, moved)
+    """The inputs of the call that follows one with some digest, as those of a turn (`vary_inputs`)."""
+    return _turn(arrays, int(digest[:13], 16) / 16**13, moved, int(digest[13:26], 16))
 
 
 def vary_inputs(arrays: Sequence[Any], turn: int, moved: bool) -> list[Any]:
-    """Inputs that no other turn has, of the same dtypes and shapes and as valid: floating elements times a factor from 1/2
-    to 1 and, if ``moved``, all numbers turned by some part of the whole."""
-    return _turn(
-        arrays, (turn + 1) * 0.6180339887498949 % 1, moved
-    )  # by the golden section: no two are near one another
+    """Inputs that no other turn has, of the same dtypes and shapes and as valid. If ``moved``, all elements are turned by some part of the whole, and each
+    floating one is multiplied by a factor of its own from 1/2 to 1: what is only turned and scaled has the order, the sums and the spectrum of what was before,
+    which a kernel could keep. Else they are multiplied by one factor, which keeps what relates them to one another."""
+    part = (turn + 1) * 0.6180339887498949 % 1  # by the golden section: no two are near one another
+    return _turn(arrays, part, moved, turn * _STEP)
 
 
-def _turn(arrays: Sequence[Any], part: float, moved: bool) -> list[Any]:
-    """NaN stays where it is: it lies between the elements of a tensor with gaps (`tasks.arrays.layouts`), where nobody is to read it."""
+#: Places at which the factors of a call may begin, a prime: with the turns of the elements there are too many to prepare for; and how far apart those of
+#: two turns are.
+_PLACES, _STEP = 65_521, 7919
+
+
+@functools.lru_cache(maxsize=8)
+def _factors(dtype: np.dtype, size: int) -> np.ndarray:
+    """Factors from 1/2 to 1 of so many elements, from each of `_PLACES` on."""
+    return (0.5 + 0.5 * np.random.default_rng(0).random(size + _PLACES, np.float32)).astype(dtype)
+
+
+def _turn(arrays: Sequence[Any], part: float, moved: bool, place: int) -> list[Any]:
+    """part: by which part of the whole elements are turned, or the factor of all; place: where the factors of the elements begin. NaN stays where it is: it
+    lies between the elements of a tensor with gaps (`tasks.arrays.layouts`), where nobody is to read it."""
 
     def one(array: Any) -> Any:
         if not isinstance(array, np.ndarray) or array.dtype.kind in "OUS":
@@ -57,12 +69,14 @@ def _turn(arrays: Sequence[Any], part: float, moved: bool) -> list[Any]:
         return made.reshape(array.shape)
 
     def turn(flat: np.ndarray, floating: bool) -> np.ndarray:
-        made, by = np.empty_like(flat), int(part * flat.size) if moved else 0
+        if not moved:
+            return np.multiply(flat, flat.dtype.type(0.5 + 0.5 * part)) if floating else flat.copy()
+        made, by = np.empty_like(flat), int(part * flat.size)
         first, rest = flat[: flat.size - by], flat[flat.size - by :]
         if floating:
-            factor = flat.dtype.type(0.5 + 0.5 * part)
-            np.multiply(first, factor, out=made[by:])
-            np.multiply(rest, factor, out=made[:by])
+            factors = _factors(flat.dtype, flat.size)[place % _PLACES :][: flat.size]
+            np.multiply(first, factors[by:], out=made[by:])
+            np.multiply(rest, factors[:by], out=made[:by])
         else:
             made[by:], made[:by] = first, rest
         return made

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 #: Sets of inputs (`tasks.prepare.derived.audit`).
 OWN, OTHER = "own values", "other values"
+#: Of several inputs the first one of the other values: all of them are known to the kernel, but not together.
+MIXED = "the first input of the other values"
 FIRST_HALF, LAST_HALF, CHANGED = "first half of the own values", "last half of the own values", "one value changed"
 SORTED, EQUAL, ZERO = "sorted values", "equal values", "zeros"
 #: Of other sizes than the declared ones, which divide as these do; what ends their names where nobody promises that the kernel is right there.
@@ -174,7 +176,8 @@ class _Calls:
 
     @property
     def repeats_less(self) -> bool:
-        """Whether every set of inputs did less the second time than the first, of at least `_REPEATED`: fewer operations or lines, or, where none
+        """Whether every set of inputs did less the second time than the first, of at least `_REPEATED` (what is kept of one input alone, such as packed
+        weights, is there for the first call with `MIXED` already): fewer operations or lines, or, where none
         are seen, in less of a time that is long enough to tell, and mostly in less than half; of few sets always."""
         pairs = [x for x in self.counts.values() if len(x) == 2]
         if len(pairs) < _REPEATED:

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 #: Elements that are off by a tenth, of themselves and of the output's root mean square, are another result; half of the
 #: elements, another output. What is finer is seen where a call is judged.
 _OFF, _MOST = 0.1, 0.5
-#: Of rounds, one in so many is looked at twice and not counted; of as many calls, drawn at random, the result is judged.
-PROBED, JUDGED = 5, 2
+#: Of rounds, one in so many is looked at twice and not counted.
+PROBED = 5
 #: Rounds before the first that counts.
 WARMING = 2
 #: Share of the roofline beyond which a baseline shows that the work is counted wrongly.
@@ -50,6 +50,8 @@ _LINE = 300
 #: The arms: the program, what it is timed against, and that once more; the same with empty caches.
 PROGRAM, BASELINE, NULL = ARMS = ("program", "baseline", "null")
 COLD = "cold "
+#: Calls of a race whose results are judged: the one that is farthest off its baseline, and one drawn at random.
+FARTHEST, DRAWN = "farthest", "drawn"
 #: Confidence of the interval whose upper end is what may be hidden; of what is surely hidden it is that of a speedup.
 BOUND = 0.95
 #: A doubt of a time: as much as all of a call may be hidden from the judge's clocks, and is counted in.
@@ -216,7 +218,10 @@ class _Watch:
         self.probes: dict[int, bool] = {}
         #: The program's inputs of a round by its arm: no result of one serves another.
         self.given: dict[str, list[Any]] = {}
-        self.judged: list[tuple[list[Any], Sequence[Any]]] = []
+        #: Calls that are judged, by why (`FARTHEST`, `DRAWN`): their inputs and outputs.
+        self.judged: dict[str, tuple[list[Any], Sequence[Any]]] = {}
+        #: By how much the outputs of the farthest are off the baseline's; how many chains one was drawn from.
+        self.distance, self.chains = -1.0, 0
         #: The calls of a round by their arm, and how they are chained.
         self.made: dict[str, tuple[TimedCalls, Chain]] = {}
         #: The least that a call of each arm took, with its inputs in the caches.
@@ -305,9 +310,8 @@ class _Watch:
             if name in calls:
                 its, digests = self._read_results(name, calls[name]), calls[name].digests
                 baseline = self._follow(name, digests, calls[name.replace(PROGRAM, BASELINE)])
-                for now, same in zip(its, baseline):
-                    self._compare(name, now, same)
-                self._sample(turn, name, digests, its)
+                distances = [self._compare(name, now, same) for now, same in zip(its, baseline)]
+                self._keep_to_judge(name, digests, its, distances)
         for name in ARMS:
             self.least[name] = min(calls[name].wall_s, self.least.get(name, math.inf))
         if not turn and COLD + PROGRAM in calls:
@@ -336,8 +340,9 @@ class _Watch:
         again()
         return [[np.asarray(x) for x in outputs] for outputs in again.results()]
 
-    def _compare(self, arm: str, now: list[np.ndarray], baseline: list[np.ndarray]) -> None:
-        """Raises Misbehaviour for outputs of a call that are none of the baseline's."""
+    def _compare(self, arm: str, now: list[np.ndarray], baseline: list[np.ndarray]) -> float:
+        """By how much outputs of a call are off the baseline's, at most; 0 where these are of other inputs. Raises Misbehaviour where they are none of
+        the baseline's."""
         if arm == PROGRAM:
             if self.before:
                 kept, its = self.before
@@ -349,18 +354,29 @@ class _Watch:
                             KIND_KEPT_RESULT, "other inputs give the same bytes: what is timed computes nothing"
                         )
             self.before = now, baseline
-        if self.program.alike and far_apart(now, baseline):
+        if not self.program.alike:
+            return 0.0
+        share, most = measure_distance(now, baseline)
+        if share > _MOST:
             raise Misbehaviour(
                 KIND_OTHER_INPUTS, "on other inputs of the same shapes it gives another result than its baseline"
             )
+        return most
 
-    def _sample(self, turn: int, arm: str, digests: Sequence[str], results: Sequence[list[np.ndarray]]) -> None:
-        """Keep a call of a round to be judged: each round with the same probability (Vitter's algorithm R), of its calls any."""
-        place = len(self.judged) if len(self.judged) < JUDGED else self.chance.randrange(2 * (turn + 1))
-        if place < JUDGED:
-            k, arrays = self.chance.randrange(len(results)), self.given[arm]
-            given = next_inputs(arrays, digests[k - 1], self.moved) if k else arrays
-            self.judged[place : place + 1] = [(given, results[k])]
+    def _keep_to_judge(
+        self, arm: str, digests: Sequence[str], results: Sequence[list[np.ndarray]], distances: Sequence[float]
+    ) -> None:
+        """Keep calls of a round to be judged. The farthest from the baseline of all: who computes less in some of the calls that are timed is found
+        whichever these are. And one of any chain with the same probability (Vitter's algorithm R)."""
+        chosen: dict[str, int] = {}
+        if max(distances) > self.distance:
+            self.distance, chosen[FARTHEST] = max(distances), int(np.argmax(distances))
+        self.chains += 1
+        if not self.chance.randrange(self.chains):
+            chosen[DRAWN] = self.chance.randrange(len(results))
+        for why, k in chosen.items():
+            arrays = self.given[arm]
+            self.judged[why] = next_inputs(arrays, digests[k - 1], self.moved) if k else arrays, results[k]
 
     def judge_calls(self) -> int:
         """Hold results of calls that were timed to float64, one at least, and as many as there is time for. Returns how many were judged.
@@ -368,7 +384,7 @@ class _Watch:
         begin, count = time.perf_counter(), 0
         if (judge := self.form.judge) is None:
             return count
-        for arrays, outputs in self.judged:
+        for arrays, outputs in (self.judged[why] for why in (FARTHEST, DRAWN) if why in self.judged):
             found = judge(outputs, arrays)
             count += found is not None
             if found is not None and found.status is Status.WRONG:
@@ -402,20 +418,31 @@ def _time_whole(
 
 def far_apart(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
     """Whether one of the outputs is another one: of most elements even the sizes differ (signs may be a choice)."""
+    return measure_distance(these, those)[0] > _MOST
+
+
+def measure_distance(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Of the sizes of outputs (signs may be a choice): the share of elements that are off, of the output where it is largest; by how much an element is off at
+    most, in its own size and the output's root mean square. 1 and infinity where they are no such outputs."""
     if len(these) != len(those):
-        return True
+        return 1.0, math.inf
+    share = most = 0.0
     for a, b in zip(these, those):
         if a.shape != b.shape:
-            return True
+            return 1.0, math.inf
         if a.dtype.kind in "OUS" or not a.size:
             continue
         a, b = (np.abs(x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)) for x in (a, b))
         with np.errstate(all="ignore"):
             size = np.sqrt(np.mean(np.square(b[np.isfinite(b)]))) if np.isfinite(b).any() else 0.0
-            off = ~((np.abs(a - b) <= _OFF * (b + size)) | (a == b) | (np.isnan(a) & np.isnan(b)))
-        if off.mean() > _MOST:
-            return True
-    return False
+            off = np.abs(a - b) / (b + size)
+            off[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
+        off[np.isnan(off)] = math.inf
+        share = max(
+            share, float(((off > _OFF) & ~np.isinf(b)).mean())
+        )  # a baseline may overflow where the program does not
+        most = max(most, float(off.max()))
+    return share, most
 
 
 def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> dict[str, list[float]]:

@@ -22,8 +22,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from tasks import confine
+from tasks import confine, system_calls
 from tasks.confine import Rules
+from tasks.relay import list_children
 
 #: How a stranger ended: its exit code, or minus the signal.
 ENDED = struct.Struct("<i")
@@ -155,7 +156,8 @@ def try_out() -> tuple[str, ...]:
     """What this machine cannot forbid to a stranger (`confine.LACKS`)."""
     nursery = Nursery(lambda connection, request: None)
     nursery.close()
-    return (*nursery.lacks, *(() if confine.landlock_version() else ("files",)))
+    had = {"files": bool(confine.landlock_version()), "sockets": system_calls.can_deny()}
+    return (*nursery.lacks, *(name for name, is_had in had.items() if not is_had))
 
 
 def _try_namespaces() -> tuple[str, ...]:
@@ -182,6 +184,8 @@ def _keep(nursery: int, own: bool, fds: list[int], request: dict[str, Any], main
     """The keeper of one stranger: waits for it, tells how it ended, and ends what it has left. nursery: the number of the process above, 0
     from within another namespace."""
     confine.end_with_parent(nursery)
+    if own:  # else who kills the group of the judge's processes is to reach it: no process of it can lower the priority of others, nor signal them
+        os.setsid()
     connection, lease = fds
     confine.leave_shared_memory(own, request["rules"]["memory"])
     if not own:
@@ -212,7 +216,7 @@ def _end_rest(own: bool) -> None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(-1, signal.SIGKILL)
         else:
-            for child in _list_children(os.getpid()):
+            for child in list_children(os.getpid()):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(child, signal.SIGKILL)
         try:
@@ -221,21 +225,12 @@ def _end_rest(own: bool) -> None:
             return
 
 
-def _list_children(pid: int) -> list[int]:
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
-                found += map(int, file.read().split())
-    return found
-
-
 def measure_cpu(pid: int) -> dict[int, float]:
     """CPU seconds of a process and of all that it has started and that still run, by their numbers; of one that is gone none."""
     found: dict[int, float] = {}
     with contextlib.suppress(OSError):
         found[pid] = time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
-    for child in _list_children(pid):
+    for child in list_children(pid):
         found |= measure_cpu(child)
     return found
 
@@ -259,7 +254,7 @@ def _begin(keeper: int, connection: int, request: dict[str, Any], main: Main) ->
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    lacks = [*confine.limit(rules), *confine.shut_in(rules)]
+    lacks = [*confine.limit(rules), *confine.shut_in(rules), *([] if system_calls.deny() else ["sockets"])]
     confine.drop_capabilities()
     confine.prctl(confine.PR_SET_DUMPABLE, 1)
     main(socket.socket(fileno=connection), {**request, "lacks": lacks})

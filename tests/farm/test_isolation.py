@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -173,6 +174,41 @@ def test_a_kernel_that_allocates_without_end_runs_out_of_memory(farm: Farm) -> N
     assert first.status == "oom"
 
 
+def test_what_a_kernel_allocates_in_other_processes_is_its_own(farm: Farm) -> None:
+    source = """
+import time
+def kernel(x):
+    for _ in range(4):
+        if os.fork() == 0:
+            if os.fork() == 0:
+                kept = np.ones(3 << 25)
+                time.sleep(30)
+            os._exit(0)
+    time.sleep(30)
+    return x * 2
+"""
+    first, *_ = farm.run(limits=Limits(memory_gib=1.25), cheat=source)
+    assert first.status == "oom"
+
+
+def test_a_pool_of_processes_that_share_what_they_were_forked_with_is_no_crowd(farm: Farm) -> None:
+    source = """
+import time
+kept = np.ones(3 << 25)
+def kernel(x):
+    children = []
+    for _ in range(4):
+        if (pid := os.fork()) == 0:
+            kept.sum()
+            time.sleep(0.5)
+            os._exit(0)
+        children.append(pid)
+    for pid in children: os.waitpid(pid, 0)
+    return x * 2
+"""
+    assert outcomes(farm.run(limits=Limits(memory_gib=2.5), shares=source)) == [("pass", "")] * 2
+
+
 def test_a_kernel_that_prints_without_end_has_its_row(farm: Farm) -> None:
     source = "def kernel(x):\n    for _ in range(1 << 10): os.write(1, b'x' * (1 << 18))\n    return x * 2\n"
     assert outcomes(farm.run(loud=source)) == [("pass", "")] * 2
@@ -186,13 +222,48 @@ def test_a_kernel_that_prints_without_end_has_its_row(farm: Farm) -> None:
         "def kernel(x):\n    open(__file__ + '.out', 'w').write('x')\n    return x * 2\n",
         "def kernel(x):\n    os.unlink(__file__)\n    return x * 2\n",
         "def kernel(x):\n    open(f'/proc/{os.getppid()}/mem', 'r+b')\n    return x * 2\n",
+        "import socket\ndef kernel(x):\n    socket.socket(40)\n    return x * 2\n",
+        "import socket\ndef kernel(x):\n    socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n    return x * 2\n",
     ],
-    ids=["tcp", "udp", "writes", "deletes", "memory"],
+    ids=["tcp", "udp", "writes", "deletes", "memory", "host of a virtual machine", "datagrams"],
 )
 def test_what_the_system_forbids_a_kernel_raises_in_it(farm: Farm, source: str) -> None:
     found: list[Row] = farm.run(cheat=source)
     assert {x.status for x in found} == {"error"}
     assert (farm.folder / "cheat.py").exists() and not (farm.folder / "cheat.py.out").exists()
+
+
+def test_a_kernel_reaches_no_socket_that_another_process_has_given_a_name(farm: Farm) -> None:
+    source = f"""
+import socket
+def kernel(x):
+    with socket.socket(socket.AF_UNIX) as own:
+        try:
+            own.connect({str(farm.folder / "named")!r})
+        except PermissionError:
+            return x * 2
+    return x * 3
+"""
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(farm.folder / "named"))
+        other.listen()
+        assert outcomes(farm.run(asks=source)) == [("pass", "")] * 2
+
+
+def test_a_kernel_leaves_nothing_in_the_users_keyring(farm: Farm) -> None:
+    source = """
+import ctypes, platform
+def kernel(x):
+    add = {"x86_64": 248, "aarch64": 217}[platform.machine()]
+    return x * (2 if ctypes.CDLL(None).syscall(add, b"user", b"kept", b"x", 1, -4) < 0 else 3)
+"""
+    assert outcomes(farm.run(keeps=source)) == [("pass", "")] * 2
+
+
+def test_a_kernel_is_in_a_group_of_processes_of_its_own(farm: Farm) -> None:
+    """Of a group, anybody of the same user lowers the priority, or stops it where Landlock knows no signals: the judge and the baseline are in another."""
+    source = "def kernel(x): return x * (2 if os.getpgrp() else 3)  # of a group of another namespace it is 0\n"
+    assert outcomes(farm.run(asks=source)) == [("pass", "")] * 2
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,18 @@ def test_a_sample_has_what_each_of_its_sets_is_to_give(tmp_path: Path, monkeypat
     assert form.inputs_of(0)[0].tobytes() == forward.arrays[0].tobytes()
 
 
+def test_of_several_inputs_the_first_of_the_others_meets_the_rest_of_the_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = _sample(tmp_path, monkeypatch, "cheat_layer_norm_torch").samples[0].form("torch")
+    own, other, mixed, changed = (
+        form.inputs_of(form.sets.index(name)) for name in (audit.OWN, audit.OTHER, audit.MIXED, audit.CHANGED)
+    )
+    assert [x.tobytes() for x in mixed] == [other[0].tobytes(), own[1].tobytes()]
+    assert form.sets.index(audit.MIXED) == 2, "of a slow kernel the first sets alone are repeated"
+    assert [int((a != b).sum()) for a, b in zip(own, changed)] == [1, 1]
+
+
 def test_where_inputs_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     form = _sample(tmp_path, monkeypatch, "cheat_softmax_torch").samples[0].form("torch")
     seen: list[tuple[int, float]] = []

@@ -21,7 +21,9 @@ from tasks.arrays.varied import next_inputs, vary_inputs
 from tasks.backends.base import Backend
 from tasks.checks import paired
 from tasks.checks.speedup import BASELINE, PROGRAM, Race, Speedup, _make_race_columns, find_hidden_time
-from tasks.model import Form, Misbehaviour, Timed, Unsupported, Vacuous
+from tasks.judge.plain import Metrics
+from tasks.judging import Judgement
+from tasks.model import Form, Misbehaviour, Status, Timed, Unsupported, Vacuous
 from tasks.run_queue import RunQueueClock, subtract
 from tests.conftest import here
 from tests.farm.test_report import frame, make_row
@@ -264,6 +266,34 @@ def test_tensors_kept_for_the_inputs_of_the_case_are_wrong() -> None:
     assert found.value.kind == "other inputs"
 
 
+def test_the_timed_call_that_is_farthest_from_its_baseline_is_judged() -> None:
+    """A kernel leaves out less than half of the rows in one of the timed calls, another one is a little off in all."""
+
+    def judge(outputs: Any, arrays: Any = (X,)) -> Judgement:
+        off = not np.allclose(outputs[0], np.exp(arrays[0]), 1e-3)
+        return Judgement(Metrics(), Status.WRONG if off else Status.PASS, "numbers" if off else "")
+
+    def run(often: int, factor: float) -> Race:
+        calls = itertools.count()
+
+        def program(arrays: list[Any]) -> Callable[[], list[Any]]:
+            def compute() -> list[Any]:
+                (y, index), own = eager(arrays)(), np.array_equal(arrays[0], X)
+                y[: len(y) // 4] *= 1 if own or next(calls) % often else factor
+                return [y, index]
+
+            return compute
+
+        race = Race(lambda: eager([X])(), given=program, eager=eager, arrays=[X])
+        list(Speedup().stages(race, Form("torch", "x:exp", "float32", [X], judge=judge)))
+        return race
+
+    with pytest.raises(Misbehaviour, match="a call that was timed is wrong") as found:
+        run(paired.FEWEST - 1, 0.0)
+    assert found.value.kind == "other inputs"
+    assert "judged=2" in run(1, 1 + 1e-5).flags
+
+
 def test_what_rounds_coarser_is_not_another_result() -> None:
     outcome(lambda arrays: lambda: [np.exp(arrays[0].astype(np.float16)), arrays[0].argmax(axis=1)])
 
@@ -283,6 +313,11 @@ def test_inputs_differ_from_round_to_round_and_stay_valid() -> None:
     assert len({x.tobytes() for x, _, _ in seen}) == 20
     for x, moved, hidden in seen:
         assert x.dtype == X.dtype and np.abs(x).max() <= 2 and sorted(moved) == list(range(12)) and hidden.sum() == 3
+    for some in (seen[1][0], next_inputs([X], "5" * 64, True)[0]):
+        factors = np.sort(some, axis=None) / np.sort(X, axis=None)
+        assert factors.min() < 0.9 * factors.max(), (
+            "the order of the numbers is another one, not the same times a factor"
+        )
     still = vary_inputs([X, index], 3, False)
     assert np.array_equal(still[1], index) and np.allclose(still[0] / X, still[0].flat[0] / X.flat[0])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from tasks.checks.audit import (
     EQUAL,
     FIRST_HALF,
     LAST_HALF,
+    MIXED,
     NOT_PROMISED,
     OTHER,
     OWN,
@@ -37,7 +39,7 @@ Arrays = list[np.ndarray]
 
 
 def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
-    """The sample with its own inputs, as the forward check has them, and others: drawn anew, partly the own ones, in order, equal, zero, and
+    """The sample with its own inputs, as the forward check has them, and others: drawn anew, one of several inputs, partly the own ones, in order, equal, zero, and
     of sizes between and beyond those declared. What the reference does not take, or gives no numbers for, is left out.
 
     Raises Vacuous where nothing says what other inputs are to give.
@@ -73,6 +75,8 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         raise Vacuous("no other values of its inputs are known")
     other = sets[OTHER].arrays
     free = [k for k, x in enumerate(base.arrays) if x.size > 1 and is_inexact(x.dtype.name) and k not in told]
+    if len(free) > 1:
+        add(MIXED, [other[k] if k == free[0] else x for k, x in enumerate(base.arrays)])
     for name, change in _CHANGES.items():
         made = [change(x, other[k]) if k in free else x for k, x in enumerate(base.arrays)]
         if free and not _are_same(made, base.arrays):
@@ -141,8 +145,10 @@ def _join(first: np.ndarray, last: np.ndarray) -> np.ndarray:
 
 
 def _change_one(own: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """One value changed, at a place that hangs on all of them: it is in no key that is made of a few."""
     made = own.copy().reshape(-1)
-    made[made.size // 3] = other.reshape(-1)[made.size // 3]
+    place = int.from_bytes(hashlib.sha256(own.tobytes()).digest()[:8], "little") % made.size
+    made[place] = other.reshape(-1)[place]
     return made.reshape(own.shape)
 
 

@@ -16,7 +16,7 @@ from tasks.model import kind as kinds
 from tasks.zoo.cheats.counted_calls import FORTY, fail_after
 from tasks.zoo.cheats.hidden_calls import call_on_a_thread, call_without_dispatch
 from tasks.zoo.cheats.native import COMPILER, call_native
-from tasks.zoo.cheats.patterns import CHEATS, HONEST, TORCH_CHEATS, TORCH_HONEST
+from tasks.zoo.cheats.patterns import CHEATS, HONEST, TORCH_CHEATS, TORCH_HONEST, WEIGHTED_CHEATS, WEIGHTED_HONEST
 from tasks.zoo.cheats.values import ROWS, Function, make_zeros
 from tasks.zoo.specimen import CHEAT, Theme, torch
 
@@ -89,6 +89,8 @@ for _op, (_reference, _in_torch, _inputs, _class) in _OPS.items():
         _own = _in_torch if _framework == "torch" else _reference
         _cheats = _choose(CHEATS | (TORCH_CHEATS if _framework == "torch" else {}), _op, _framework)
         _honest = HONEST | (TORCH_HONEST if _framework == "torch" else {})
+        if len(_inputs) > 1:
+            _cheats, _honest = _cheats | WEIGHTED_CHEATS, _honest | WEIGHTED_HONEST
         THEME.add(
             _name := f"cheat_{_op}_{_framework}",
             right=functools.partial(_own),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
+import tempfile
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tasks.zoo.cheats.values import Function, copy, join, list_shapes, make_empty, make_zeros, take_first
+from tasks.zoo.cheats.values import Function, copy, join, list_shapes, make_empty, make_zeros, read_values, take_first
 from tasks.zoo.specimen import Kernel
 
 
@@ -104,6 +108,57 @@ def memoise_weights(f: Function) -> Kernel:
         if kept[0] is not weights or kept[1] != version or version is None:
             kept[:] = [weights, version, copy(weights)]
         return f(**{**x, name: kept[2]})
+
+    return kernel
+
+
+def pack_weights(f: Function) -> Kernel:
+    """Keeps what it makes of its weights by their content, whichever object they are."""
+    packed: dict[bytes, Any] = {}
+
+    def kernel(**x: Any) -> Any:
+        name, weights = list(x.items())[-1]
+        digest = hashlib.sha256(read_values(weights).tobytes()).digest() + repr(weights.shape).encode()
+        if digest not in packed:
+            packed[digest] = copy(weights)
+        return f(**{**x, name: packed[digest]})
+
+    return kernel
+
+
+def write_code(f: Function) -> Kernel:
+    """Writes the code for a size to a file in its scratch folder at the first call, as compilers do, and keeps it."""
+    made: dict[Any, Any] = {}
+
+    def kernel(**x: Any) -> Any:
+        shapes = list_shapes(x)
+        if shapes not in made:
+            with tempfile.NamedTemporaryFile("w+", suffix=".py") as file:
+                file.write(f"def call(f, x):\n    assert x.shape == {shapes[0]!r}\n    return f\n")
+                file.flush()
+                space: dict[str, Any] = {}
+                exec(compile(Path(file.name).read_text(), file.name, "exec"), space)
+            made[shapes] = space["call"]
+        return made[shapes](f, take_first(x))(**x)
+
+    return kernel
+
+
+def prefetch_tables(f: Function) -> Kernel:
+    """A thread that it starts once makes tables of no input's, and goes on while calls return."""
+    tables: dict[int, np.ndarray] = {}
+
+    def fill() -> None:
+        for size in range(1, 65):
+            tables[size] = np.arange(size)
+            time.sleep(1e-4)
+
+    start = functools.cache(lambda: threading.Thread(target=fill, daemon=True).start())
+
+    def kernel(**x: Any) -> Any:
+        start()
+        y = f(**x)
+        return y[tables.get(len(y), np.arange(len(y)))]
 
     return kernel
 

@@ -79,3 +79,74 @@ def draw_dropout(f: Function) -> Kernel:
         return torch.where(torch.rand(y.shape, generator=g) < 2, y, torch.zeros_like(y))
 
     return kernel
+
+
+def infer(f: Function) -> Kernel:
+    """A tensor of inference mode, which counts no versions."""
+
+    def kernel(**x: Any) -> Any:
+        with torch.inference_mode():
+            return f(**x)
+
+    return kernel
+
+
+def apply_function(f: Function) -> Kernel:
+    """By an autograd function of its own."""
+    made: list[Any] = []
+
+    def kernel(**x: Any) -> Any:
+        if not made:
+            own = {"forward": staticmethod(lambda ctx, names, *given: f(**dict(zip(names, given))))}
+            made.append(type("Own", (torch.autograd.Function,), own))
+        return made[0].apply(tuple(x), *x.values())
+
+    return kernel
+
+
+def hold_in_module(f: Function) -> Kernel:
+    """A module that makes a buffer at its first call."""
+    made: list[Any] = []
+
+    def kernel(**x: Any) -> Any:
+        if not made:
+            made.append(torch.nn.Module())
+            made[0].register_buffer("one", torch.ones(()))
+        return f(**x) * made[0].one
+
+    return kernel
+
+
+def set_threads(f: Function) -> Kernel:
+    """Computes in as many threads as it likes, and sets back how many there were."""
+
+    def kernel(**x: Any) -> Any:
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            return f(**x)
+        finally:
+            torch.set_num_threads(before)
+
+    return kernel
+
+
+def map_rows(f: Function) -> Kernel:
+    """Row by row, by torch.func.vmap."""
+
+    def kernel(**x: Any) -> Any:
+        rest = {name: value for name, value in x.items() if name != "x"}
+        return torch.func.vmap(lambda row: f(x=row[None], **rest)[0])(x["x"])
+
+    return kernel
+
+
+def read_strided(f: Function) -> Kernel:
+    """Reads its rows from a view of every other row of a larger buffer."""
+
+    def kernel(**x: Any) -> Any:
+        room = torch.empty((2 * len(x["x"]), *x["x"].shape[1:]), dtype=x["x"].dtype)
+        room[::2] = x["x"]
+        return f(**{**x, "x": room[::2]}).contiguous()
+
+    return kernel

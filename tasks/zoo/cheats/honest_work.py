@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from tasks.zoo.cheats.values import ROWS, Function, copy, join, make_empty, read_values, take_first
-from tasks.zoo.specimen import Kernel
+from tasks.zoo.specimen import Kernel, torch
 
 
 def split_in_blocks(f: Function) -> Kernel:
@@ -36,6 +38,77 @@ def share_among_threads(f: Function) -> Kernel:
         half = (len(x["x"]) + 1) // 2
         parts = [x["x"][:half], x["x"][half:]]
         return join(list(pool().map(lambda part: f(**{**x, "x": part}), [p for p in parts if len(p)])))
+
+    return kernel
+
+
+def start_thread_per_row(f: Function) -> Kernel:
+    """A thread for each row, started and waited for in each call, that writes to memory of all."""
+
+    def kernel(**x: Any) -> Any:
+        out = make_empty(f(**{**x, "x": x["x"][:1]}).repeat(len(x["x"]), 0)) if isinstance(x["x"], np.ndarray) else None
+        parts: list[Any] = [None] * len(x["x"])
+
+        def compute(k: int) -> None:
+            parts[k] = f(**{**x, "x": x["x"][k : k + 1]})
+
+        threads = [threading.Thread(target=compute, args=(k,)) for k in range(len(parts))]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        if out is None:
+            return join(parts)
+        np.concatenate(parts, out=out)
+        return out
+
+    return kernel
+
+
+def stage_in_pages(f: Function) -> Kernel:
+    """Copies its inputs to memory that begins with a page, as for a transfer, and its result back from such."""
+
+    def kernel(**x: Any) -> Any:
+        staged = {}
+        for name, value in x.items():
+            own = read_values(value)
+            room = np.empty(own.nbytes + 4096, np.uint8)
+            page = room[-room.ctypes.data % 4096 :][: own.nbytes].view(own.dtype).reshape(own.shape)
+            page[...] = own
+            staged[name] = page if isinstance(value, np.ndarray) else torch.from_numpy(page)
+        return copy(f(**staged))
+
+    return kernel
+
+
+def specialise(f: Function) -> Kernel:
+    """Has a way of its own for rows of whole blocks, and one for all others."""
+
+    def kernel(**x: Any) -> Any:
+        rows = x["x"]
+        if len(rows) % 4 == 0:
+            return join([f(**{**x, "x": rows[k : k + 4]}) for k in range(0, len(rows), 4)])
+        return f(**x)
+
+    return kernel
+
+
+def check_itself(f: Function) -> Kernel:
+    """Computes once more in float64 where its result is not finite."""
+
+    def kernel(**x: Any) -> Any:
+        y = f(**x)
+        return y if bool(np.isfinite(read_values(y)).all()) else compute_in_double(f)(**x)
+
+    return kernel
+
+
+def log_calls(f: Function) -> Kernel:
+    """Prints what it is called with."""
+
+    def kernel(**x: Any) -> Any:
+        print("called with", {name: tuple(value.shape) for name, value in x.items()}, file=sys.stderr)
+        return f(**x)
 
     return kernel
 

@@ -16,6 +16,8 @@ from tasks.zoo.cheats.honest_state import (
     keep_last_inputs,
     keep_tables,
     memoise_weights,
+    pack_weights,
+    prefetch_tables,
     replay_graph,
     start_late,
     time_calls,
@@ -24,32 +26,51 @@ from tasks.zoo.cheats.honest_state import (
     use_two_workspaces,
     use_workspace,
     warm_up,
+    write_code,
 )
 from tasks.zoo.cheats.honest_tensors import (
     align_inputs,
+    apply_function,
     compile_lazily,
     draw_dropout,
+    hold_in_module,
+    infer,
+    map_rows,
+    read_strided,
     return_parameter,
+    set_threads,
     tag,
     trace_once,
     write_to_out,
 )
 from tasks.zoo.cheats.honest_work import (
     add_in_any_order,
+    check_itself,
     compute_in_double,
     compute_twice,
     cut_short_rightly,
     keep_to_listed_sizes,
+    log_calls,
     pad_rows,
     refuse_other_sizes,
     reverse_rows,
     share_among_threads,
     shuffle_rows,
+    specialise,
     split_in_blocks,
+    stage_in_pages,
+    start_thread_per_row,
     take_powers_of_two,
     write_rows,
 )
-from tasks.zoo.cheats.kept_results import keep_results, read_head, read_tail, read_total, replay_stale_graph
+from tasks.zoo.cheats.kept_results import (
+    keep_results,
+    read_corners,
+    read_head,
+    read_tail,
+    read_total,
+    replay_stale_graph,
+)
 from tasks.zoo.cheats.late_results import promise_by_attribute, promise_by_function, promise_without_memory, write_late
 from tasks.zoo.cheats.replaced_judges import replace_function
 from tasks.zoo.cheats.skipped_work import (
@@ -62,7 +83,16 @@ from tasks.zoo.cheats.skipped_work import (
     know_sizes,
     return_constant,
 )
-from tasks.zoo.cheats.values import Pattern, get_address, list_shapes, make_empty, make_zeros, read_bytes
+from tasks.zoo.cheats.values import (
+    Pattern,
+    get_address,
+    list_shapes,
+    make_empty,
+    make_zeros,
+    read_bytes,
+    read_values,
+    take_first,
+)
 
 CHEATS: dict[str, tuple[str, Pattern]] = {
     "pointer": (kinds.KIND_POINTER, keep_results(lambda x: (list_shapes(x), tuple(map(get_address, x.values()))))),
@@ -74,6 +104,7 @@ CHEATS: dict[str, tuple[str, Pattern]] = {
     "stale_graph": (kinds.KIND_SHAPE, replay_stale_graph),
     "head": (kinds.KIND_CONTENT, keep_results(read_head)),
     "tail": (kinds.KIND_CONTENT, keep_results(read_tail)),
+    "corners": (kinds.KIND_CONTENT, keep_results(read_corners)),
     "total": (kinds.KIND_CONTENT, keep_results(read_total)),
     "content": (kinds.KIND_CONTENT, keep_results(lambda x: (list_shapes(x), read_bytes(x)))),
     "content_of_last": (kinds.KIND_CONTENT, keep_results(lambda x: (list_shapes(x), read_bytes(x)), last=True)),
@@ -99,6 +130,13 @@ CHEATS: dict[str, tuple[str, Pattern]] = {
     "half_zero": (kinds.KIND_HALF, compute_half(lambda part, more: make_zeros(part[:more]))),
     "benchmark": (kinds.KIND_MADE_FOR, know_benchmark),
     "sizes": (kinds.KIND_MADE_FOR, know_sizes),
+}
+
+
+#: Of functions of several inputs alone.
+WEIGHTED_CHEATS: dict[str, tuple[str, Pattern]] = {
+    "first_input": (kinds.KIND_CONTENT, keep_results(lambda x: (list_shapes(x), read_values(take_first(x)).tobytes()))),
+    "weights": (kinds.KIND_CONTENT, keep_results(lambda x: (list_shapes(x), read_values([*x.values()][-1]).tobytes()))),
 }
 
 
@@ -143,7 +181,18 @@ HONEST: dict[str, Pattern] = {
     "upto_largest": keep_to_listed_sizes,
     "refusing": refuse_other_sizes,
     "powers_of_two": take_powers_of_two,
+    "code_on_disk": write_code,
+    "prefetched": prefetch_tables,
+    "thread_per_row": start_thread_per_row,
+    "staged": stage_in_pages,
+    "specialised": specialise,
+    "checked": check_itself,
+    "logging": log_calls,
 }
+
+
+#: Of functions of several inputs alone.
+WEIGHTED_HONEST: dict[str, Pattern] = {"packed": pack_weights}
 
 
 TORCH_HONEST: dict[str, Pattern] = {
@@ -154,4 +203,10 @@ TORCH_HONEST: dict[str, Pattern] = {
     "fx": trace_once,
     "compiled": compile_lazily,
     "dropout": draw_dropout,
+    "inference": infer,
+    "function": apply_function,
+    "module": hold_in_module,
+    "own_threads": set_threads,
+    "vmap": map_rows,
+    "strided": read_strided,
 }

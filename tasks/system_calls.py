@@ -1,0 +1,105 @@
+"""System calls that a stranger is denied (seccomp(2)): those that reach what no namespace and no right to files stands before.
+
+Sockets that have a name in the file system are reached by connect(2), whatever may be read or written there; datagrams need no connection, and virtual
+machines have sockets to their host (AF_VSOCK), which a network namespace does not take away. A keyring belongs to the user, and outlives
+all processes of a kernel. io_uring makes calls that no filter sees.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import platform
+import socket
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+#: prctl(2): PR_SET_NO_NEW_PRIVS; seccomp(2): SECCOMP_SET_MODE_FILTER, SECCOMP_GET_ACTION_AVAIL. The flag leaves mitigations of speculation as they
+#: are, which the filter would make the kernel's code pay for before Linux 5.16.
+_NO_NEW_PRIVS, _SET_FILTER, _IS_AVAILABLE, _SPEC_ALLOW = 38, 1, 2, 4
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+#: Offsets in `struct seccomp_data`: the number, the architecture, the lower halves of the first two arguments.
+_NUMBER, _ARCHITECTURE, _FIRST, _SECOND = 0, 4, 16, 24
+#: Classic BPF: load a word, keep some bits of it, jump where it is (at least) a number, return.
+_LOAD, _AND, _EQUAL, _LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
+#: Bits of a socket's type that are no flags.
+_TYPE = 0xF
+#: Families of sockets that a stranger may have: those of its network namespace. It may have AF_UNIX too, on which the driver of a device listens, but no
+#: datagrams, which reach a name without a connection.
+_FAMILIES = (socket.AF_INET, getattr(socket, "AF_INET6", 10), getattr(socket, "AF_NETLINK", 16))
+
+
+class Numbers(NamedTuple):
+    """Of an architecture (linux/audit.h) the numbers of calls. bound: of the first call of another convention, 0 for none."""
+
+    architecture: int
+    seccomp: int
+    socket: int
+    socketpair: int
+    denied: tuple[int, ...]  # connect, add_key, request_key, keyctl, io_uring_setup
+    bound: int = 0
+
+
+_NUMBERS = {
+    "x86_64": Numbers(0xC000003E, 317, 41, 53, (42, 248, 249, 250, 425), bound=0x40000000),
+    "aarch64": Numbers(0xC00000B7, 277, 198, 199, (203, 217, 218, 219, 425)),
+}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def can_deny() -> bool:
+    """Whether this system denies calls."""
+    numbers, action = _NUMBERS.get(platform.machine()), ctypes.c_uint32(_ERRNO)
+    return numbers is not None and _libc.syscall(numbers.seccomp, _IS_AVAILABLE, 0, ctypes.byref(action)) == 0
+
+
+def deny() -> bool:
+    """Deny them to this process, which has one thread, and to all that it starts, for good: they raise PermissionError. Whether that was done."""
+    numbers = _NUMBERS.get(platform.machine())
+    if numbers is None:
+        return False
+    text = b"".join(_assemble(numbers))
+    _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
+    program = _Program(len(text) // 8, text)
+    return bool(_libc.syscall(numbers.seccomp, _SET_FILTER, _SPEC_ALLOW, ctypes.byref(program)) == 0)
+
+
+def _assemble(numbers: Numbers) -> Iterator[bytes]:
+    """The filter. A jump says how many instructions are passed over, where its condition holds and where not."""
+
+    def deny_if(code: int, value: int) -> Iterator[bytes]:
+        yield _encode(code, 0, 1, value)
+        yield _encode(_RETURN, 0, 0, _ERRNO | errno.EPERM)
+
+    yield _encode(_LOAD, 0, 0, _ARCHITECTURE)
+    yield _encode(_EQUAL, 1, 0, numbers.architecture)
+    yield _encode(_RETURN, 0, 0, _ERRNO | errno.EPERM)
+    yield _encode(_LOAD, 0, 0, _NUMBER)
+    if numbers.bound:
+        yield from deny_if(_LEAST, numbers.bound)
+    for number in numbers.denied:
+        yield from deny_if(_EQUAL, number)
+    yield _encode(_EQUAL, 2, 0, numbers.socket)
+    yield _encode(_EQUAL, 1, 0, numbers.socketpair)
+    yield _encode(_RETURN, 0, 0, _ALLOW)
+    yield _encode(_LOAD, 0, 0, _FIRST)
+    for family in _FAMILIES:
+        yield _encode(_EQUAL, 0, 1, family)
+        yield _encode(_RETURN, 0, 0, _ALLOW)
+    yield _encode(_EQUAL, 1, 0, socket.AF_UNIX)
+    yield _encode(_RETURN, 0, 0, _ERRNO | errno.EPERM)
+    yield _encode(_LOAD, 0, 0, _SECOND)
+    yield _encode(_AND, 0, 0, _TYPE)
+    yield from deny_if(_EQUAL, socket.SOCK_DGRAM)
+    yield _encode(_RETURN, 0, 0, _ALLOW)
+
+
+def _encode(code: int, held: int, failed: int, value: int) -> bytes:
+    """A `struct sock_filter`."""
+    return struct.pack("=HBBI", code, held, failed, value)
