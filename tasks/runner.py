@@ -34,6 +34,7 @@ from tasks.model import (
     Fallback,
     Flushes,
     Form,
+    Hung,
     Invalid,
     Misbehaviour,
     Program,
@@ -603,6 +604,8 @@ class Runner:
             return Status.UNSUPPORTED, "export" if case.stage == LOAD else stage, code, text
         if isinstance(error, Fallback):
             return Status.FALLBACK, stage, "", text
+        if isinstance(error, Hung):
+            return Status.TIMEOUT, stage, "", text
         if self.backend.is_sticky(error):
             self.broken = True
             return Status.CRASH, stage, name, text

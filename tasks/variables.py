@@ -30,6 +30,8 @@ def format_flags(env: Mapping[str, str]) -> str:
 
 #: How many bytes a kernel's process may take.
 MEMORY = "FARM_MEMORY"
+#: How many seconds a case may take.
+DEADLINE = "FARM_DEADLINE"
 #: How many threads a runtime that takes a number of them is given, where that is not one.
 THREADS = "FARM_THREADS"
 

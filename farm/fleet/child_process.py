@@ -109,6 +109,7 @@ class ChildProcess:
             own = with_.python in ("", default_python())
             given = child_env(env, with_.python, with_.folders) | {"TMPDIR": self._folder}
             given[variables.MEMORY] = str(int(limits.memory_gib * (1 << 30)))
+            given[variables.DEADLINE] = str(limits.deadline_s)
             self.channel = Inherited(with_.python, given, imports if own else None, words)
         self.process = self.channel.process
         self.answering = False

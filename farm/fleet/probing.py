@@ -32,6 +32,8 @@ from tasks.model import BackendInfo, RuntimeInfo
 DECIDING = re.compile(r"PATH|CC|CXX|(LD|DYLD|VK|OCL|OPENCL|POCL|XLA|CUDA|HIP|ROCR)_.*|XDG_DATA_.*|.*_VISIBLE_DEVICES")
 #: Columns of an `unsupported` row that are the backend's own words.
 WORDS = ("kind", "stage", "error_type", "error")
+#: Seconds for which a refusal counts.
+KEPT_S = 7 * 24 * 3600.0
 
 
 def identity(spec: BackendSpec, cache: Path) -> str:
@@ -113,11 +115,15 @@ def _stat_found_files(answer: BackendInfo) -> dict[str, list[int]]:
 class Support:
     """Which cases a backend of one version has said that it does not implement.
 
-    cases: "<content key of the prepared case or exported form>:<sample>" → its words and the run they are from.
+    A reason may be one that passes: memory that was short, a compiler that was not there. So a refusal counts once two runs were given the
+    same words, and for `KEPT_S`; then the backend is asked again.
+
+    cases: "<content key of the prepared case or exported form>:<sample>" → its words, the run they are from, the last one that was told
+    them "again", and when ("at", seconds).
     """
 
     path: Path
-    cases: dict[str, dict[str, str]] = field(default_factory=dict)
+    cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     changed: bool = False
     anew: bool = False
 
@@ -137,14 +143,22 @@ class Support:
 
     def find_unsupported(self, key: str, sample: int) -> dict[str, str] | None:
         """Words of a row and "run", if the case is known to be unsupported."""
-        return self.cases.get(f"{key}:{sample}")
+        known = self.cases.get(f"{key}:{sample}", {})
+        if not known.get("again") or time.time() - known["at"] > KEPT_S:
+            return None
+        return {name: known[name] for name in (*WORDS, "run")}
 
     def learn(self, key: str, sample: int, row: Mapping[str, Any], run_id: str) -> None:
         """Remember a row whose status is "unsupported"."""
-        name = f"{key}:{sample}"
-        if name not in self.cases:
-            self.cases[name] = {k: str(row.get(k) or "") for k in WORDS} | {"run": run_id}
-            self.changed = True
+        name, words = f"{key}:{sample}", {k: str(row.get(k) or "") for k in WORDS}
+        known = self.cases.get(name, {})
+        again = words.items() <= known.items() and run_id != known["run"]
+        self.cases[name] = words | {
+            "run": known["run"] if again else run_id,
+            "again": run_id * again,
+            "at": time.time(),
+        }
+        self.changed = True
 
     def forget(self) -> None:
         """Ask anew: what was known counts no more, in later runs either."""

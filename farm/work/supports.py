@@ -53,8 +53,9 @@ class Supports:
         rows = pa.Table.from_batches(batches).select(["status", *WORDS]).append_column("number", pa.array(numbers))
         for row in rows.filter(pc.equal(rows["status"], Status.UNSUPPORTED.value)).to_pylist():
             case = flight.cases[row["number"]]
-            content, sample = self._run_groups.content(case.group, case.backend), self._run_groups.samples[case.group]
-            support.learn(content, sample[case.position], row, self._plan.run_id)
+            content, samples = self._run_groups.content(case.group, case.backend), self._run_groups.samples[case.group]
+            if not support.find_unsupported(content, samples[case.position]):  # else nobody was asked
+                support.learn(content, samples[case.position], row, self._plan.run_id)
 
     def another_host(self, b: int, host: str) -> None:
         """A node has joined that offers the backend: it may have other versions than those that have answered."""

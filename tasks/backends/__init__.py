@@ -45,6 +45,7 @@ BUILT_IN = {
     "pipeline": "tasks.backends.training_ranks:Pipeline",
     "expert": "tasks.backends.training_ranks:Expert",
     "launched": "tasks.backends.training_launched:Launched",
+    "optax": "tasks.backends.training_jax:Optax",
     "rccl": "tasks.backends.collectives:Rccl",
     "endpoint": "tasks.backends.engines:Endpoint",
     "llamacpp": "tasks.backends.engines:LlamaCpp",

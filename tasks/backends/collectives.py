@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -19,10 +20,15 @@ from tasks.backends.base import Backend
 from tasks.backends.shared import ranks, torch_switches
 from tasks.backends.shared.rank_hosts import Hosts, start_here
 from tasks.backends.shared.torch_devices import device as torch_device
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, errors, flags
+from tasks.model import Form, Hung, Program, RuntimeInfo, Unavailable, Unsupported, errors, flags
+from tasks.variables import DEADLINE
 
 #: Seconds that other ranks have to answer when one has failed.
 _AFTER_S = 2.0
+#: Of a case's deadline, what ranks wait for one another: whoever waited can still say so; and seconds that they do at least, to come up.
+_WAITING, _LEAST_S = 0.5, 60.0
+#: Of that time, by how much one may have begun to wait later than another.
+_MORE = 0.1
 _RANKS = 4
 
 
@@ -31,6 +37,7 @@ class Group:
     RuntimeError where the ranks do not come together."""
 
     def __init__(self, library: str, device: str, count: int, wrap: str, hosts: Hosts | None) -> None:
+        self._patience_s = max(_LEAST_S, _WAITING * float(os.environ.get(DEADLINE, "0")))
         self._folder = tempfile.TemporaryDirectory(prefix="farm-ranks-")
         self.processes: list[subprocess.Popen[bytes]] = []
         self.connections: list[socket.socket] = []
@@ -42,7 +49,7 @@ class Group:
             for rank in range(count):
                 # A process sees the devices that it was lent, and numbers them from 0.
                 place = device if device == "cpu" else f"{device}:{rank // places}"
-                arguments = [str(rank), str(count), store, library, place, wrap]
+                arguments = [str(rank), str(count), store, library, place, str(self._patience_s), wrap]
                 at = rank % places
                 self._connect(hosts.start(at - 1, arguments) if hosts and at else self._here(arguments))
             self._answers()
@@ -62,7 +69,7 @@ class Group:
         self._sources.append(connection.makefile("rb"))
 
     def _answers(self) -> list[tuple[dict[str, Any], np.ndarray | None]]:
-        """What every rank says. Raises RuntimeError in the words of the first that failed, the group closed."""
+        """What every rank says. Raises RuntimeError in the words of the first that failed, Hung where others waited for one, the group closed."""
         said: dict[int, tuple[dict[str, Any], np.ndarray | None]] = {}
         waiting = {source: number for number, source in enumerate(self._sources)}
         while waiting:
@@ -72,6 +79,8 @@ class Group:
                     said[number] = ranks.read(source)
                 except (EOFError, OSError):
                     said[number] = {"error": f"rank {number} ended"}, None
+                if said[number][0].get("waited"):
+                    self._tell_waiting(number, waiting)
                 if "error" in said[number][0]:
                     # The others wait for this one for ever, unless they have failed as well: of those, one that has ended is the cause.
                     also = select.select(list(waiting), [], [], _AFTER_S)[0] if waiting else []
@@ -83,6 +92,18 @@ class Group:
                         f"rank {number} alone: " * (bool(waiting) and not also) + str(said[number][0]["error"])
                     )
         return [said[number] for number in range(len(self._sources))]
+
+    def _tell_waiting(self, first: int, waiting: dict[BinaryIO, int]) -> None:
+        """One rank has waited for others in vain; those that wait as well soon say so. Raises Hung, the group closed."""
+        until = time.monotonic() + _AFTER_S + _MORE * self._patience_s
+        while waiting and (left := until - time.monotonic()) > 0:
+            for source in select.select(list(waiting), [], [], left)[0]:
+                waiting.pop(source)
+        self.close()
+        silent = [f"rank {number}" for number in sorted(waiting.values())] or ["none of the ranks"]
+        raise Hung(
+            f"{', '.join(silent)} answered nothing: others (rank {first} first) waited {self._patience_s:.0f} s for it"
+        )
 
     def run(self, op: str, reduction: str, data: np.ndarray) -> np.ndarray:
         """What the ranks receive, a row each, of data (ranks, elements)."""
@@ -180,9 +201,13 @@ class Collectives(Backend):
                 raise Unsupported(f"the sample has data of {len(arrays[0])} ranks, there are {self.ranks}")
             return lambda: [self._ready(self.ranks).run(op, reduction, arrays[0])]
 
+        return Program(bind_inputs(form.arrays), self.device, flags=self.flags, given=bind_inputs)
+
+    @property
+    def flags(self) -> str:
+        """How many ranks there are, and on how many nodes where it is more than one."""
         nodes = self._hosts.nodes if self._hosts else 1
-        modes = {"ranks": self.ranks} | ({"nodes": nodes} if nodes > 1 else {})
-        return Program(bind_inputs(form.arrays), self.device, flags=flags.join("", **modes), given=bind_inputs)
+        return flags.join("", ranks=self.ranks, **({"nodes": nodes} if nodes > 1 else {}))
 
 
 class Gloo(Collectives):

@@ -239,8 +239,9 @@ class Inductor(TorchEager):
         """
         import torch
 
-        # A module is compiled as its user compiles it; one that writes to what it holds is put back before each of its calls.
-        apart = any(isinstance(form.call, torch.nn.Module) for form in forms)
+        # A module is compiled as its user compiles it; one that writes to what it holds is put back before each of its calls. A training
+        # loop compiles its own loss.
+        apart = any(isinstance(form.call, torch.nn.Module) or form.phases for form in forms)
         if len(forms) > 1 and not apart and all(form.check == "forward" for form in forms):
             try:
                 return list(self._compile(forms))

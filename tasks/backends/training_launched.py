@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tasks.arrays.tree import TensorSpec, decode, spec_of
 from tasks.backends.base import importing
 from tasks.backends.collectives import Group
 from tasks.backends.shared import ranks, torch_switches
+from tasks.backends.shared.training_form import TrainingForm
 from tasks.backends.training_hook import HOOK
 from tasks.backends.training_ranks import RankSession, TrainingRanks
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, flags
@@ -120,11 +120,10 @@ class Launched(TrainingRanks):
     def build(self, form: Form) -> Program:
         if not form.phases or form.op.partition(":")[2] in networks.BUILT_IN:
             raise Unsupported(f"{self.name} runs a training of one's own alone (the key own of the catalog training)")
-        given = decode(form.kwargs, lambda kind, node: spec_of(node))
-        names = {x.id: name for name, x in given.items() if isinstance(x, TensorSpec)}
-        loop = [given["recipe"], "" if form.dtype == "float32" else form.dtype]
+        given = TrainingForm.read(form)
+        loop = [given.recipe, given.precision]
         said = flags.join("", launched=self.command.split()[0].rpartition("/")[2])
-        session = lambda: RankSession(self._find_group(), loop, names, "", "hook")  # noqa: E731
+        session = lambda: RankSession(self._find_group(), loop, given, "", "hook")  # noqa: E731
         return Program(lambda: [], self.device, flags=said, session=session)
 
     def _find_group(self) -> Group:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from tasks.arrays.tree import TensorSpec, decode, spec_of
 from tasks.backends.collectives import Collectives, Group
-from tasks.model import Form, Program, Unsupported, flags
+from tasks.backends.shared.training_form import TrainingForm
+from tasks.model import Form, Program, Unsupported
 from tasks.training import spreading
 
 #: What makes a rank's loop.
@@ -40,23 +38,20 @@ class TrainingRanks(Collectives):
     def build(self, form: Form) -> Program:
         if not form.phases:
             raise Unsupported(f"{self.name} runs training loops alone")
-        network = form.op.partition(":")[2]
-        if network not in (known := spreading.find_way(self.way).networks):
+        given = TrainingForm.read(form)
+        if given.network not in (known := spreading.find_way(self.way).networks):
             raise Unsupported(f"{self.name} trains {' and '.join(known)} of the catalog")
-        given = decode(form.kwargs, lambda kind, node: spec_of(node))
-        names = {x.id: name for name, x in given.items() if isinstance(x, TensorSpec)}
-        precision = "" if form.dtype == "float32" else form.dtype
-        loop = [self.way, network, given["recipe"], precision, "cpu" if self.device == "cpu" else "cuda"]
-        said = flags.join("", ranks=self.ranks)
-        session = lambda: RankSession(self._ready(self.ranks), loop, names, self.plant, OPENS)  # noqa: E731
-        return Program(lambda: [], self.device, flags=said, session=session)
+        place = "cpu" if self.device == "cpu" else "cuda"
+        loop = [self.way, given.network, given.recipe, given.precision, place]
+        session = lambda: RankSession(self._ready(self.ranks), loop, given, self.plant, OPENS)  # noqa: E731
+        return Program(lambda: [], self.device, flags=self.flags, session=session)
 
 
 class RankSession:
     """A `tasks.model.Session` whose outputs are those of the first rank, then of the next ones."""
 
-    def __init__(self, group: Group, loop: Sequence[Any], names: Mapping[int, str], plant: str, opens: str) -> None:
-        self._group, self._loop, self._names, self._plant, self._opens = group, list(loop), names, plant, opens
+    def __init__(self, group: Group, loop: Sequence[Any], given: TrainingForm, plant: str, opens: str) -> None:
+        self._group, self._loop, self._given, self._plant, self._opens = group, list(loop), given, plant, opens
 
     def start(self) -> None:
         self._group.ask({"open": self._opens, "arguments": self._loop, "plant": self._plant}, {})
@@ -64,7 +59,7 @@ class RankSession:
     def step(self, inputs: Sequence[Any] | None = None) -> Sequence[Any]:
         if inputs is None:
             raise Unsupported("a training loop is given its inputs")
-        arrays = {name: np.asarray(inputs[k]) for k, name in self._names.items()}
+        arrays = self._given.name_arrays(inputs)
         return [x for rank in self._group.ask({"step": list(arrays)}, arrays) for x in rank]
 
     def state(self) -> Mapping[str, Any]:

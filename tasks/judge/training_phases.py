@@ -11,7 +11,7 @@ import numpy as np
 from tasks.arrays import noise
 from tasks.judge.plain import Metrics, check_metadata
 from tasks.model import EPS, Leaf
-from tasks.training.exact import HALF, STORED, clip
+from tasks.training.exact import HALF, STORED, STORINGS, clip
 from tasks.training.phases import CLIPPED, FIRST, SECOND, TAPS
 from tasks.training.recipe import Recipe
 from tasks.training.state import cut
@@ -80,10 +80,14 @@ def expect_alone(
         return [move(x, 8 * k + 7) for k, x in enumerate(rows)]
 
     right, draws = compute(None), [compute(draw) for draw in range(DRAWS)]
+    # All gradients are clipped by the norm of them, a single number.
+    times = STORINGS if phase == CLIPPED else 1.0
     found = []
     for k, (leaf, y) in enumerate(zip(expected, right)):
         apart = max(_norm(x[k] - y) for x in draws)
-        found.append(replace(leaf, reference=y, noise=np.full((1,) * y.ndim, apart + HALF * EPS[STORED] * _norm(y))))
+        found.append(
+            replace(leaf, reference=y, noise=np.full((1,) * y.ndim, apart + times * HALF * EPS[STORED] * _norm(y)))
+        )
     return found
 
 

@@ -37,7 +37,7 @@ from tasks.model.dtypes import (
     round_to_dtype,
     wide,
 )
-from tasks.model.errors import Ended, Fallback, Invalid, Misbehaviour, Refusal, Unavailable, Unsupported, Vacuous
+from tasks.model.errors import Ended, Fallback, Hung, Invalid, Misbehaviour, Refusal, Unavailable, Unsupported, Vacuous
 from tasks.model.leaf import Leaf, row_floor
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
 from tasks.model.session import Replayed, Session, Stateless, TensorSession, run_session

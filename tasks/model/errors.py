@@ -85,6 +85,10 @@ class Ended(RuntimeError):
         return self.code in (-signal.SIGSEGV, -signal.SIGBUS)
 
 
+class Hung(RuntimeError):
+    """A part of what runs a case did not answer in time, and the text says which."""
+
+
 class Invalid(Exception):
     """The case itself is bad: it cannot be made, widened to float64, its reference raises, or what it is held to is wrong (``kind``: the
     row's)."""

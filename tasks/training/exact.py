@@ -57,6 +57,7 @@ class Exact:
         self.network, self.recipe = network, recipe
         self.module = network.build().train()
         self.places = Places.of(self.module)
+        self._check_settable()
         self._half = HALF * EPS[precision or STORED]
         self._elsewhere = HALF * EPS[STORED] if precision else None
         weights = [p.detach().numpy().astype(np.float64) for p in self._parameters()]
@@ -146,17 +147,27 @@ class Exact:
         import torch
 
         parameters = self._parameters()
-        held = [*zip(self.places.parameters, parameters, weights), *zip(self.places.buffers, self._buffers(), buffers)]
+        held = [*zip(parameters, weights), *zip(self._buffers(), buffers)]
         with torch.no_grad():
-            for name, x, value in held:
+            for x, value in held:
+                x.copy_(torch.from_numpy(np.ascontiguousarray(value)))
+        return parameters
+
+    def _check_settable(self) -> None:
+        """Raises ValueError where a step cannot begin with a state that it is given: of the module as it is built, since a wider copy of a
+        tensor is an ordinary one whatever that is."""
+        import torch
+
+        named = zip((*self.places.parameters, *self.places.buffers), (*self._parameters(), *self._buffers()))
+        with torch.no_grad():
+            for name, x in named:
                 try:
-                    x.copy_(torch.from_numpy(np.ascontiguousarray(value)))
+                    x.copy_(x.clone())
                 except RuntimeError as error:
                     said = str(error).partition("\n")[0]
                     raise ValueError(
                         f"the state of {name} cannot be set ({said}): make it an ordinary parameter or buffer"
                     ) from None
-        return parameters
 
     def _tensor(self, x: np.ndarray, draw: int | None, places: Any) -> Any:
         """An array of a batch, which is given exactly; what autocast rounds of it is moved where it is used."""
@@ -192,7 +203,12 @@ def clip(recipe: Recipe, gradients: Arrays) -> Arrays:
 def list_outputs(recipe: Recipe, places: Places, taps: Sequence[str]) -> list[tuple[str, str]]:
     """(phase, name) of every output of a step, in order."""
     names = {TAPS: list(taps), LOSS: ["the loss"], BUFFERS: list(places.buffers), PROBE: ["the loss of the probe"]}
-    has = {SHARES: recipe.accumulate > 1, CLIPPED: bool(recipe.clip), SECOND: recipe.optimiser != "sgd"}
+    has = {
+        SHARES: recipe.accumulate > 1,
+        CLIPPED: bool(recipe.clip),
+        FIRST: recipe.has_first,
+        SECOND: recipe.has_second,
+    }
     of = [phase for phase in OF_PARAMETERS if has.get(phase, True)]
     order = (TAPS, LOSS, BUFFERS, *of, PROBE)
     return [(phase, name) for phase in order for name in names.get(phase, places.parameters)]

@@ -31,7 +31,8 @@ class ExpertParallel(ParallelLoop):
         """As `tasks.training.networks.experts.Experts`."""
         import torch
 
-        from tasks.training.networks.experts import CHOSEN, EXPERTS
+        from tasks.training.networks.experts import EXPERTS
+        from tasks.training.networks.sizes import CHOSEN
 
         shares = torch.softmax(experts.router(x), -1)
         best, chosen = shares.topk(CHOSEN, -1)

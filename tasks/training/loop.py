@@ -120,7 +120,7 @@ class TrainingLoop:
             for p, weight, first, second in zip(self.named.values(), *parts):
                 self.copy_weight(p, weight)
                 kept: dict[str, Any] = {"momentum_buffer": first.clone()}
-                if self.recipe.optimiser != "sgd":
+                if self.recipe.has_second:
                     kept = {"exp_avg": first.clone(), "exp_avg_sq": second.clone()}
                     kept["step"] = torch.tensor(
                         float(number), device=self.device if self.recipe.way == "fused" else "cpu"
@@ -193,7 +193,7 @@ class TrainingLoop:
 
     def read_state(self) -> tuple[list[Any], list[Any], list[Any]]:
         """(first moments, second moments, weights) after the step."""
-        names = ("momentum_buffer", "") if self.recipe.optimiser == "sgd" else ("exp_avg", "exp_avg_sq")
+        names = ("exp_avg", "exp_avg_sq") if self.recipe.has_second else ("momentum_buffer" * self.recipe.has_first, "")
         kept = [self.optimiser.state[p] for p in self.named.values()]
         first, second = ([x[name].clone() for x in kept] if name else [] for name in names)
         return first, second, [p.detach().clone() for p in self.named.values()]

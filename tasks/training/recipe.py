@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -37,12 +38,22 @@ class Recipe:
     compress: str = ""
     way: str = ""
 
+    @property
+    def has_second(self) -> bool:
+        """Whether the optimiser keeps second moments."""
+        return self.optimiser != "sgd"
+
+    @property
+    def has_first(self) -> bool:
+        """Whether it keeps first ones: torch's SGD without momentum keeps nothing."""
+        return self.has_second or bool(self.momentum)
+
     def values(self) -> dict[str, Any]:
         """As `read` takes it."""
         return asdict(self) | {"betas": list(self.betas)}
 
     @classmethod
-    def read(cls, values: dict[str, Any]) -> Recipe:
+    def read(cls, values: Mapping[str, Any]) -> Recipe:
         return cls(**{**values, "betas": tuple(values["betas"])})
 
     def rate_at(self, number: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,14 @@ class Places:
         parameters = {name: tuple(p.shape) for name, p in module.named_parameters() if p.requires_grad}
         buffers = {name: tuple(b.shape) for name, b in module.named_buffers() if b.is_floating_point()}
         return cls(parameters, buffers)
+
+    def values(self) -> dict[str, Any]:
+        """As `decode` takes it: plain data."""
+        return {kind: {name: list(shape) for name, shape in some.items()} for kind, some in vars(self).items()}
+
+    @classmethod
+    def decode(cls, values: Mapping[str, Any]) -> Places:
+        return cls(**{kind: {name: tuple(shape) for name, shape in some.items()} for kind, some in values.items()})
 
     def read(self, vectors: dict[str, np.ndarray]) -> State:
         """The state of `State.vectors`."""

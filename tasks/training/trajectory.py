@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,7 +48,7 @@ def follow(exact: Exact, seed: int, steps: tuple[int, ...] = STEPS, draws: int =
     """Train in float64, each step that is looked at beginning with a state as float32 holds it. Raises what `Exact.step` does."""
     rng = np.random.default_rng([7, seed])
     network, recipe = exact.network, exact.recipe
-    state, inputs, seen, moved = exact.start, list[dict[str, np.ndarray]](), list[Seen](), list[list[Seen]]()
+    state, inputs, looked = exact.start, list[dict[str, np.ndarray]](), list[_LookedAt]()
     for number in range(max(steps) + 1):
         micros = [network.draw(rng) for _ in range(recipe.accumulate)]
         batch = [np.stack(x) for x in zip(*micros)]
@@ -59,46 +60,68 @@ def follow(exact: Exact, seed: int, steps: tuple[int, ...] = STEPS, draws: int =
             own = {"number": np.array([number])} | state.vectors()
             own |= {f"batch{k}": x for k, x in enumerate(batch)} | {f"probe{k}": x for k, x in enumerate(probe)}
             inputs.append(own)
-            seen.append(found)
-            moved.append([exact.step(state, number, batch, probe, draw) for draw in range(draws)])
+            looked.append(_LookedAt.of(found, (exact.step(state, number, batch, probe, draw) for draw in range(draws))))
         state = found.state
-    stacked = {name: np.stack([one[name] for one in inputs]) for name in inputs[0]}
-    return Trajectory(stacked, _expect(exact, seen, moved))
+    stacked = {name: np.stack([one.pop(name) for one in inputs]) for name in list(inputs[0])}
+    return Trajectory(stacked, _expect(exact, looked))
 
 
-def _expect(exact: Exact, seen: list[Seen], moved: list[list[Seen]]) -> list[Expected]:
+@dataclass(frozen=True)
+class _LookedAt:
+    """A step: its taps' names, and by phase, an entry an output, what is right, how far the farthest draw is from it (of micro-batches each by
+    itself), and of gradients the slope of each draw. Of a large network nothing else is held: a draw is as large as the step."""
+
+    taps: list[str]
+    right: dict[str, Arrays]
+    apart: dict[str, Arrays]
+    slopes: list[list[float]]
+
+    @classmethod
+    def of(cls, seen: Seen, draws: Iterable[Seen]) -> _LookedAt:
+        right = {phase: some for phase, some in seen.phases.items() if phase not in ALONE}
+        apart = {phase: [np.zeros(y.shape[: phase == SHARES]) for y in some] for phase, some in right.items()}
+        slopes: list[list[float]] = [[] for _ in right[RAW]]
+        for draw in draws:
+            for phase, some in right.items():
+                for k, (x, y) in enumerate(zip(draw.phases[phase], some)):
+                    apart[phase][k] = np.maximum(apart[phase][k], _measure_rows(x - y, apart[phase][k].ndim))
+                    if phase == RAW:
+                        slopes[k].append(slope(x, y))
+        return cls(seen.taps, right, apart, slopes)
+
+
+def _expect(exact: Exact, looked: list[_LookedAt]) -> list[Expected]:
     found, at = [], dict[str, int]()
-    for phase, name in list_outputs(exact.recipe, exact.places, seen[0].taps):
+    shapes = list(exact.places.parameters.values())
+    for phase, name in list_outputs(exact.recipe, exact.places, looked[0].taps):
         k = at.get(phase, 0)
         at[phase] = k + 1
-        shape = seen[0].phases[phase][k].shape
         if phase in ALONE:
-            found.append(Expected(phase, name, shape))
+            found.append(Expected(phase, name, shapes[k]))
             continue
-        reference = np.stack([one.phases[phase][k] for one in seen])
-        draws = [np.stack([x.phases[phase][k] for x in some]) for some in moved]
-        axes = 2 if phase == SHARES else 1
-        apart = np.stack([_measure_rows(some - y, axes).max(0) for some, y in zip(draws, reference)])
-        sizes = _measure_rows(reference, axes)
+        reference = np.stack([one.right[phase][k] for one in looked])
+        apart = np.stack([one.apart[phase][k] for one in looked])
+        sizes = _measure_rows(reference, apart.ndim)
         times = STORINGS if phase in (LOSS, BUFFERS, PROBE) else 1.0
         # Three draws of one number may all be next to it by chance, so it has the largest floor of all steps. Where a rounding changes a
         # choice, what that does at one step it may do at any; taps, which convict nobody, stay sharp.
+        shape = reference.shape[1:]
         jumps = not exact.network.smooth and phase != TAPS
         usual = np.max(apart) if jumps or math.prod(shape) == 1 else np.median(apart)
         apart = np.maximum(apart, usual)
         floor = apart + times * HALF * EPS[STORED] * sizes
-        slope = _measure_slope(draws, reference) if phase == RAW else None
-        found.append(Expected(phase, name, shape, reference, floor, slope))
+        slopes = [x for one in looked for x in one.slopes[k]] if phase == RAW else []
+        found.append(Expected(phase, name, shape, reference, floor, _measure_scatter(slopes) if slopes else None))
     return found
 
 
 def _measure_rows(x: np.ndarray, axes: int) -> np.ndarray:
     """Norms over all but the first axes."""
-    return np.asarray(np.sqrt(np.square(x.reshape(*x.shape[:axes], -1)).sum(-1)))
+    with np.errstate(over="ignore"):  # a run that diverges: the loss says so
+        return np.asarray(np.sqrt(np.square(x.reshape(*x.shape[:axes], -1)).sum(-1)))
 
 
-def _measure_slope(draws: list[np.ndarray], reference: np.ndarray) -> float:
-    slopes = [slope(x, y) for some, y in zip(draws, reference) for x in some]
+def _measure_scatter(slopes: Sequence[float]) -> float:
     return float(np.sqrt(np.mean(np.square(slopes))))
 
 

@@ -57,6 +57,8 @@ def test_what_a_backend_does_not_implement_is_learned_and_planned_with(
 ) -> None:
     env = {"FARM_CACHE": str(tmp_path / "cache")}
     first = run(config, results, **env)
+    second = run(config, results, **env)
+    assert not second["note"].fillna("").str.startswith("as answered").any(), "what one run was told may have passed"
     again = run(config, results, **env)
     assert (first["status"] == again["status"]).all() and (first["error"] == again["error"]).all()
     learned = again["note"].fillna("").str.startswith("as answered in run")
@@ -72,7 +74,8 @@ def test_a_change_of_version_forgets_it(
 ) -> None:
     spec, info = BackendSpec.parse("ort-cpu"), RuntimeInfo("1", "cpu")
     support = probing.Support.load(spec, info, tmp_path)
-    support.learn("key", 3, {"stage": "build", "error": "no kernel"}, "run")
+    for run_id in ("run", "next"):
+        support.learn("key", 3, {"stage": "build", "error": "no kernel"}, run_id)
     support.save()
     assert probing.Support.load(spec, info, tmp_path).find_unsupported("key", 3) == {
         "kind": "",
@@ -89,6 +92,21 @@ def test_a_change_of_version_forgets_it(
     assert probing.Support.load(optioned, info, tmp_path).find_unsupported("key", 3) is None
     monkeypatch.setattr(probing, "_own_versions", lambda: "another onnxruntime")
     assert probing.Support.load(spec, info, tmp_path).find_unsupported("key", 3) is None
+
+
+def test_a_refusal_counts_once_two_runs_were_given_the_same_words_and_for_a_week(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"stage": "build", "error": "no memory for the compiler"}
+    support = probing.Support(tmp_path / "support.json")
+    for run_id, words in (("first", told), ("first", told), ("second", told | {"error": "no kernel"})):
+        support.learn("key", 0, words, run_id)
+        assert support.find_unsupported("key", 0) is None, "one run, or other words"
+    support.learn("key", 0, told | {"error": "no kernel"}, "third")
+    assert (support.find_unsupported("key", 0) or {})["run"] == "second"
+    now = probing.time.time()
+    monkeypatch.setattr(probing.time, "time", lambda: now + 8 * 24 * 3600)
+    assert support.find_unsupported("key", 0) is None
 
 
 def test_an_earlier_answer_to_hello_counts_unless_asked_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,15 @@ class HeldGloo(Gloo):
         return Program(run, self.device, flags=program.flags)
 
 
+class Hangs(Wrapped):
+    """One rank never begins; the others wait for it."""
+
+    def all_gather_into_tensor(self, made: Any, data: Any) -> None:
+        if self.group.get_rank() == 2:
+            time.sleep(3600)
+        self.group.all_gather_into_tensor(made, data)
+
+
 class Dies(Wrapped):
     """One rank raises; the others would wait for it for ever."""
 

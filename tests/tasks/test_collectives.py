@@ -12,7 +12,7 @@ import numpy as np
 import planted_ranks
 import pytest
 
-from tasks.backends import BackendSpec
+from tasks.backends import BackendSpec, collectives
 from tasks.backends.collectives import Collectives
 from tasks.backends.shared.rank_hosts import Hosts
 from tasks.catalogs.collective.catalog import DTYPES, OPS, RANKS, SIZES
@@ -99,6 +99,19 @@ def test_a_rank_that_fails_alone_is_named_and_the_next_case_runs(planted: Plante
     runner = Runner(made, made.probe(), verdict.load("error_units"), lambda *step: None)
     (row,) = (x.row for x in runner.run([whole(group)]))
     assert (row.status, row.stage) == ("error", "run") and "rank 2 lost its link" in row.error
+    assert set(statuses(made, "all_reduce.max", "int32", cache).values()) == {"pass"}
+
+
+def test_a_rank_that_hangs_is_named_and_the_next_case_runs(
+    planted: Planted, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collectives, "_LEAST_S", 15.0)
+    made = planted.plant("Hangs")
+    made._ready(RANKS).close()  # whose ranks wait for a minute
+    _, group = prepare(Group("collective:all_gather", "", "float32", 1), cache)
+    runner = Runner(made, made.probe(), verdict.load("error_units"), lambda *step: None)
+    (row,) = (x.row for x in runner.run([whole(group)]))
+    assert (row.status, row.stage) == ("timeout", "run") and "rank 2 answered nothing" in row.error
     assert set(statuses(made, "all_reduce.max", "int32", cache).values()) == {"pass"}
 
 

@@ -7,11 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tasks.backends.torch import TorchEager
 from tasks.catalogs.training import own
 from tasks.catalogs.training.catalog import Training
 from tasks.catalogs.training.own import OwnTraining
 from tasks.graphs.given import GivenError
 from tasks.model import Group
+from tasks.prepare.cases import prepare
+from tasks.training.phases import FIRST
+from tests.bench.training_faults import judge_form
 
 pytest.importorskip("torch")
 
@@ -69,6 +73,17 @@ def frozen_state():
         module = nn.Linear(6, 3)
     return make(torch.optim.SGD, module=module)
 
+class Expanded(nn.Linear):
+    def __init__(self):
+        super().__init__(6, 3)
+        self.bias = nn.Parameter(torch.zeros(1).expand(3))
+
+def expanded_state():
+    return make(torch.optim.SGD, module=Expanded())
+
+def plain():
+    return make(torch.optim.SGD)
+
 def no_loss():
     return make(torch.optim.SGD)[:3]
 
@@ -118,6 +133,7 @@ def test_what_cannot_be_judged_is_a_line(root: Path, name: str, said: str) -> No
     [
         ("diverging", "the loss of the reference is nan: lower the rate or begin with other weights"),
         ("frozen_state", "the state of weight cannot be set"),
+        ("expanded_state", "the state of bias cannot be set"),
         ("short", "the data ran out after 10 batches"),
     ],
 )
@@ -127,6 +143,16 @@ def test_what_only_the_steps_show_is_a_line_and_the_run_goes_on(
     monkeypatch.setattr(own, "list_trainings", lambda: {name: OwnTraining(name, f"mine.py:{name}", str(root))})
     (sample,) = Training().samples(Group(f"training:{name}", "", "float32", 1, 0, "train"), 3)
     assert sample.failure is not None and said in sample.failure.error and "\n" not in sample.failure.error
+
+
+def test_an_optimiser_that_keeps_no_moments_is_judged_without_any(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own, "list_trainings", lambda: {"plain": OwnTraining("plain", "mine.py:plain", str(root))})
+    sample = prepare(Group("training:plain", "", "float32", 1, 0, "train"), tmp_path / "cache")[1].samples[0]
+    assert FIRST not in sample.record.phases
+    found, _ = judge_form(sample, TorchEager("torch-cpu", "cpu", {}), sample.form("torch"))
+    assert found.status.value == "pass", found.columns
 
 
 def test_what_is_done_about_dropout_is_said(root: Path) -> None:

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tasks.backends.inductor import Inductor
+from tasks.model import Group, Program
+from tasks.prepare.cases import prepare
 from tasks.zoo import training as zoo
 from tests.bench.training_faults import judge_all
 
@@ -13,6 +16,13 @@ from tests.bench.training_faults import judge_all
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
+
+
+def test_training_runs_that_are_built_together_keep_their_sessions(cache: Path) -> None:
+    """inductor compiles ops of one batch into one graph, whose programs have none."""
+    form = prepare(Group("training:gpt", "", "float32", 1, 0, "train"), cache)[1].samples[0].form("torch")
+    built = Inductor("inductor-cpu", "cpu", {}).build_all([form, form])
+    assert [isinstance(one, Program) and one.session is not None for one in built] == [True, True]
 
 
 def test_faults_are_named_and_the_honest_loop_passes(cache: Path) -> None:

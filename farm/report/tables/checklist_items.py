@@ -137,7 +137,7 @@ _TENSORFLOW = (
 )
 
 #: How ranks may share a training run, one process a rank.
-_SPREAD = ("ddp-*", "fsdp-*", "tensor-*", "sequence-*", "pipeline-*", "expert-*")
+_SPREAD = ("ddp-*", "fsdp-*", "tensor-*", "sequence-*", "pipeline-*", "expert-*", "launched-*")
 
 
 def _train(words: str, ops: tuple[str, ...] = ("training:*",), **more: Any) -> Item:
@@ -153,7 +153,7 @@ _TRAINING = (
     _train("Fused and foreach optimisers are right", ("training:gpt", "*foreach", "*fused", "*sgd")),
     _train("Activations may be computed again in the backward pass", ("*checkpoint",)),
     _train("Gradients may be accumulated over micro-batches", ("*micro",)),
-    _train("What is compiled trains as well", backends=("inductor-*",)),
+    _train("What is compiled trains as well", backends=("inductor-*", "optax-*")),
     _train("Several ranks train as one process does", backends=_SPREAD),
 )
 
@@ -204,6 +204,6 @@ CHECKLISTS = {
         "configs/serving.yaml",
     ),
     "rocm": Checklist("PyTorch on ROCm (AMD)", ("torch-rocm", "inductor-rocm"), _ROCM),
-    "training": Checklist("May this stack train?", ("torch-*", "inductor-*", *_SPREAD), _TRAINING),
+    "training": Checklist("May this stack train?", ("torch-*", "inductor-*", "optax-*", *_SPREAD), _TRAINING),
     "tensorflow": Checklist("TensorFlow", ("tensorflow-*", "tfxla-*"), _TENSORFLOW),
 }

@@ -1,7 +1,7 @@
 """One rank of a process group: data come over a connection, and what the collective makes of them goes back.
 
-Started as ``python -m tasks.backends.shared.ranks CONNECTION OWNER RANK RANKS STORE LIBRARY DEVICE WRAP``: an inherited socket, with which
-the rank ends, and the process that started it; STORE: the URL where the ranks meet. A message is a line of JSON, then
+Started as ``python -m tasks.backends.shared.ranks CONNECTION OWNER RANK RANKS STORE LIBRARY DEVICE PATIENCE WRAP``: an inherited socket, with
+which the rank ends, and the process that started it; STORE: the URL where the ranks meet; PATIENCE: seconds that a rank waits for others. A message is a line of JSON, then
 as many bytes as its dtype and shape say; `RankSession` has the messages of a session. WRAP: "module:function" that is given the process group's functions and returns others, for
 what tests plant; "" for none.
 """
@@ -9,8 +9,10 @@ what tests plant; "" for none.
 from __future__ import annotations
 
 import ctypes
+import datetime
 import importlib
 import json
+import math
 import operator
 import os
 import select
@@ -18,6 +20,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
@@ -77,14 +80,16 @@ class RankSession:
     """A session of tensors in this rank (`tasks.model.TensorSession`). A message opens it: "open" names the function that makes it, which is
     given "arguments", "plant" what changes it for a test; or takes a step: "step" names the arrays that follow, in a message each."""
 
-    def __init__(self, place: Any, makers: Mapping[str, Callable[..., Any]] | None = None) -> None:
-        """makers: functions of this process that a message may name instead."""
-        self.place, self._session, self._makers = place, None, makers or {}
+    def __init__(
+        self, place: Any, makers: Mapping[str, Callable[..., Any]] | None = None, patience_s: float = math.inf
+    ) -> None:
+        """makers: functions of this process that a message may name instead; patience_s: how long it waits for other ranks."""
+        self.place, self._session, self._makers, self._patience_s = place, None, makers or {}, patience_s
 
     def answer(self, source: BinaryIO, sink: BinaryIO, header: dict[str, Any]) -> None:
         from tasks.arrays import torch_tree
 
-        made: list[Any] = []
+        made, begun = list[Any](), time.monotonic()
         given = [(name, read(source)[1]) for name in header.get("step", ())]
         try:
             if "open" in header:
@@ -96,11 +101,17 @@ class RankSession:
                 tensors = {name: torch_tree.from_numpy(x).to(self.place) for name, x in given if x is not None}
                 made = [torch_tree.to_numpy(x.cpu()) for x in self._session.step((), tensors)]  # type: ignore[attr-defined]
         except Exception as error:
-            write(sink, {"error": f"{type(error).__name__}: {error}"})
+            write(sink, describe_failure(f"{type(error).__name__}: {error}", begun, self._patience_s))
             return
         write(sink, {"count": len(made)})
         for x in made:
             write(sink, {}, x)
+
+
+def describe_failure(text: str, begun: float, patience_s: float) -> dict[str, Any]:
+    """What a rank says of an error. waited: whether it had waited for others as long as it does; begun: when it was asked, as
+    `time.monotonic` has it."""
+    return {"error": text, "waited": time.monotonic() - begun >= patience_s}
 
 
 def find_object(name: str) -> Any:
@@ -119,7 +130,8 @@ def end_with(connection: socket.socket) -> None:
 
 def main() -> None:
     fd, owner, rank, ranks = map(int, sys.argv[1:5])
-    store, library, device, wrap = sys.argv[5:9]
+    store, library, device, patience, wrap = sys.argv[5:10]
+    patience_s = float(patience)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: die with the process that asks
         if os.getppid() != owner:
@@ -137,6 +149,8 @@ def main() -> None:
         if device != "cpu":
             torch.cuda.set_device(place)
         torch.distributed.init_process_group(library, init_method=store, rank=rank, world_size=ranks)
+        # From here on: a busy machine takes its time to start all of them.
+        torch.distributed.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=patience_s))
         group: Any = torch.distributed
         if wrap:
             group = find_object(wrap)(group)
@@ -144,7 +158,7 @@ def main() -> None:
         write(sink, {"error": f"{type(error).__name__}: {error}"})
         os._exit(1)
     write(sink, {"version": torch.__version__})
-    session = RankSession(place)
+    session = RankSession(place, patience_s=patience_s)
     while True:
         try:
             header, data = read(source)
@@ -153,13 +167,14 @@ def main() -> None:
         if "op" not in header:
             session.answer(source, sink, header)
             continue
+        begun = time.monotonic()
         try:
             assert data is not None
             tensor = torch_tree.from_numpy(data).to(place)
             made = torch_tree.to_numpy(compute(group, header["op"], header["reduction"], tensor).cpu())
             write(sink, {}, made)
         except Exception as error:
-            write(sink, {"error": str(error), "type": type(error).__name__})
+            write(sink, describe_failure(str(error), begun, patience_s))
 
 
 if __name__ == "__main__":

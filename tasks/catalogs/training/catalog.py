@@ -20,7 +20,7 @@ from tasks.training.networks.base import Network
 from tasks.training.recipe import Recipe
 from tasks.training.trajectory import Trajectory, follow
 
-CATALOG_VERSION = "2"
+CATALOG_VERSION = "3"
 #: float32, and what autocast computes in.
 DTYPES = (STORED, "bfloat16", "float16")
 #: The check that its samples are for.
@@ -41,7 +41,7 @@ class Training(Catalog):
 
     name = "training"
     about = "steps of a training run"
-    forms = ("torch",)
+    forms = ("torch", "jax")
     imports = ("torch",)
 
     def version(self) -> str:
@@ -112,14 +112,14 @@ def _sample(group: Group, index: int) -> Sample:
     try:
         network = network_of(group)
         exact = Exact(network, recipe_of(group, network), precision_of(group))
-        made = build_sample(index, exact.recipe, follow(exact, group.seed + 1000 * index))
+        made = build_sample(index, exact, follow(exact, group.seed + 1000 * index))
         columns |= {"note": network.note} if network.note else {}
     except Exception as error:
         made = Sample(index, failure=Failure.of(error, "reference"))
     return replace(made, columns=made.columns | columns)
 
 
-def build_sample(index: int, recipe: Recipe, followed: Trajectory) -> Sample:
+def build_sample(index: int, exact: Exact, followed: Trajectory) -> Sample:
     """The sample of some steps."""
     expected, slopes = [], []
     for one in followed.outputs:
@@ -134,7 +134,8 @@ def build_sample(index: int, recipe: Recipe, followed: Trajectory) -> Sample:
     return Sample(
         index,
         (),
-        {name: TensorSpec(id=k) for k, name in enumerate(followed.inputs)} | {"recipe": recipe.values()},
+        {name: TensorSpec(id=k) for k, name in enumerate(followed.inputs)}
+        | {"recipe": exact.recipe.values(), "places": exact.places.values()},
         arrays=list(followed.inputs.values()),
         expected=expected,
         op_class=OpClass.COMPOSITE,

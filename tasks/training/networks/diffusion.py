@@ -11,9 +11,10 @@ from torch.nn import functional
 
 from tasks.training.networks.base import Network
 from tasks.training.networks.parts import draw_weights
+from tasks.training.networks.sizes import NORM_GROUPS
 from tasks.training.recipe import Recipe
 
-CHANNELS, SIDE, BATCH, GROUPS = 16, 8, 4, 4
+CHANNELS, SIDE, BATCH = 16, 8, 4
 
 
 class Residual(nn.Module):
@@ -21,7 +22,7 @@ class Residual(nn.Module):
 
     def __init__(self, given: int, made: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.GroupNorm(GROUPS, given), nn.GroupNorm(GROUPS, made)
+        self.norm1, self.norm2 = nn.GroupNorm(NORM_GROUPS, given), nn.GroupNorm(NORM_GROUPS, made)
         self.conv1, self.conv2 = nn.Conv2d(given, made, 3, padding=1), nn.Conv2d(made, made, 3, padding=1)
         self.time, self.skip = nn.Linear(CHANNELS, made), nn.Conv2d(given, made, 1)
 

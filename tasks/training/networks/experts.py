@@ -11,9 +11,10 @@ from torch.nn import functional
 from tasks.training.networks.base import Network
 from tasks.training.networks.llama import TOKENS, WIDTH, WORDS, draw
 from tasks.training.networks.parts import Attention, draw_weights
+from tasks.training.networks.sizes import BALANCE, CHOSEN, HEADS
 from tasks.training.recipe import Recipe
 
-EXPERTS, CHOSEN, BALANCE = 4, 2, 0.01
+EXPERTS = 4
 
 
 class Experts(nn.Module):
@@ -40,7 +41,7 @@ class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.attention, self.experts = Attention(WIDTH, 4), Experts()
+        self.attention, self.experts = Attention(WIDTH, HEADS), Experts()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm1(x))

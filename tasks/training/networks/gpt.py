@@ -12,9 +12,10 @@ from torch.utils.checkpoint import checkpoint
 
 from tasks.training.networks.base import Network
 from tasks.training.networks.parts import Attention, draw_weights
+from tasks.training.networks.sizes import HEADS
 from tasks.training.recipe import Recipe
 
-WIDTH, HEADS, LAYERS, WORDS, TOKENS, BATCH = 32, 4, 2, 61, 12, 3
+WIDTH, LAYERS, WORDS, TOKENS, BATCH = 32, 2, 61, 12, 3
 #: Of the dropout: a quarter is dropped.
 KEPT = 0.75
 

@@ -11,16 +11,17 @@ from torch.nn import functional
 
 from tasks.training.networks.base import Network
 from tasks.training.networks.parts import Attention, draw_weights
+from tasks.training.networks.sizes import HEADS, LLAMA_GROUPS
 from tasks.training.recipe import Recipe
 
-WIDTH, HEADS, GROUPS, LAYERS, WORDS, TOKENS, BATCH = 32, 4, 2, 2, 61, 12, 3
+WIDTH, LAYERS, WORDS, TOKENS, BATCH = 32, 2, 61, 12, 3
 
 
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.RMSNorm(WIDTH, 1e-5), nn.RMSNorm(WIDTH, 1e-5)
-        self.attention = Attention(WIDTH, HEADS, GROUPS, rotary=True, bias=False)
+        self.attention = Attention(WIDTH, HEADS, LLAMA_GROUPS, rotary=True, bias=False)
         self.gate, self.up = (nn.Linear(WIDTH, 2 * WIDTH, False) for _ in range(2))
         self.down = nn.Linear(2 * WIDTH, WIDTH, False)
 

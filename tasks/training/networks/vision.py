@@ -9,16 +9,17 @@ from torch.nn import functional
 from tasks.training.networks.base import Network
 from tasks.training.networks.convolution import CLASSES, SIDE, draw, loss
 from tasks.training.networks.parts import Attention, draw_weights
+from tasks.training.networks.sizes import HEADS, PATCH
 from tasks.training.recipe import Recipe
 
-WIDTH, PATCH = 32, 2
+WIDTH = 32
 
 
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.attention = Attention(WIDTH, 4, causal=False)
+        self.attention = Attention(WIDTH, HEADS, causal=False)
         self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
