@@ -24,6 +24,8 @@ ABOUT = {name: one.about for name, one in RELATIONS.items()} | {
     engine_greedy.OP: engine_greedy.ABOUT,
     engine_sampling.OP: engine_sampling.ABOUT,
 }
+#: Ways that relations hold others to.
+USUAL = frozenset(one.usual for one in RELATIONS.values())
 #: Ways of how many requests are kept.
 KEPT = 16
 
@@ -176,8 +178,10 @@ def _split(found: np.ndarray, form: Form) -> list[Any]:
 
 
 def _ask_once(session: EngineSession, engine: Engine, way: Way, form: Form) -> np.ndarray:
-    """What a way gives that several relations of a form's requests are held to: asked once. Where a relation asks the same way twice, what has
-    happened to the engine in between is what it is about, and neither is kept."""
+    """What a way gives: asked once where several relations of a form's requests are held to it. Where a relation asks the same way twice, what
+    has happened to the engine in between is what it is about, and neither is kept."""
+    if way not in USUAL:
+        return way(engine, requests_of(form))
     digest = hashlib.sha256(repr((form.dtype, form.kwargs)).encode())
     for x in form.arrays:
         digest.update(np.ascontiguousarray(x).tobytes())

@@ -100,7 +100,7 @@ def draw_weights(decoder: Decoder, seed: int) -> dict[str, np.ndarray]:
 def _make_sample(group: Group, index: int, draws: int) -> Sample:
     cache = "" if group.op_name == GREEDY else RELATIONS[group.op_name].cache
     try:
-        arrays, leaves = _evaluate(group.variant, group.dtype, index, group.seed, draws, cache)
+        arrays, leaves = evaluate(group.variant, group.dtype, index, group.seed, draws, cache)
     except Exception as error:
         return Sample(index, failure=Failure.of(error, "reference"))
     if group.op_name == GREEDY:
@@ -118,20 +118,16 @@ def _make_sample(group: Group, index: int, draws: int) -> Sample:
 
 
 @functools.lru_cache(maxsize=16)
-def _evaluate(
+def evaluate(
     variant: str, dtype: str, index: int, seed: int, draws: int, cache: str
 ) -> tuple[Sequence[np.ndarray], Sequence[Leaf]]:
     """The arrays of a sample, and what is expected: logits (prompts, steps, vocabulary); what the heads of all layers and these layers give on the
     way there, (prompts, steps, layers, 2, heads, head width); logarithms of the probabilities, for engines that give these instead of logits.
     The same of all relations but those of a cache."""
     decoder = DECODERS[variant]
-    drawn = draw_weights(decoder, seed_of(variant, seed))
-    given = {name: x.astype(np_dtype(dtype)) for name, x in drawn.items()}
+    given = _round_weights(variant, dtype, seed)
     weights = {name: x.astype(np.float64) for name, x in given.items()}
-    generator = np.random.default_rng((index, seed % 2**64))
-    lengths = [SHORTEST, *generator.integers(SHORTEST + 1, LONGEST, PROMPTS - 2), LONGEST]
-    prompts = [generator.integers(SPECIAL, decoder.vocabulary, n).tolist() for n in lengths]
-    following = [_draw_following(decoder, weights, prompt, generator) for prompt in prompts]
+    prompts, following = draw_requests(variant, dtype, index, seed)
 
     def compute(**how: Any) -> list[np.ndarray]:
         logits, layers = [], []
@@ -142,19 +138,35 @@ def _evaluate(
             layers.append(pairs.reshape(STEPS, decoder.layers, 2, *pairs.shape[2:]))
         return [np.stack(logits), np.stack(layers), compute_logprobs(np.stack(logits))]
 
-    def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
+    def compute_moved(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in drawn:
             more = {"move_cache": rounded_to_int8(draw)} if cache else {}
             yield compute(move=moved_by(EPS[dtype], draw), **more)
 
     references = compute()
     elements = sum(x.size for x in weights.values())
-    floors = noise.floor(references, evaluate, OpClass.MODEL, draws, elements)
+    floors = noise.floor(references, compute_moved, OpClass.MODEL, draws, elements)
     leaves = tuple(Leaf(dtype, y.shape, y, floor) for y, floor in zip(references, floors))
-    padded = np.full((PROMPTS, max(lengths)), -1, np.int64)
+    padded = np.full((PROMPTS, max(map(len, prompts))), -1, np.int64)
     for row, prompt in zip(padded, prompts):
         row[: len(prompt)] = prompt
     return (padded, np.asarray(following, np.int64), *given.values()), leaves
+
+
+def _round_weights(variant: str, dtype: str, seed: int) -> dict[str, np.ndarray]:
+    drawn = draw_weights(DECODERS[variant], seed_of(variant, seed))
+    return {name: x.astype(np_dtype(dtype)) for name, x in drawn.items()}
+
+
+@functools.lru_cache(maxsize=16)
+def draw_requests(variant: str, dtype: str, index: int, seed: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Prompts of a sample and the tokens that follow each, whichever cache they are asked with: drawing these costs as much as the floor."""
+    decoder = DECODERS[variant]
+    weights = {name: x.astype(np.float64) for name, x in _round_weights(variant, dtype, seed).items()}
+    generator = np.random.default_rng((index, seed % 2**64))
+    lengths = [SHORTEST, *generator.integers(SHORTEST + 1, LONGEST, PROMPTS - 2), LONGEST]
+    prompts = [generator.integers(SPECIAL, decoder.vocabulary, n).tolist() for n in lengths]
+    return prompts, [_draw_following(decoder, weights, prompt, generator) for prompt in prompts]
 
 
 def _draw_following(
