@@ -23,8 +23,8 @@ class Answering:
     #: Completions of a prompt asked for at once.
     most = 1024
 
-    def __init__(self, decoder: Decoder) -> None:
-        self.vocabulary = decoder.vocabulary
+    def __init__(self, vocabulary: int) -> None:
+        self.vocabulary = vocabulary
         self._tokens: dict[int, list[int]] = {}
         self._next = 0
 
@@ -111,7 +111,7 @@ class Packaged(Answering):
     """Base of those that a package in this process serves; they load a checkpoint as transformers writes it. A subclass has `open_model`."""
 
     def __init__(self, decoder: Decoder, **options: Any) -> None:
-        super().__init__(decoder)
+        super().__init__(decoder.vocabulary)
         self._options, self._opened = options, ""
         self._engine: Any = None
 
