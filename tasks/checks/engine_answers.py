@@ -17,7 +17,7 @@ from tasks.model import EPS, Unsupported
 from tasks.model.engine import LEFT, Engine
 
 #: The op of the catalog `engine`, and what it compares.
-OP, ABOUT = "own_answers", "what it answers on several ways, against its own answers: no weights are needed"
+OP, ABOUT = "own_answers", "its answers to the same prompts, asked in several ways; nobody needs its weights"
 #: The least unit, in the dtype's ε times the root mean square of a token's logarithms.
 RESOLUTION = 2.0
 #: Share of the tokens of which one way gives logarithms that another has to give as well; of those of which both do, they are compared.
