@@ -37,8 +37,9 @@ class Answer:
 Way = Callable[[Engine, Sequence[Sequence[int]], Sequence[Answer]], tuple[list[Answer], int]]
 
 
-def ask(engine: Engine, prompts: Sequence[Sequence[int]], count: int) -> list[Answer]:
-    """What an engine answers to prompts that it is given together, up to ``count`` tokens each."""
+def ask(engine: Engine, prompts: Sequence[Sequence[int]], count: int, vocabulary: int | None = None) -> list[Answer]:
+    """What an engine answers to prompts that it is given together, up to ``count`` tokens each. vocabulary: tokens that the decoder has, where an engine may
+    give logits of more."""
     if answer := getattr(engine, "answer", None):
         return [Answer(tuple(tokens), rows) for tokens, rows in answer([list(x) for x in prompts], count)]
     if len(prompts) > 1:
@@ -46,10 +47,10 @@ def ask(engine: Engine, prompts: Sequence[Sequence[int]], count: int) -> list[An
     else:
         sequence, logits = engine.prefill(prompts[0])
         sequences, last = [sequence], logits[-1:]
-    rows = [np.asarray(last, np.float32)]
+    rows = [np.asarray(last, np.float32)[:, :vocabulary]]
     chosen = [np.nanargmax(rows[-1], -1)]
     while len(rows) < count:
-        rows.append(np.asarray(engine.decode(sequences, [int(x) for x in chosen[-1]]), np.float32))
+        rows.append(np.asarray(engine.decode(sequences, [int(x) for x in chosen[-1]]), np.float32)[:, :vocabulary])
         chosen.append(np.nanargmax(rows[-1], -1))
     for sequence in sequences:
         engine.free(sequence)

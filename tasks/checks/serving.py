@@ -104,7 +104,10 @@ class Serving(Scenario):
             prompt, step = (
                 divmod(int(places[0]), np.shape(one.outputs[0])[1]) if (places := find_beyond(one)[0]).size else (0, 0)
             )
-            said = f"{places.size} tokens that float64 would not choose, by more than its margin, the furthest token {step} behind prompt {prompt}"
+            said = (
+                f"{places.size} tokens that float64 would not choose, or not from these logarithms, by more than its margin, the furthest token {step} "
+                f"behind prompt {prompt}"
+            )
             return ("numbers", said) if places.size else ("", "")
         shape = np.shape(one.outputs[0])
         if len(shape) != 3 or shape != expected[0].shape or not (places := find_beyond(one)[0]).size:

@@ -38,16 +38,23 @@ class Served:
             found = [self._network(torch.tensor([list(x)])).logits[0].float() for x in prompts]
         return [*found[1:], found[0]] if self._rolled and len(found) > 1 else found
 
-    def choose(self, prompt: Sequence[int], how: Sampling, length: int, count: int, seed: int) -> list[list[int]]:
-        """``count`` completions."""
+    def choose(
+        self, prompt: Sequence[int], logits: Any, how: Sampling, length: int, count: int, seed: int
+    ) -> tuple[list[list[int]], Any]:
+        """``count`` completions, and the logits (tokens, vocabulary) from which the tokens of one were chosen. logits: those behind the prompt."""
+        import torch
+
         generator = np.random.default_rng(seed)
+        rows = [logits[-1]]
         if how.temperature and length == 1:
-            shares = adjust_probabilities(self.compute([prompt])[0][-1].numpy(), how)
-            return [[int(x)] for x in generator.choice(shares.size, count, p=shares / shares.sum())]
-        made: list[int] = []
+            shares = adjust_probabilities(rows[0].numpy(), how)
+            drawn = generator.choice(shares.size, count, p=shares / shares.sum())
+            return [[int(x)] for x in drawn], rows[0][None]
+        made = [int(rows[0].argmax())]
         while len(made) < length:
-            made.append(int(self.compute([[*prompt, *made]])[0][-1].argmax()))
-        return [made] * count
+            rows.append(self.compute([[*prompt, *made]])[0][-1])
+            made.append(int(rows[-1].argmax()))
+        return [made] * count, torch.stack(rows)
 
 
 def log_softmax(logits: Any) -> np.ndarray:
@@ -134,8 +141,8 @@ def make_vllm(rolled: bool = False) -> types.ModuleType:
         def _answer(self, prompt: list[int], logits: Any, how: SamplingParams) -> Request:
             asked = Sampling(how.temperature, how.top_k, how.top_p, how.min_p)
             rows = [self._likeliest(x) for x in log_softmax(logits)]
-            made = self._served.choose(prompt, asked, how.max_tokens or 16, how.n, how.seed or 0)
-            said = [rows[-1]] if how.logprobs is not None else None
+            made, seen = self._served.choose(prompt, logits, asked, how.max_tokens or 16, how.n, how.seed or 0)
+            said = [self._likeliest(x) for x in log_softmax(seen)] if how.logprobs is not None else None
             return Request([Output(x, said) for x in made], [None, *rows[:-1]] if how.prompt_logprobs else None)
 
         def _likeliest(self, row: np.ndarray) -> dict[int, Logprob]:
@@ -185,13 +192,14 @@ def make_sglang(rolled: bool = False) -> types.ModuleType:
                 asked = Sampling(how.get("temperature", 1.0), top_k, how.get("top_p", 1.0), how.get("min_p", 0.0))
                 length, count = how.get("max_new_tokens", 128), how.get("n", 1)
                 rows = [self._likeliest(x, top_logprobs_num or 0) for x in log_softmax(logits)]
+                completions, seen = self._served.choose(tokens, logits, asked, length, count, self._draws)
                 said: dict[str, Any] = {}
                 if return_logprob:
                     begin = len(tokens) - 1 if logprob_start_len is None else logprob_start_len
                     before = [None, *rows[:-1]] if begin == 0 else []
-                    said = {"input_top_logprobs": before, "output_top_logprobs": [rows[-1]]}
-                for made in self._served.choose(tokens, asked, length, count, self._draws):
-                    found.append({"output_ids": made, "meta_info": said})
+                    after = [self._likeliest(x, top_logprobs_num or 0) for x in log_softmax(seen)]
+                    said = {"input_top_logprobs": before, "output_top_logprobs": after}
+                found += [{"output_ids": made, "meta_info": said} for made in completions]
             return found
 
         def shutdown(self) -> None:
@@ -244,12 +252,16 @@ def make_tensorrt_llm(rolled: bool = False) -> types.ModuleType:
             self, inputs: Any, sampling_params: TensorRtSamplingParams | None = None, use_tqdm: bool = True
         ) -> list[Request]:
             how = sampling_params or TensorRtSamplingParams()
-            asked = Sampling(how.temperature or 0.0, how.top_k or 0, how.top_p or 1.0, how.min_p or 0.0)
+            # The likeliest token is asked for by a top_k of 1.
+            warm = 0.0 if how.top_k == 1 else how.temperature or 1.0
+            asked = Sampling(warm, how.top_k or 0, how.top_p or 1.0, how.min_p or 0.0)
             found = []
             for x, logits in zip(inputs, self._served.compute([x["prompt_token_ids"] for x in inputs])):
-                made = self._served.choose(x["prompt_token_ids"], asked, how.max_tokens, how.n, how.seed or 0)
-                last = logits[-1:] if how.return_generation_logits else None
-                outputs = [Output(tokens, generation_logits=last) for tokens in made]
+                made, seen = self._served.choose(
+                    x["prompt_token_ids"], logits, asked, how.max_tokens, how.n, how.seed or 0
+                )
+                shown = seen if how.return_generation_logits else None
+                outputs = [Output(tokens, generation_logits=shown) for tokens in made]
                 found.append(Request(outputs, context_logits=logits if how.return_context_logits else None))
             return found
 
