@@ -20,7 +20,7 @@ from tasks.model.engine import LEFT, Engine, Sampling
 @dataclass
 class Manners:
     """How a server misbehaves. busy: its first requests that it refuses with 429; status: of every completion; most: logarithms that it gives;
-    hot: by which the temperature that is asked for is multiplied."""
+    hot: by which the temperature that is asked for is multiplied; by_text: it names tokens by their text alone; asked: completions that it was asked for."""
 
     busy: int = 0
     status: int = 200
@@ -29,6 +29,8 @@ class Manners:
     most: int = 10_000
     wait_s: float = 0.0
     hot: float = 1.0
+    by_text: bool = False
+    asked: int = 0
 
 
 class Served:
@@ -100,13 +102,15 @@ class Served:
         rows = rows if len(shown) > len(tokens) - len(prompt) else rows[-len(shown) :]
         said = [self._likeliest(x, min(asked["logprobs"], self.manners.most)) for x in rows]
         first_of_prompt = [None] if len(shown) == len(tokens) else []
-        named = [f"token_id:{x}" for x in shown]
+        named = [self._name(x) for x in shown]
         return {"text": "", "logprobs": {"tokens": named, "top_logprobs": [*first_of_prompt, *said]}}
 
-    @staticmethod
-    def _likeliest(logits: np.ndarray, count: int) -> dict[str, float]:
+    def _name(self, token: int) -> str:
+        return f"word {token}" if self.manners.by_text else f"token_id:{token}"
+
+    def _likeliest(self, logits: np.ndarray, count: int) -> dict[str, float]:
         row = compute_logprobs(logits)
-        return {f"token_id:{t}": float(row[t]) for t in np.argsort(-row)[:count]}
+        return {self._name(int(t)): float(row[t]) for t in np.argsort(-row)[:count]}
 
 
 def _count_shared(a: Sequence[int], b: Sequence[int]) -> int:
@@ -131,6 +135,7 @@ def serve(engine: Engine, manners: Manners | None = None) -> Iterator[str]:
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             manners = served.manners
+            manners.asked += 1
             time.sleep(manners.wait_s)
             if manners.busy:
                 manners.busy -= 1

@@ -20,6 +20,9 @@ from tasks.model.engine import Engine
 from tasks.packages import ONNX
 from tasks.variables import threads
 
+#: The decoder of an endpoint that serves a model of which nobody has the weights.
+UNKNOWN = "unknown"
+
 
 class LoadedEngine:
     """A session whose steps are all requests of a form, answered in the usual way."""
@@ -264,7 +267,8 @@ class LlamaCpp(EngineBackend):
 
 class Endpoint(EngineBackend):
     """``endpoint``: the address of a server with OpenAI's completions, up to the version; ``model``: its name there, where it has several;
-    ``decoder``: which of the catalog's it serves (llama unless said otherwise; `tasks.backends.checkpoint_of_decoder` writes it);
+    ``decoder``: which of the catalog's it serves (llama unless said otherwise; `tasks.backends.checkpoint_of_decoder` writes it), "unknown" for a model of
+    which nobody has the weights;
     ``logprobs``: of how many tokens it gives logarithms, 0 for all; ``timeout_s``: seconds for an answer, 60; ``key_variable``: the environment variable with its
     key."""
 
@@ -275,8 +279,8 @@ class Endpoint(EngineBackend):
         if not str(self.options.get("endpoint", "")).startswith(("http://", "https://")):
             raise Unavailable(f"backend {self.name}: options: endpoint is no address, such as http://localhost:8000/v1")
         decoder = str(self.options.get("decoder", "llama"))
-        if decoder not in DECODERS:
-            raise Unavailable(f"backend {self.name}: decoder: {decoder!r} is none of {', '.join(DECODERS)}")
+        if decoder not in (*DECODERS, UNKNOWN):
+            raise Unavailable(f"backend {self.name}: decoder: {decoder!r} is none of {', '.join((*DECODERS, UNKNOWN))}")
         try:
             engine = self.make_engine()
             name = str(self.options.get("model", "")) or engine.find_model()
@@ -289,7 +293,7 @@ class Endpoint(EngineBackend):
 
         said = self.options
         key = os.environ.get(str(said.get("key_variable", "")), "")
-        decoder = DECODERS[str(said.get("decoder", "llama"))]
+        decoder = DECODERS.get(str(said.get("decoder", "llama")))
         count, seconds = self.number("logprobs", 0), float(str(said.get("timeout_s", 60)))
         return EndpointEngine(str(said["endpoint"]), decoder, str(said.get("model", "")), count, seconds, key)
 

@@ -1,4 +1,4 @@
-"""Tokens that an engine chooses itself, judged beyond the float64 margin: a near-tie may fall to either side."""
+"""Tokens that an engine chooses itself, judged beyond the float64 margin, since a near-tie may fall to either side; and the logarithms from which it chose them."""
 
 from __future__ import annotations
 
@@ -8,65 +8,57 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import noise
-from tasks.checks.engine_float64 import compute_logits, moved_by
+from tasks.checks.engine_answers import Answer, ask
+from tasks.checks.engine_float64 import compute_logits, compute_logprobs, moved_by
 from tasks.model import EPS, OpClass
 from tasks.model.engine import SPECIAL, Engine, Requests, ServedModel
 
 #: The op of the catalog `engine`, and what it compares.
-OP, ABOUT = "greedy", "tokens that the engine chooses, beyond float64's margin"
+OP, ABOUT = "greedy", "tokens that the engine chooses, beyond float64's margin, and what it chose them from"
 #: Draws of the noise floor.
 DRAWS = 4
 
 
-def choose_tokens(engine: Engine, prompt: Sequence[int], count: int, vocabulary: int) -> list[int]:
-    """The likeliest token behind a prompt, and so on: ``count`` of them, or fewer of an engine that ends a text."""
-    if generate := getattr(engine, "generate", None):
-        return [int(x) for x in generate(prompt, count)]
-    sequence, logits = engine.prefill(prompt)
-    made: list[int] = []
-    while True:
-        made.append(int(np.argmax(logits[-1][:vocabulary])))
-        if len(made) == count:
-            break
-        logits = engine.decode([sequence], made[-1:])
-    engine.free(sequence)
-    return made
-
-
-def measure_margins(model: ServedModel, prompt: Sequence[int], chosen: Sequence[int]) -> np.ndarray:
-    """By how much float64 prefers another token to each chosen one, over what rounding does to the two logits: (tokens,), 0 where it chooses the
-    same. Each step is judged behind the tokens that were chosen before it, so a near-tie changes nothing that comes after."""
+def measure_margins(model: ServedModel, prompt: Sequence[int], answer: Answer) -> np.ndarray:
+    """What float64 says to each token of an answer: (tokens,). By how much it prefers another token, over what rounding does to the two logits; or by how much the
+    logarithms are off from which the token was chosen, over what rounding does to them, where that is more. Each step is judged behind the tokens that were chosen
+    before it, so a near-tie changes nothing that comes after."""
     decoder = model.decoder
     weights = {name: np.asarray(x, np.float64) for name, x in model.weights.items()}
-    whole = [*prompt, *chosen][:-1]
+    whole = [*prompt, *answer.tokens][:-1]
 
-    def compute(**how: Any) -> np.ndarray:
-        return compute_logits(decoder, weights, whole, **how)[-len(chosen) :]
+    def compute(**how: Any) -> list[np.ndarray]:
+        logits = compute_logits(decoder, weights, whole, **how)[-len(answer.tokens) :]
+        return [logits, compute_logprobs(logits)]
 
     def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
-        return ([compute(move=moved_by(EPS[model.dtype], draw))] for draw in drawn)
+        return (compute(move=moved_by(EPS[model.dtype], draw)) for draw in drawn)
 
-    logits = compute()
+    references = compute()
     elements = sum(x.size for x in weights.values())
-    (floor,) = noise.floor([logits], evaluate, OpClass.MODEL, DRAWS, elements)
-    assert floor is not None
-    floor = np.maximum(
-        floor, np.sqrt(np.mean(np.square(floor), -1, keepdims=True))
-    )  # that of a row, as logits are judged
-    floor = floor + EPS[model.dtype] * np.abs(logits)
-    rows, best, taken = np.arange(len(chosen)), logits.argmax(-1), np.asarray(chosen)
-    return np.asarray((logits[rows, best] - logits[rows, taken]) / (floor[rows, best] + floor[rows, taken]), np.float32)
+    floors = []
+    for y, floor in zip(references, noise.floor(references, evaluate, OpClass.MODEL, DRAWS, elements)):
+        assert floor is not None
+        # That of a row, as logits are judged.
+        high = np.maximum(floor, np.sqrt(np.mean(np.square(floor), -1, keepdims=True)))
+        floors.append(high + EPS[model.dtype] * np.abs(y))
+    (logits, logprobs), (floor, lower) = references, floors
+    rows, best, taken = np.arange(len(logits)), logits.argmax(-1), np.asarray(answer.tokens)
+    margins = (logits[rows, best] - logits[rows, taken]) / (floor[rows, best] + floor[rows, taken])
+    apart = np.abs(answer.logprobs - logprobs) / lower
+    return np.asarray(np.maximum(margins, np.nan_to_num(apart).max(-1)), np.float32)
 
 
 def measure_choices(engine: Engine, requests: Requests, model: ServedModel) -> np.ndarray:
-    """`measure_margins` of what an engine chooses behind each prompt: (prompts, steps); infinite where it stops without a token that ends a
+    """`measure_margins` of what an engine answers to each prompt: (prompts, steps); infinite where it stops without a token that ends a
     text."""
     steps = len(requests.following[0])
     found = np.zeros((len(requests.prompts), steps), np.float32)
     for row, prompt in zip(found, requests.prompts):
-        chosen = choose_tokens(engine, prompt, steps, model.decoder.vocabulary)
-        if len(chosen) < steps and not (chosen and chosen[-1] < SPECIAL):
-            row[len(chosen) :] = np.inf
-        if chosen:
-            row[: len(chosen)] = measure_margins(model, prompt, chosen)
+        (answer,) = ask(engine, [prompt], steps, model.decoder.vocabulary)
+        count = len(answer.tokens)
+        if count < steps and not (count and answer.tokens[-1] < SPECIAL):
+            row[count:] = np.inf
+        if count:
+            row[:count] = measure_margins(model, prompt, answer)
     return found

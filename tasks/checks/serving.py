@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.tree import decode
-from tasks.checks import engine_greedy, engine_sampling
+from tasks.checks import engine_answers, engine_greedy, engine_sampling
 from tasks.checks.base import FindBeyond, Observation, Scenario
 from tasks.checks.engine_relations import RELATIONS, Way
 from tasks.checks.same import APART, difference
@@ -23,8 +23,11 @@ LOGITS, INSIDE, LOGPROBS = (0, 1), (1, 2), (2, 3)
 #: What each op of the catalog `engine` compares, by name.
 ABOUT = {name: one.about for name, one in RELATIONS.items()} | {
     engine_greedy.OP: engine_greedy.ABOUT,
+    engine_answers.OP: engine_answers.ABOUT,
     engine_sampling.OP: engine_sampling.ABOUT,
 }
+#: Ways that relations hold others to.
+USUAL = frozenset(one.usual for one in RELATIONS.values())
 #: Ways of how many requests are kept.
 KEPT = 16
 
@@ -47,6 +50,13 @@ class Serving(Scenario):
         name = form.op.partition(":")[2]
         if is_of_sampler(form):
             yield Observation(name, [_measure_sampler(opened, form)])
+            return
+        if getattr(opened.engine, "weights_unknown", False) and not is_of_own_answers(form):
+            raise Unsupported(
+                f"nobody has the weights of what is served (decoder: unknown): only its own answers are judged, engine:{engine_answers.OP}"
+            )
+        if is_of_own_answers(form):
+            yield Observation(name, [_measure_answers(opened, form)])
             return
         if name == engine_greedy.OP:
             yield Observation(name, [engine_greedy.measure_choices(opened.engine, requests_of(form), model_of(form))])
@@ -89,11 +99,16 @@ class Serving(Scenario):
             rows = find_beyond(one)[0].size
             said = f"tokens are drawn from another distribution in {rows} of {np.size(one.outputs[0])} rows of logits"
             return (KIND_DISTRIBUTION, said) if rows else ("", "")
+        if one.name == engine_answers.OP:
+            return _name_way(one, find_beyond)
         if one.name == engine_greedy.OP:
             prompt, step = (
                 divmod(int(places[0]), np.shape(one.outputs[0])[1]) if (places := find_beyond(one)[0]).size else (0, 0)
             )
-            said = f"{places.size} tokens that float64 would not choose, by more than its margin, the furthest token {step} behind prompt {prompt}"
+            said = (
+                f"{places.size} tokens that float64 would not choose, or not from these logarithms, by more than its margin, the furthest token {step} "
+                f"behind prompt {prompt}"
+            )
             return ("numbers", said) if places.size else ("", "")
         shape = np.shape(one.outputs[0])
         if len(shape) != 3 or shape != expected[0].shape or not (places := find_beyond(one)[0]).size:
@@ -133,11 +148,41 @@ def sampling_of(form: Form) -> Sampling:
     return Sampling(**said | {"before": tuple(said["before"])})
 
 
+def way_of(form: Form) -> str:
+    """The way of a form of the op of own answers."""
+    return str(decode(form.kwargs, lambda kind, node: node)["way"])
+
+
+def is_of_own_answers(form: Form) -> bool:
+    """Whether a form is of the op for which nobody has to know an engine's weights."""
+    return form.op.partition(":")[2] == engine_answers.OP
+
+
 def _measure_sampler(session: EngineSession, form: Form) -> np.ndarray:
     engine, (logits, shares) = session.engine, form.arrays
     if not getattr(engine, "draw", None):
         return engine_sampling.measure_deviation(engine, logits, shares, sampling_of(form))
     return engine_sampling.measure_own_deviation(engine, engine.vocabulary, sampling_of(form), len(logits))
+
+
+def _measure_answers(session: EngineSession, form: Form) -> np.ndarray:
+    requests, engine = requests_of(form), session.engine
+    if not getattr(engine, "answer", None):
+        _refuse_without_logits(engine, model_of(form).decoder.vocabulary)
+    steps = len(requests.following[0])
+    found = engine_answers.measure_answers(engine, way_of(form), requests.prompts, steps, form.dtype, session.kept)
+    return found
+
+
+def _name_way(seen: Observation, find_beyond: FindBeyond) -> tuple[str, str]:
+    """The first token at which a way's answer differs from the usual one, of several prompts in that with the fewest tokens before it."""
+    shape = np.shape(seen.outputs[0])
+    off = sorted((step, prompt) for prompt, step in zip(*np.unravel_index(find_beyond(seen)[0], shape)))
+    if not off:
+        return "", ""
+    step, prompt = off[0]
+    said = f"the engine answers otherwise than it does to each prompt alone, in {len(off)} tokens, first in token {step} behind prompt {prompt}"
+    return KIND_RELATION, said
 
 
 def _find_present(both: Sequence[np.ndarray]) -> np.ndarray:
@@ -155,7 +200,11 @@ def _watch(engine: Engine, form: Form) -> Engine:
     """The engine, watched inside where it shows that. Raises Unsupported where it gives no logits."""
     if watch := getattr(engine, "watch", None):
         watch()
-    vocabulary = model_of(form).decoder.vocabulary
+    _refuse_without_logits(engine, model_of(form).decoder.vocabulary)
+    return engine
+
+
+def _refuse_without_logits(engine: Engine, vocabulary: int) -> None:
     sequence, logits = engine.prefill([vocabulary - 1])
     engine.free(sequence)
     if np.ndim(logits) != 2 or np.shape(logits)[-1] < vocabulary:
@@ -163,7 +212,6 @@ def _watch(engine: Engine, form: Form) -> Engine:
         raise Unsupported(
             f"the engine gives no logits: prefill of 1 token returned {shape}, not an array (1, {vocabulary})"
         )
-    return engine
 
 
 def _split(found: np.ndarray, form: Form) -> list[Any]:
@@ -177,8 +225,10 @@ def _split(found: np.ndarray, form: Form) -> list[Any]:
 
 
 def _ask_once(session: EngineSession, engine: Engine, way: Way, form: Form) -> np.ndarray:
-    """What a way gives that several relations of a form's requests are held to: asked once. Where a relation asks the same way twice, what has
-    happened to the engine in between is what it is about, and neither is kept."""
+    """What a way gives: asked once where several relations of a form's requests are held to it. Where a relation asks the same way twice, what
+    has happened to the engine in between is what it is about, and neither is kept."""
+    if way not in USUAL:
+        return way(engine, requests_of(form))
     digest = hashlib.sha256(repr((form.dtype, form.kwargs)).encode())
     for x in form.arrays:
         digest.update(np.ascontiguousarray(x).tobytes())

@@ -15,7 +15,7 @@ class Answering:
     """Base of a `tasks.model.engine.AnsweringEngine`. A sequence is its tokens, which are given anew with each request: whether they are computed
     again or found in a cache of prefixes is up to the engine.
 
-    A subclass has `predict`, `echo`, `complete` and what it loads. Logarithms are rows (…, vocabulary), float32, NaN of a token of which nothing
+    A subclass has `predict`, `echo`, `answer`, `complete` and what it loads. Logarithms are rows (…, vocabulary), float32, NaN of a token of which nothing
     is said.
     """
 
@@ -23,8 +23,8 @@ class Answering:
     #: Completions of a prompt asked for at once.
     most = 1024
 
-    def __init__(self, decoder: Decoder) -> None:
-        self.vocabulary = decoder.vocabulary
+    def __init__(self, vocabulary: int) -> None:
+        self.vocabulary = vocabulary
         self._tokens: dict[int, list[int]] = {}
         self._next = 0
 
@@ -39,8 +39,12 @@ class Answering:
         """What follows each token of a prompt but its last: (tokens − 1, vocabulary)."""
         raise NotImplementedError
 
+    def answer(self, prompts: list[list[int]], count: int) -> list[tuple[list[int], np.ndarray]]:
+        """The likeliest tokens behind each prompt, asked for together, and the logarithms (tokens, vocabulary) from which each was chosen."""
+        raise NotImplementedError
+
     def complete(self, tokens: list[int], how: Sampling, length: int, count: int, seed: int) -> list[list[int]]:
-        """``count`` completions of ``length`` tokens each; a temperature of 0 for the likeliest ones."""
+        """``count`` completions of ``length`` tokens each."""
         raise NotImplementedError
 
     # --- what an engine is asked ----------------------------------------------------------------------------------
@@ -81,9 +85,6 @@ class Answering:
     def sample(self, logits: np.ndarray, how: Sampling, count: int, seed: int) -> np.ndarray:
         raise Unsupported("the engine samples from logits of its own alone")
 
-    def generate(self, tokens: Sequence[int], count: int) -> list[int]:
-        return self.complete(list(tokens), Sampling(temperature=0.0), count, 1, 0)[0]
-
     def draw(self, tokens: Sequence[int], how: Sampling, count: int, seed: int) -> np.ndarray:
         found: list[int] = []
         while len(found) < count:
@@ -111,7 +112,7 @@ class Packaged(Answering):
     """Base of those that a package in this process serves; they load a checkpoint as transformers writes it. A subclass has `open_model`."""
 
     def __init__(self, decoder: Decoder, **options: Any) -> None:
-        super().__init__(decoder)
+        super().__init__(decoder.vocabulary)
         self._options, self._opened = options, ""
         self._engine: Any = None
 

@@ -18,6 +18,12 @@ from tasks.model.engine import Decoder, Sampling, ServedModel
 
 #: How a served checkpoint's tokens are named: by number where a server is asked to (vLLM), else as `checkpoint.save_tokenizer` has them.
 _TOKEN = re.compile(r"\s*(?:token_id:|t)(\d+)\s*")
+#: How a token of any vocabulary is named by number.
+_NUMBERED = re.compile(r"token_id:(\d+)")
+#: Prompts have tokens below this number, which every vocabulary has.
+PROMPT_TOKENS = 128
+#: Tokens of an unknown vocabulary that are told apart, and of how many of them logarithms are asked for.
+WIDTH, FEW = 4096, 20
 #: Answers of a server that has too much to do for now, and seconds before each further try where it names none.
 BUSY, WAITS_S = (429, 503), (0.5, 1.0, 2.0)
 
@@ -25,7 +31,8 @@ BUSY, WAITS_S = (429, 503), (0.5, 1.0, 2.0)
 class EndpointEngine(Answering):
     """A `tasks.model.engine.AnsweringEngine` that sends requests.
 
-    address: up to the version ("http://host:8000/v1"); decoder: what is served there, with weights of the catalog's; model: the server's name of it, "" for the only one that it has; logprobs: how many
+    address: up to the version ("http://host:8000/v1"); decoder: what is served there, with weights of the catalog's, None for a model that nobody knows, which is asked for its own
+    answers alone; model: the server's name of it, "" for the only one that it has; logprobs: how many
     tokens' logarithms are asked for, 0 for all; key: sent as a bearer token. What the server does not do, it refuses with Unsupported; what goes wrong raises RuntimeError in a
     line that names the address.
     """
@@ -33,9 +40,19 @@ class EndpointEngine(Answering):
     most = 128
 
     def __init__(
-        self, address: str, decoder: Decoder, model: str = "", logprobs: int = 0, timeout_s: float = 60.0, key: str = ""
+        self,
+        address: str,
+        decoder: Decoder | None,
+        model: str = "",
+        logprobs: int = 0,
+        timeout_s: float = 60.0,
+        key: str = "",
     ) -> None:
-        super().__init__(decoder)
+        super().__init__(WIDTH if decoder is None else decoder.vocabulary)
+        logprobs = logprobs or (FEW if decoder is None else 0)
+        #: Of an unknown vocabulary: the number here of a token that is named otherwise there, and its number there, None where it has no other name than its text.
+        self._numbers: dict[str, int] = {}
+        self._theirs: dict[int, int | None] = {}
         self._address, self._model, self._logprobs = address.rstrip("/"), model, logprobs
         self._decoder, self._timeout_s, self._key = decoder, timeout_s, key
         self._echoes = True
@@ -43,9 +60,16 @@ class EndpointEngine(Answering):
     def load(self, model: ServedModel, compiled: bool = False) -> None:
         if compiled:
             raise Unsupported("a server runs its model in one way")
+        if self.weights_unknown:
+            return
         if model.decoder != self._decoder:
             raise Unsupported("another decoder is served there (option decoder)")
         self._tokens, self._next = {}, 0
+
+    @property
+    def weights_unknown(self) -> bool:
+        """Whether there is no float64 of what is served."""
+        return self._decoder is None
 
     def find_model(self) -> str:
         """The name of the only model that the server has. Raises Unsupported where it has several."""
@@ -74,8 +98,18 @@ class EndpointEngine(Answering):
         self._echoes = len(said["top_logprobs"]) > len(tokens)
         return np.stack([self._row(x) for x in said["top_logprobs"][1 : len(tokens)]]) if self._echoes else unknown
 
+    def answer(self, prompts: list[list[int]], count: int) -> list[tuple[list[int], np.ndarray]]:
+        asked = self._ask_logprobs(prompts if len(prompts) > 1 else prompts[0])
+        said = self._complete(asked | {"max_tokens": count, "temperature": 0.0})
+        if len(said) != len(prompts):
+            raise RuntimeError(f"{self._address} gives {len(said)} completions of {len(prompts)} prompts")
+        return [
+            ([self._number(name) for name in x["tokens"]], np.stack([self._row(y) for y in x["top_logprobs"]]))
+            for x in said
+        ]
+
     def complete(self, tokens: list[int], how: Sampling, length: int, count: int, seed: int) -> list[list[int]]:
-        asked: dict[str, Any] = {"prompt": tokens, "max_tokens": length, "logprobs": 1, "ignore_eos": True}
+        asked: dict[str, Any] = {"prompt": self._send(tokens), "max_tokens": length, "logprobs": 1, "ignore_eos": True}
         asked |= {"temperature": how.temperature, "top_p": how.top_p, "n": count, "seed": seed}
         more = {"top_k": (how.top_k, 0), "min_p": (how.min_p, 0.0)}
         asked |= {name: value for name, (value, usual) in more.items() if value != usual}
@@ -86,19 +120,44 @@ class EndpointEngine(Answering):
     def _ask_logprobs(self, prompt: Any) -> dict[str, Any]:
         # At temperature 1 it does not matter whether a server shows logarithms from before or after it.
         many = self._logprobs or self.vocabulary
-        return {"prompt": prompt, "max_tokens": 1, "temperature": 1.0, "logprobs": many, "ignore_eos": True}
+        sent = [self._send(x) for x in prompt] if isinstance(prompt[0], list) else self._send(prompt)
+        return {"prompt": sent, "max_tokens": 1, "temperature": 1.0, "logprobs": many, "ignore_eos": True}
 
     def _row(self, said: Mapping[str, float] | None) -> np.ndarray:
         return self.make_row({self._number(name): value for name, value in (said or {}).items()})
 
     def _number(self, name: str) -> int:
         """The number of a token that a server names."""
+        if self.weights_unknown:
+            return self._number_unknown(str(name))
         found = _TOKEN.fullmatch(str(name))
         if found is None or int(found[1]) >= self.vocabulary:
             raise Unsupported(
                 f"{self._address} names a token {name!r}, of which the served checkpoint has none (t0 to t{self.vocabulary - 1})"
             )
         return int(found[1])
+
+    def _number_unknown(self, name: str) -> int:
+        """The number here of a token of an unknown vocabulary: the server's own where a prompt may have it, else one behind these."""
+        found = _NUMBERED.fullmatch(name)
+        if found is not None and int(found[1]) < PROMPT_TOKENS:
+            return int(found[1])
+        number = self._numbers.setdefault(name, PROMPT_TOKENS + len(self._numbers))
+        if number >= self.vocabulary:
+            raise Unsupported(
+                f"{self._address} names more than {self.vocabulary} tokens: ask for fewer (option logprobs)"
+            )
+        self._theirs[number] = None if found is None else int(found[1])
+        return number
+
+    def _send(self, tokens: list[int]) -> list[int]:
+        """Tokens by the server's numbers."""
+        sent = [self._theirs.get(x, x) for x in tokens]
+        if None in sent:
+            raise Unsupported(
+                f"{self._address} names tokens by their text alone: what it has answered cannot be given back to it (vLLM: return_tokens_as_token_ids)"
+            )
+        return [int(x) for x in sent if x is not None]
 
     def _complete(self, asked: dict[str, Any]) -> list[dict[str, Any]]:
         """The logprobs of each completion. Raises Unsupported where there are none, or the server does not take the request."""

@@ -24,6 +24,12 @@ class SglangEngine(Packaged):
         found = self._ask(prompts, return_logprob=True, top_logprobs_num=self.vocabulary)
         return np.stack([self._read(x["meta_info"]["output_top_logprobs"][0]) for x in found])
 
+    def answer(self, prompts: list[list[int]], count: int) -> list[tuple[list[int], np.ndarray]]:
+        params = {"max_new_tokens": count, "temperature": 0.0}
+        found = self._ask(prompts, params, return_logprob=True, top_logprobs_num=self.vocabulary)
+        rows = [np.stack([self._read(y) for y in x["meta_info"]["output_top_logprobs"]]) for x in found]
+        return [(list(x["output_ids"])[-len(y) :], y) for x, y in zip(found, rows)]
+
     def echo(self, tokens: list[int]) -> np.ndarray:
         said: dict[str, Any] = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": self.vocabulary}
         (found,) = self._ask([tokens], **said)

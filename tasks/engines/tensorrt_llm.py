@@ -24,6 +24,10 @@ class TensorRtLlmEngine(Packaged):
         found = self._ask(prompts, return_generation_logits=True)
         return np.concatenate([self._read(x.outputs[0].generation_logits)[:1] for x in found])
 
+    def answer(self, prompts: list[list[int]], count: int) -> list[tuple[list[int], np.ndarray]]:
+        made = [x.outputs[0] for x in self._ask(prompts, max_tokens=count, top_k=1, return_generation_logits=True)]
+        return [(list(x.token_ids), self._read(x.generation_logits)[: len(x.token_ids)]) for x in made]
+
     def echo(self, tokens: list[int]) -> np.ndarray:
         (found,) = self._ask([tokens], return_context_logits=True)
         rows = np.full((len(tokens) - 1, self.vocabulary), np.nan, np.float32)
@@ -35,8 +39,7 @@ class TensorRtLlmEngine(Packaged):
     def complete(self, tokens: list[int], how: Sampling, length: int, count: int, seed: int) -> list[list[int]]:
         said: dict[str, Any] = {"temperature": how.temperature, "top_p": how.top_p, "seed": seed}
         said |= {name: x for name, x in (("top_k", how.top_k), ("min_p", how.min_p)) if x}
-        greedy = {} if how.temperature else {"temperature": None, "top_p": None, "top_k": 1}
-        (found,) = self._ask([tokens], max_tokens=length, n=count, **(said | greedy))
+        (found,) = self._ask([tokens], max_tokens=length, n=count, **said)
         return [list(x.token_ids) for x in found.outputs]
 
     def _ask(self, prompts: list[list[int]], **how: Any) -> Any:

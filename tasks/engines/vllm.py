@@ -23,6 +23,11 @@ class VllmEngine(Packaged):
         found = self._ask(prompts, logprobs=self.vocabulary)
         return np.stack([self._read(x.outputs[0].logprobs[0]) for x in found])
 
+    def answer(self, prompts: list[list[int]], count: int) -> list[tuple[list[int], np.ndarray]]:
+        found = self._ask(prompts, logprobs=self.vocabulary, max_tokens=count, temperature=0.0)
+        made = [x.outputs[0] for x in found]
+        return [(list(x.token_ids), np.stack([self._read(y) for y in x.logprobs])) for x in made]
+
     def echo(self, tokens: list[int]) -> np.ndarray:
         (found,) = self._ask([tokens], prompt_logprobs=self.vocabulary)
         return np.stack([self._read(x) for x in found.prompt_logprobs[1:]])

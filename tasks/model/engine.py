@@ -141,8 +141,9 @@ class AnsweringEngine(Engine, Protocol):
     gives_logprobs: bool
     vocabulary: int
 
-    def generate(self, tokens: Sequence[int], count: int) -> list[int]:
-        """The tokens that it chooses behind some, the likeliest each time; fewer where one of them ends the text."""
+    def answer(self, prompts: Sequence[Sequence[int]], count: int) -> list[tuple[list[int], np.ndarray]]:
+        """The tokens that it chooses behind each of some prompts given together, the likeliest each time, and the logarithms (tokens, vocabulary) from
+        which it chose each; fewer tokens where one of them ends the text. An engine that lacks it is asked token by token."""
 
     def draw(self, tokens: Sequence[int], how: Sampling, count: int, seed: int) -> np.ndarray:
         """``count`` tokens (int64) drawn for the place behind some; those before are ``tokens``."""

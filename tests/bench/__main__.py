@@ -167,8 +167,18 @@ BENCHES = {
     ),
     "right_engines": Bench(
         engine_faults.right_engines,
-        {"backends": ["engine-cpu", "transformers-cpu", "genai-cpu", "llamacpp-cpu"], "samples": 5, "steps": 64},
-        {"backends": ["engine-cpu"], "samples": 1, "steps": 4, "relations": ["float64", "padded_left", "greedy"]},
+        {
+            "backends": {
+                "engine-cpu": {},
+                "transformers-cpu": {},
+                "transformers-eager": {"like": "transformers-cpu", "options": {"attention": "eager"}},
+                "genai-cpu": {},
+                "llamacpp-cpu": {},
+            },
+            "samples": 5,
+            "steps": 64,
+        },
+        {"backends": {"engine-cpu": {}}, "samples": 1, "steps": 4, "relations": ["float64", "padded_left", "greedy"]},
     ),
     "isolation": Bench(isolation.isolation, {"rounds": 15}, {"rounds": 2}),
     "screen": Bench(

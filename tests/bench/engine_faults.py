@@ -50,9 +50,15 @@ def judge_engine(
 ) -> Iterator[Row]:
     """Rows of an engine ("module:Class") under some relations. cache: where prepared samples are kept."""
     backend = BackendSpec.parse("own", like=like, options={"class": name} if name else {}).create()
-    every = itertools.product(relations, variants, dtypes)
-    groups = (Group(f"engine:{at[0]}", at[1], at[2], samples, check=CHECK) for at in every)
-    return judge_backend(backend, groups, cache)
+    return judge_backend(backend, list_groups(relations, dtypes, variants, samples), cache)
+
+
+def list_groups(
+    relations: Iterable[str], dtypes: Iterable[str], variants: Iterable[str], samples: int
+) -> Iterator[Group]:
+    """Groups of the catalog `engine`: what has a reference in common comes one behind another, so that it is made once."""
+    for variant, dtype, relation in itertools.product(variants, dtypes, list(relations)):
+        yield Group(f"engine:{relation}", variant, dtype, samples, check=CHECK)
 
 
 def judge_backend(backend: Backend, groups: Iterable[Group], cache: Path) -> Iterator[Row]:
@@ -111,39 +117,44 @@ def engine_faults(cache: Path, size: Mapping[str, Any]) -> Result:
 def right_engines(cache: Path, size: Mapping[str, Any]) -> Result:
     """Right engines blamed, over more and longer requests than the catalog has: by every relation, and by the tokens that they choose.
 
-    backends: of the farm; samples: of four prompts each; steps: tokens that follow each; relations: those that are asked, all where it is missing."""
+    backends: name → how it is made (arguments of `BackendSpec.parse`); samples: of four prompts each; steps: tokens that follow each; relations: those that
+    are asked, all where it is missing."""
     begin = time.process_time()
-    judged, blamed, worst = 0, 0, dict.fromkeys(DTYPES, 0.0)
-    asked = size.get("relations", [*SWIFT, GREEDY])
-    known = {("genai-cpu", "padded_left")}
-    catalog._evaluate.cache_clear()
+    rows: list[tuple[str, Row]] = []
+    groups = list(list_groups(size.get("relations", [*SWIFT, GREEDY]), DTYPES, ["llama"], size["samples"]))
+    forget_references()
     with mock.patch.object(catalog, "STEPS", size["steps"]):
-        ran = 0
-        for name in size["backends"]:
+        for name, how in size["backends"].items():
+            backend = BackendSpec.parse(name, **how).create()
             try:
-                BackendSpec.parse(name).create().start()
+                backend.start()
             except Unavailable as error:
                 print(f"{name} is not asked: {error}", flush=True)
                 continue
-            ran += 1
-            counts = dict.fromkeys(("pass", "known", "unsupported", "blamed"), 0)
-            for row in judge_engine("", asked, DTYPES, cache, ["llama"], size["samples"], like=name):
-                relation = row.op.partition(":")[2]
-                said = row.status if row.status in counts else "known" if (name, relation) in known else "blamed"
-                counts[said] += 1
-                if said == "pass":
-                    worst[row.dtype] = max(worst[row.dtype], row.error_units or 0.0)
-                elif said == "blamed":
-                    print(f"{name} {relation} {row.dtype} sample {row.sample}: {row.status} {row.error}", flush=True)
-            print(name, counts, f"{time.process_time() - begin:.0f} s", flush=True)
-            judged += counts["pass"] + counts["blamed"]
-            blamed += counts["blamed"]
-    catalog._evaluate.cache_clear()
-    prompts = 4 * size["samples"]
-    figures = {"judged": judged, "blamed": blamed, "cpu_s": time.process_time() - begin}
-    figures |= {f"units_{d}": x for d, x in worst.items()}
+            for row in judge_backend(backend, groups, cache):
+                rows.append((name, row))
+                relation, spent = row.op.partition(":")[2], time.process_time() - begin
+                said = f"{row.error_units:.2g} units" if row.status == "pass" else row.error or ""
+                print(f"{spent:4.0f} s {name} {relation} {row.dtype} {row.sample}: {row.status} {said}", flush=True)
+    forget_references()
+    known = {("genai-cpu", "engine:padded_left")}
+    judged = [(name, row) for name, row in rows if row.status != "unsupported" and (name, row.op) not in known]
+    blamed = [row for _, row in judged if row.status != "pass"]
+    figures: dict[str, float] = {"judged": len(judged), "blamed": len(blamed), "unsupported": 0}
+    figures["unsupported"] = sum(row.status == "unsupported" for _, row in rows)
+    for dtype in DTYPES:
+        figures[f"units_{dtype}"] = max((x.error_units or 0.0 for _, x in judged if x.dtype == dtype), default=0.0)
+    figures["cpu_s"] = time.process_time() - begin
+    asked = ", ".join(f"{name} ({len({x.op for n, x in judged if n == name})} relations)" for name in dict(judged))
     text = (
-        f"{blamed} of {judged} samples blamed over {prompts} prompts × {size['steps']} tokens × {ran} right engines, at most "
-        + ", ".join(f"{x:.2g} units in {d}" for d, x in worst.items())
+        f"{len(blamed)} of {len(judged)} samples blamed over {4 * size['samples']} prompts × {size['steps']} tokens in "
+        f"{' and '.join(DTYPES)} on right engines, {asked}; at most "
+        + ", ".join(f"{figures[f'units_{dtype}']:.2g} units in {dtype}" for dtype in DTYPES)
     )
     return Result(figures, text)
+
+
+def forget_references() -> None:
+    """Requests of another length are other samples."""
+    for kept in (catalog.draw_requests, catalog.evaluate):
+        kept.cache_clear()

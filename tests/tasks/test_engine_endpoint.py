@@ -5,12 +5,14 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from tasks.backends import BackendSpec
 from tasks.backends.checkpoint_of_decoder import make_served
 from tasks.catalogs.engine import catalog
+from tasks.checks.engine_answers import WAYS, count_units
 from tasks.engines.endpoint import EndpointEngine
 from tasks.engines.plain import PlainEngine
 from tasks.model import Group, Unavailable, Unsupported
@@ -93,6 +95,62 @@ def test_logarithms_of_some_tokens_are_held_to_those(cache: Path) -> None:
     assert {row.status for row in rows.values()} == {"pass"}
     rows = ask(cache, zoo.PaddingAttended(), ["padded_left"], Manners(most=20))
     assert rows["padded_left"].status == "wrong"
+
+
+def ask_unknown(cache: Path, engine: PlainEngine, ways: Iterable[str], manners: Manners) -> dict[str, Row]:
+    """Rows by way of a server of which nobody has the weights."""
+    with serve(load(engine), manners) as address:
+        options = {"endpoint": address, "decoder": "unknown"}
+        spec = BackendSpec.parse("served", like="endpoint-cpu", options=options)
+        groups = [Group("engine:own_answers", way, "float32", 1, check=catalog.CHECK) for way in ways]
+        groups.append(Group("engine:float64", "llama", "float32", 1, check=catalog.CHECK))
+        return dict(zip([*ways, "float64"], judge_backend(spec.create(), groups, cache)))
+
+
+def test_a_server_whose_weights_nobody_has_is_held_to_its_own_answers(cache: Path) -> None:
+    manners = Manners()
+    rows = ask_unknown(cache, PlainEngine(), WAYS, manners)
+    other = rows.pop("float64")
+    assert {way: row.status for way, row in rows.items()} == dict.fromkeys(WAYS, "pass"), rows
+    assert other.status == "unsupported" and "only its own answers are judged" in (other.error or "")
+    # A token at a time, one way alone takes 96.
+    assert manners.asked <= 30
+
+
+@pytest.mark.parametrize(
+    ("engine", "way"),
+    [
+        (zoo.PaddingAttended, "batched"),
+        (zoo.PrefixOneShort, "resumed"),
+        (zoo.RotatedTwice, "recomputed"),
+        (zoo.CoarseOnceWarm, "again"),
+    ],
+)
+def test_a_fault_of_a_server_whose_weights_nobody_has_is_found(
+    engine: type[PlainEngine], way: str, cache: Path
+) -> None:
+    row = ask_unknown(cache, engine(), [way], Manners())[way]
+    assert (row.status, row.kind) == ("wrong", "relation"), row
+    assert "answers otherwise than it does to each prompt alone" in (row.error or "")
+
+
+def test_a_unit_of_own_answers_is_what_another_way_does_and_is_bounded() -> None:
+    def count(**levels: float) -> dict[str, float]:
+        found = {way: np.full((1, 2), level) for way, level in levels.items()}
+        return {way: float(count_units(way, found, "bfloat16").max()) for way in levels}
+
+    # Rounding of a deep network: all ways are off alike, and one that is not does not say otherwise.
+    assert max(count(again=0, recomputed=9, batched=12, permuted=14).values()) < 2
+    assert count(again=0, recomputed=9, batched=120)["batched"] > 12
+    # Every way is off by more than rounding can do.
+    assert min(count(again=200, recomputed=200, batched=200).values()) > 12
+
+
+def test_answers_that_are_named_by_text_are_not_given_back(cache: Path) -> None:
+    rows = ask_unknown(cache, PlainEngine(), WAYS, Manners(by_text=True))
+    unsupported = {way for way, row in rows.items() if row.status == "unsupported"}
+    assert unsupported == {"recomputed", "resumed", "float64"}
+    assert "names tokens by their text alone" in (rows["resumed"].error or "")
 
 
 @pytest.mark.parametrize(

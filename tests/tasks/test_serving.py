@@ -174,6 +174,18 @@ def test_tokens_beyond_the_margin_are_wrong(cache: Path) -> None:
         assert row.status == status and not row.weak, row
 
 
+class Lukewarm(PlainEngine):
+    """Its logits are off by a thousandth once it decodes, which changes no token."""
+
+    def decode(self, sequences: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
+        return 1.001 * super().decode(sequences, tokens)
+
+
+def test_what_tokens_are_chosen_from_is_held_to_float64_as_well(cache: Path) -> None:
+    (row,) = judge_engine(f"{__name__}:Lukewarm", ["greedy"], ["float32"], cache, ["llama"])
+    assert row.status == "wrong" and "or not from these logarithms" in (row.error or "")
+
+
 def test_an_engine_without_a_method_is_said_in_a_line() -> None:
     from tasks.backends import BackendSpec
     from tasks.model import Unavailable

@@ -187,6 +187,7 @@ _SERVING = (
         check="serving",
         each=("op", ("engine:compiled", "engine:tensor_parallel")),
     ),
+    Item("What it answers hangs on its prompt alone, by its own answers", ("engine:own_answers",), check="serving"),
     Item("Tokens are drawn from the distribution that is asked for", ("engine:sampling",), check="serving"),
     Item("In 16 bits as well", ("engine:*",), check="serving", dtypes=_HALVES),
 )

@@ -60,7 +60,7 @@ def engines(report: Report) -> View | None:
         unit="cells",
         open=True,
         notes=(
-            "In units of what rounding does to the float64 logits of the same requests; of samplers, standard deviations. A fault that every "
+            "In units of what rounding does to the float64 logits of the same requests; of samplers, standard deviations; of own answers, what another way does to them. A fault that every "
             "way to the logits has is seen by float64 alone.",
         ),
     )

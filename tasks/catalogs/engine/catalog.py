@@ -14,6 +14,8 @@ from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.engine.samplers import SAMPLERS, make_sample
+from tasks.checks.engine_answers import OP as OWN_ANSWERS
+from tasks.checks.engine_answers import WAYS
 from tasks.checks.engine_float64 import compute_logits, compute_logprobs, moved_by, rounded_to_int8
 from tasks.checks.engine_greedy import OP as GREEDY
 from tasks.checks.engine_relations import RELATIONS
@@ -52,10 +54,15 @@ class Engines(Catalog):
             Entry(f"{self.name}:{relation}", variant, DTYPES, checks=(CHECK,))
             for relation in sorted([*RELATIONS, GREEDY])
             for variant in sorted(DECODERS)
-        ] + [Entry(f"{self.name}:{OP}", variant, ("float32",), checks=(CHECK,)) for variant in sorted(SAMPLERS)]
+        ] + [
+            Entry(f"{self.name}:{op}", variant, dtypes, checks=(CHECK,))
+            for op, variants, dtypes in ((OWN_ANSWERS, WAYS, DTYPES), (OP, SAMPLERS, ("float32",)))
+            for variant in sorted(variants)
+        ]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
-        known = SAMPLERS if group.op_name == OP else DECODERS if group.op_name in (*RELATIONS, GREEDY) else {}
+        variants: dict[str, Collection[str]] = {OP: SAMPLERS, OWN_ANSWERS: WAYS}
+        known = variants.get(group.op_name, DECODERS if group.op_name in (*RELATIONS, GREEDY) else ())
         if group.variant not in known or group.dtype not in DTYPES:
             raise ValueError(f"the catalog engine has no op {group.label!r} in {group.dtype}")
         for index in range(min(group.samples, SAMPLES)):
@@ -63,6 +70,8 @@ class Engines(Catalog):
                 yield Sample(index)
             elif group.op_name == OP:
                 yield make_sample(group, index)
+            elif group.op_name == OWN_ANSWERS:
+                yield _make_questions(group, index)
             else:
                 yield _make_sample(group, index, draws)
 
@@ -100,11 +109,11 @@ def draw_weights(decoder: Decoder, seed: int) -> dict[str, np.ndarray]:
 def _make_sample(group: Group, index: int, draws: int) -> Sample:
     cache = "" if group.op_name == GREEDY else RELATIONS[group.op_name].cache
     try:
-        arrays, leaves = _evaluate(group.variant, group.dtype, index, group.seed, draws, cache)
+        arrays, leaves = evaluate(group.variant, group.dtype, index, group.seed, draws, cache)
     except Exception as error:
         return Sample(index, failure=Failure.of(error, "reference"))
     if group.op_name == GREEDY:
-        leaves = [Leaf("float32", (PROMPTS, STEPS), np.zeros((PROMPTS, STEPS)), np.ones((PROMPTS, STEPS)))]
+        leaves = [_expect_none()]
     return Sample(
         index,
         tuple(TensorSpec(id=k) for k in range(len(arrays))),
@@ -117,21 +126,47 @@ def _make_sample(group: Group, index: int, draws: int) -> Sample:
     )
 
 
+def _make_questions(group: Group, index: int) -> Sample:
+    """Prompts for an engine whose answers are held to one another, and a decoder for one that takes weights."""
+    decoder = "llama"
+    given = _round_weights(decoder, group.dtype, group.seed)
+    arrays = [*_join_requests(*draw_requests(decoder, group.dtype, index, group.seed)), *given.values()]
+    return Sample(
+        index,
+        tuple(TensorSpec(id=k) for k in range(len(arrays))),
+        {"decoder": DECODERS[decoder].values(), "way": group.variant},
+        arrays=arrays,
+        expected=[_expect_none()],
+        op_class=OpClass.MODEL,
+        oracle="own answers",
+        measured=True,
+    )
+
+
+def _expect_none() -> Leaf:
+    """Of a number of units for each token: 0."""
+    return Leaf("float32", (PROMPTS, STEPS), np.zeros((PROMPTS, STEPS)), np.ones((PROMPTS, STEPS)))
+
+
+def _join_requests(prompts: Sequence[Sequence[int]], following: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    """Requests as `tasks.checks.serving.requests_of` reads them."""
+    padded = np.full((PROMPTS, max(map(len, prompts))), -1, np.int64)
+    for row, prompt in zip(padded, prompts):
+        row[: len(prompt)] = prompt
+    return [padded, np.asarray(following, np.int64)]
+
+
 @functools.lru_cache(maxsize=16)
-def _evaluate(
+def evaluate(
     variant: str, dtype: str, index: int, seed: int, draws: int, cache: str
 ) -> tuple[Sequence[np.ndarray], Sequence[Leaf]]:
     """The arrays of a sample, and what is expected: logits (prompts, steps, vocabulary); what the heads of all layers and these layers give on the
     way there, (prompts, steps, layers, 2, heads, head width); logarithms of the probabilities, for engines that give these instead of logits.
     The same of all relations but those of a cache."""
     decoder = DECODERS[variant]
-    drawn = draw_weights(decoder, seed_of(variant, seed))
-    given = {name: x.astype(np_dtype(dtype)) for name, x in drawn.items()}
+    given = _round_weights(variant, dtype, seed)
     weights = {name: x.astype(np.float64) for name, x in given.items()}
-    generator = np.random.default_rng((index, seed % 2**64))
-    lengths = [SHORTEST, *generator.integers(SHORTEST + 1, LONGEST, PROMPTS - 2), LONGEST]
-    prompts = [generator.integers(SPECIAL, decoder.vocabulary, n).tolist() for n in lengths]
-    following = [_draw_following(decoder, weights, prompt, generator) for prompt in prompts]
+    prompts, following = draw_requests(variant, dtype, index, seed)
 
     def compute(**how: Any) -> list[np.ndarray]:
         logits, layers = [], []
@@ -142,19 +177,32 @@ def _evaluate(
             layers.append(pairs.reshape(STEPS, decoder.layers, 2, *pairs.shape[2:]))
         return [np.stack(logits), np.stack(layers), compute_logprobs(np.stack(logits))]
 
-    def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
+    def compute_moved(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in drawn:
             more = {"move_cache": rounded_to_int8(draw)} if cache else {}
             yield compute(move=moved_by(EPS[dtype], draw), **more)
 
     references = compute()
     elements = sum(x.size for x in weights.values())
-    floors = noise.floor(references, evaluate, OpClass.MODEL, draws, elements)
+    floors = noise.floor(references, compute_moved, OpClass.MODEL, draws, elements)
     leaves = tuple(Leaf(dtype, y.shape, y, floor) for y, floor in zip(references, floors))
-    padded = np.full((PROMPTS, max(lengths)), -1, np.int64)
-    for row, prompt in zip(padded, prompts):
-        row[: len(prompt)] = prompt
-    return (padded, np.asarray(following, np.int64), *given.values()), leaves
+    return (*_join_requests(prompts, following), *given.values()), leaves
+
+
+def _round_weights(variant: str, dtype: str, seed: int) -> dict[str, np.ndarray]:
+    drawn = draw_weights(DECODERS[variant], seed_of(variant, seed))
+    return {name: x.astype(np_dtype(dtype)) for name, x in drawn.items()}
+
+
+@functools.lru_cache(maxsize=16)
+def draw_requests(variant: str, dtype: str, index: int, seed: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Prompts of a sample and the tokens that follow each, whichever cache they are asked with: drawing these costs as much as the floor."""
+    decoder = DECODERS[variant]
+    weights = {name: x.astype(np.float64) for name, x in _round_weights(variant, dtype, seed).items()}
+    generator = np.random.default_rng((index, seed % 2**64))
+    lengths = [SHORTEST, *generator.integers(SHORTEST + 1, LONGEST, PROMPTS - 2), LONGEST]
+    prompts = [generator.integers(SPECIAL, decoder.vocabulary, n).tolist() for n in lengths]
+    return prompts, [_draw_following(decoder, weights, prompt, generator) for prompt in prompts]
 
 
 def _draw_following(

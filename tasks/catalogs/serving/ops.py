@@ -48,6 +48,40 @@ def _codes(g: np.random.Generator) -> Call:
     return call(normal(g, _HEADS, _WIDTH), *kept(), *kept())
 
 
+def _bytes(g: np.random.Generator) -> Call:
+    # Bytes of numbers up to 240: no code of NaN (127, 255) is drawn.
+    signs, sizes = g.integers(0, 2, (2, _HEADS, _TOKENS, _WIDTH)) << 7, g.integers(0, 120, (2, _HEADS, _TOKENS, _WIDTH))
+    keys, values = (signs + sizes).astype(np.uint8)
+    return call(normal(g, _HEADS, _WIDTH), keys, values, key_scale=0.015625, value_scale=0.03125)
+
+
+def _parts(g: np.random.Generator) -> Call:
+    rows = (48, _HEADS)
+    return call(
+        normal(g, *rows, _WIDTH), normal(g, *rows, scale=2), normal(g, *rows, _WIDTH), normal(g, *rows, scale=2)
+    )
+
+
+def _sections(g: np.random.Generator) -> Call:
+    # Places in time, rows and columns of a picture between two texts.
+    cos, sin = turns(_TOKENS, _WIDTH)
+    places = np.stack([np.arange(_TOKENS), g.integers(0, _TOKENS, _TOKENS), g.integers(0, _TOKENS, _TOKENS)])
+    return call(_heads(g), cos[places], sin[places], sections=(8, 12, 12))
+
+
+def _groups(g: np.random.Generator) -> Call:
+    # Scores that 16 bits tell apart, so that rounding chooses no other expert.
+    return call(
+        g.permuted(np.tile(np.linspace(-3, 3, 16), (64, 1)), axis=1), np.zeros(16), groups=4, kept=2, k=3, scale=2.5
+    )
+
+
+def _likely(g: np.random.Generator) -> Call:
+    # A quarter apart, which 16 bits tell apart; no sum of shares is within 0.01 of top_p, and no share of min_p.
+    row = np.concatenate([-np.arange(32) / 4, np.full(96, -16.0)])
+    return call(g.permuted(np.tile(row, (8, 1)), axis=1), temperature=0.8, top_k=24, top_p=0.9, min_p=0.18)
+
+
 def _repeats(g: np.random.Generator) -> Call:
     # A token that is there twice is penalised once.
     tokens = np.stack([g.permutation(512)[:24] for _ in range(8)])
@@ -95,6 +129,19 @@ _OPS = (
         forms.grouped,
         selects=True,
     ),
+    Op("fp8_cache_attention", _bytes, ref.fp8_cache_attention, forms.of_bytes),
+    Op("merge_attention", _parts, ref.merge_attention, forms.merge),
+    Op("rotary_sections", _sections, ref.rotary_sections, forms.in_sections),
+    Op(
+        "add_layer_norm",
+        lambda g: call(
+            normal(g, 32, 512), normal(g, 32, 512), normal(g, 512, scale=0.1, loc=1), normal(g, 512), eps=1e-5
+        ),
+        ref.add_layer_norm,
+        forms.add_layer,
+    ),
+    Op("route_in_groups", _groups, ref.route_in_groups, forms.route_groups),
+    Op("adjust_probabilities", _likely, ref.adjust_probabilities, forms.adjust),
     Op("penalise_repeats", _repeats, ref.penalise_repeats, forms.penalise),
 )
 OPS: dict[str, Op] = {op.name: op for op in sorted(_OPS, key=lambda op: op.name)}

@@ -120,6 +120,32 @@ def int8_cache_attention(
     return np.stack([attend(*row) for row in zip(query, keys, values)])
 
 
+def fp8_cache_attention(
+    query: np.ndarray, key_codes: np.ndarray, value_codes: np.ndarray, key_scale: float, value_scale: float
+) -> np.ndarray:
+    """query (H, D), codes uint8 (H, T, D), the bytes of float8 e4m3 (Micikevicius and others, 2022), a scale of all keys and one of all values ->
+    (H, D)."""
+    keys, values = key_scale * _decode_e4m3(key_codes), value_scale * _decode_e4m3(value_codes)
+    return np.stack([attend(*row) for row in zip(query, keys, values)])
+
+
+def _decode_e4m3(codes: np.ndarray) -> np.ndarray:
+    """A sign, four bits of an exponent whose bias is 7, three of a fraction; without infinities."""
+    sign, exponent, fraction = codes >> 7, (codes >> 3 & 15).astype(np.int64), (codes & 7) / 8
+    size = np.where(exponent == 0, fraction * 2.0**-6, (1 + fraction) * 2.0 ** (exponent - 7))
+    return np.where(sign == 1, -size, size)
+
+
+def merge_attention(first: np.ndarray, first_sum: np.ndarray, second: np.ndarray, second_sum: np.ndarray) -> np.ndarray:
+    """What attention gave over two parts of the keys (T, H, D), with the logarithms of the sums of each one's exponentials (T, H) -> that over both
+    (Ye and others, FlashInfer, 2025; split keys in decoding)."""
+    made = np.empty_like(first)
+    for t, h in np.ndindex(*first_sum.shape):
+        share = 1 / (1 + np.exp(second_sum[t, h] - first_sum[t, h]))
+        made[t, h] = share * first[t, h] + (1 - share) * second[t, h]
+    return made
+
+
 def rotary_interleaved(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     """x (H, T, D), cos, sin (T, D/2) -> (H, T, D): the numbers 2k and 2k + 1 are turned (GPT-J; Su and others, 2021)."""
     made = np.empty_like(x)
@@ -139,6 +165,27 @@ def rotary_partial(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarra
     return made
 
 
+def rotary_sections(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, sections: tuple[int, ...]) -> np.ndarray:
+    """x (H, T, D), cos, sin (axes, T, D/2) -> (H, T, D): turned in halves; the first ``sections[0]`` pairs by a token's place in time, the next by its row, the
+    last by its column (Qwen2-VL, 2024)."""
+    half = x.shape[-1] // 2
+    made = np.empty_like(x)
+    for k, axis in enumerate(np.repeat(np.arange(len(sections)), sections)):
+        a, b = x[..., k], x[..., half + k]
+        made[..., k] = a * cos[axis, :, k] - b * sin[axis, :, k]
+        made[..., half + k] = a * sin[axis, :, k] + b * cos[axis, :, k]
+    return made
+
+
+def add_layer_norm(x: np.ndarray, residual: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float) -> np.ndarray:
+    """x, residual (T, E), weight, bias (E) -> (T, E): the layer norm of x + residual (Ba and others, 2016)."""
+    made = np.empty_like(x)
+    for t, y in enumerate(x + residual):
+        apart = y - y.sum() / y.size
+        made[t] = apart / np.sqrt((apart * apart).sum() / y.size + eps) * weight + bias
+    return made
+
+
 def add_rms_norm(x: np.ndarray, residual: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     """x, residual (T, E), weight (E) -> (T, E): the RMS norm of x + residual."""
     y = x + residual
@@ -155,6 +202,21 @@ def route_tokens(logits: np.ndarray, k: int) -> np.ndarray:
     return made
 
 
+def route_in_groups(logits: np.ndarray, bias: np.ndarray, groups: int, kept: int, k: int, scale: float) -> np.ndarray:
+    """logits (T, experts), bias (experts) -> (T, experts): of the ``kept`` groups whose two best experts score most, a token's k best experts; biased scores
+    choose, sigmoids weigh (DeepSeek-V3, 2024)."""
+    made = np.zeros_like(logits)
+    size = logits.shape[1] // groups
+    for t, row in enumerate(logits):
+        score = 1 / (1 + np.exp(-row))
+        biased = score + bias
+        best = [np.sort(biased[g * size : (g + 1) * size])[-2:].sum() for g in range(groups)]
+        seen = [e for g in np.argsort(best)[::-1][:kept] for e in range(g * size, (g + 1) * size)]
+        chosen = sorted(seen, key=lambda e: -biased[e])[:k]
+        made[t, chosen] = scale * score[chosen] / score[chosen].sum()
+    return made
+
+
 def grouped_product(x: np.ndarray, experts: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """x (T, K), experts (T), weight (E, K, M) -> (T, M): each token by the matrix of its expert."""
     return np.stack([row @ weight[e] for row, e in zip(x, experts)])
@@ -167,6 +229,23 @@ def penalise_repeats(logits: np.ndarray, tokens: np.ndarray, penalty: float) -> 
     for b, row in enumerate(tokens):
         for token in set(row.tolist()):
             made[b, token] = logits[b, token] / penalty if logits[b, token] > 0 else logits[b, token] * penalty
+    return made
+
+
+def adjust_probabilities(logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> np.ndarray:
+    """logits (B, V) -> (B, V): probabilities at a temperature; of the k likeliest tokens the fewest whose share of these reaches top_p, the one that reaches
+    it among them (Holtzman and others, 2020); of those, the ones with at least min_p of the likeliest one's (Nguyen and others, 2024)."""
+    made = np.zeros_like(logits)
+    for b, row in enumerate(logits):
+        order = np.argsort(-row, kind="stable")[:top_k]
+        sizes = np.exp((row[order] - row[order[0]]) / temperature)
+        stay, mass = [], 0.0
+        for token, size in zip(order, sizes):
+            if mass >= top_p * sizes.sum() or size < min_p:
+                break
+            stay.append(token)
+            mass += size
+        made[b, stay] = sizes[: len(stay)] / sizes[: len(stay)].sum()
     return made
 
 

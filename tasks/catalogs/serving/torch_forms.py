@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -108,6 +108,25 @@ def of_codes(torch: Any) -> Callable[..., Any]:
     return int8_cache_attention
 
 
+def of_bytes(torch: Any) -> Callable[..., Any]:
+    def fp8_cache_attention(query: Any, key_codes: Any, value_codes: Any, key_scale: float, value_scale: float) -> Any:
+        wide = torch.promote_types(query.dtype, torch.float32)
+        keys, values = (x.view(torch.float8_e4m3fn).to(wide) for x in (key_codes, value_codes))
+        return attend(torch, query[:, None], keys * key_scale, values * value_scale)[:, 0].to(query.dtype)
+
+    return fp8_cache_attention
+
+
+def merge(torch: Any) -> Callable[..., Any]:
+    def merge_attention(first: Any, first_sum: Any, second: Any, second_sum: Any) -> Any:
+        wide = torch.promote_types(first.dtype, torch.float32)
+        sums = torch.stack([first_sum, second_sum]).to(wide)
+        shares = torch.softmax(sums, 0)[..., None]
+        return (torch.stack([first, second]).to(wide) * shares).sum(0).to(first.dtype)
+
+    return merge_attention
+
+
 def interleaved(torch: Any) -> Callable[..., Any]:
     def rotary_interleaved(x: Any, cos: Any, sin: Any) -> Any:
         pairs = x.unflatten(-1, (-1, 2))
@@ -126,6 +145,27 @@ def partial(torch: Any) -> Callable[..., Any]:
     return rotary_partial
 
 
+def in_sections(torch: Any) -> Callable[..., Any]:
+    def rotary_sections(x: Any, cos: Any, sin: Any, sections: Sequence[int]) -> Any:
+        cos, sin = (
+            torch.cat([part[k] for k, part in enumerate(y.split(list(sections), -1))], -1).repeat(1, 2)
+            for y in (cos, sin)
+        )
+        a, b = x.chunk(2, -1)
+        return x * cos + torch.cat([-b, a], -1) * sin
+
+    return rotary_sections
+
+
+def add_layer(torch: Any) -> Callable[..., Any]:
+    def add_layer_norm(x: Any, residual: Any, weight: Any, bias: Any, eps: float) -> Any:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        y = x.to(wide) + residual.to(wide)
+        return torch.nn.functional.layer_norm(y, y.shape[-1:], weight.to(wide), bias.to(wide), eps).to(x.dtype)
+
+    return add_layer_norm
+
+
 def add_norm(torch: Any) -> Callable[..., Any]:
     def add_rms_norm(x: Any, residual: Any, weight: Any, eps: float) -> Any:
         wide = torch.promote_types(x.dtype, torch.float32)
@@ -141,6 +181,36 @@ def route(torch: Any) -> Callable[..., Any]:
         return torch.zeros_like(logits).scatter(-1, chosen, torch.softmax(largest, -1))
 
     return route_tokens
+
+
+def route_groups(torch: Any) -> Callable[..., Any]:
+    def route_in_groups(logits: Any, bias: Any, groups: int, kept: int, k: int, scale: float) -> Any:
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        score = logits.to(wide).sigmoid()
+        biased = score + bias.to(wide)
+        best = biased.unflatten(-1, (groups, -1)).topk(2, -1).values.sum(-1)
+        open_groups = torch.zeros_like(best).scatter(-1, best.topk(kept, -1).indices, 1.0)
+        seen = open_groups.repeat_interleave(biased.shape[-1] // groups, -1)
+        chosen = biased.masked_fill(seen == 0, float("-inf")).topk(k, -1).indices
+        weights = score.gather(-1, chosen)
+        weights = scale * weights / weights.sum(-1, keepdim=True)
+        return torch.zeros_like(score).scatter(-1, chosen, weights).to(logits.dtype)
+
+    return route_in_groups
+
+
+def adjust(torch: Any) -> Callable[..., Any]:
+    def adjust_probabilities(logits: Any, temperature: float, top_k: int, top_p: float, min_p: float) -> Any:
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        largest, order = (logits.to(wide) / temperature).topk(top_k, -1)
+        shares = torch.softmax(largest, -1)
+        before = shares.cumsum(-1) - shares
+        kept = (before < top_p) & (shares >= min_p * shares[..., :1])
+        shares = shares.where(kept, torch.zeros_like(shares))
+        shares = shares / shares.sum(-1, keepdim=True)
+        return torch.zeros_like(logits, dtype=wide).scatter(-1, order, shares).to(logits.dtype)
+
+    return adjust_probabilities
 
 
 def grouped(torch: Any) -> Callable[..., Any]:

@@ -1,0 +1,176 @@
+"""An engine judged by its own answers alone: for one whose weights nobody has, so that neither float64 nor a noise floor of it is known.
+
+The engine chooses tokens itself, the likeliest each time, and says the logarithms of their probabilities. What it says of a prompt may not hang
+on the way to it. A unit is what its other ways do to the same numbers, and no less than rounding does to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.checks.engine_float64 import compute_logprobs
+from tasks.model import EPS, Unsupported
+from tasks.model.engine import LEFT, Engine
+
+#: The op of the catalog `engine`, and what it compares.
+OP, ABOUT = "own_answers", "its answers to the same prompts, asked in several ways; nobody needs its weights"
+#: The least unit, in the dtype's ε times the root mean square of a token's logarithms.
+RESOLUTION = 2.0
+#: Share of the tokens of which one way gives logarithms that another has to give as well; of those of which both do, they are compared.
+SHARED = 0.5
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Tokens that an engine chose behind a prompt, as many as it gave, and logarithms (tokens, vocabulary) from which it chose each; NaN of a token of which it
+    says nothing."""
+
+    tokens: tuple[int, ...]
+    logprobs: np.ndarray
+
+
+#: Of an engine, prompts, and what it answers to each alone: answers, and at which token of the usual answer each begins.
+Way = Callable[[Engine, Sequence[Sequence[int]], Sequence[Answer]], tuple[list[Answer], int]]
+
+
+def ask(engine: Engine, prompts: Sequence[Sequence[int]], count: int, vocabulary: int | None = None) -> list[Answer]:
+    """What an engine answers to prompts that it is given together, up to ``count`` tokens each. vocabulary: tokens that the decoder has, where an engine may
+    give logits of more."""
+    if answer := getattr(engine, "answer", None):
+        return [Answer(tuple(tokens), rows) for tokens, rows in answer([list(x) for x in prompts], count)]
+    if len(prompts) > 1:
+        sequences, last = engine.batch(prompts, LEFT)
+    else:
+        sequence, logits = engine.prefill(prompts[0])
+        sequences, last = [sequence], logits[-1:]
+    rows = [np.asarray(last, np.float32)[:, :vocabulary]]
+    chosen = [np.nanargmax(rows[-1], -1)]
+    while len(rows) < count:
+        rows.append(np.asarray(engine.decode(sequences, [int(x) for x in chosen[-1]]), np.float32)[:, :vocabulary])
+        chosen.append(np.nanargmax(rows[-1], -1))
+    for sequence in sequences:
+        engine.free(sequence)
+    said = np.stack(rows, 1)
+    said = said if getattr(engine, "gives_logprobs", False) else compute_logprobs(said).astype(np.float32)
+    return [Answer(tuple(map(int, tokens)), x) for tokens, x in zip(np.stack(chosen, 1), said)]
+
+
+def ask_alone(engine: Engine, prompts: Sequence[Sequence[int]], count: int) -> list[Answer]:
+    """What an engine answers to each prompt by itself."""
+    return [ask(engine, [prompt], count)[0] for prompt in prompts]
+
+
+def _again(engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[Answer]) -> tuple[list[Answer], int]:
+    return ask_alone(engine, prompts, len(usual[0].tokens)), 0
+
+
+def _recompute(engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[Answer]) -> tuple[list[Answer], int]:
+    made = []
+    for prompt, one in zip(prompts, usual):
+        sequence, said = engine.prefill([*prompt, *one.tokens[:-1]])
+        engine.free(sequence)
+        rows = np.asarray(said[-len(one.tokens) :], np.float32)
+        rows = rows if getattr(engine, "gives_logprobs", False) else compute_logprobs(rows).astype(np.float32)
+        made.append(Answer(one.tokens, rows))
+    return made, 0
+
+
+def _batch(engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[Answer]) -> tuple[list[Answer], int]:
+    return ask(engine, prompts, len(usual[0].tokens)), 0
+
+
+def _permute(engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[Answer]) -> tuple[list[Answer], int]:
+    return ask(engine, prompts[::-1], len(usual[0].tokens))[::-1], 0
+
+
+def _reuse(engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[Answer]) -> tuple[list[Answer], int]:
+    """Each prompt behind another one that begins as it does and goes on otherwise."""
+    made = []
+    for k, prompt in enumerate(prompts):
+        ask(engine, [[*prompt[: max(1, len(prompt) // 2)], *prompts[k - 1][::-1]]], 2)
+        made += ask(engine, [prompt], len(usual[k].tokens))
+    return made, 0
+
+
+def _resume(engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[Answer]) -> tuple[list[Answer], int]:
+    """Each prompt with the first half of its answer, as a new request."""
+    half = min(len(x.tokens) for x in usual) // 2
+    whole = [[*prompt, *one.tokens[:half]] for prompt, one in zip(prompts, usual)]
+    return ask_alone(engine, whole, len(usual[0].tokens) - half), half
+
+
+#: Variants of the op, and how the prompts are asked in each.
+WAYS: Mapping[str, Way] = {
+    "again": _again,
+    "recomputed": _recompute,
+    "batched": _batch,
+    "permuted": _permute,
+    "prefix_reused": _reuse,
+    "resumed": _resume,
+}
+
+
+def measure_distances(usual: Sequence[Answer], others: Sequence[Answer], begin: int, dtype: str) -> np.ndarray:
+    """How far each token's logarithms are apart, in ε of the dtype times their root mean square: (prompts, tokens of the usual answer), 0 where nothing is compared.
+
+    An answer is compared as far as it has the same tokens before it. A token that an answer has chosen and to which its own logarithms prefer
+    another is as far off as they say. Infinite where an answer is missing, or speaks of other tokens."""
+    found = np.zeros((len(usual), max(len(x.tokens) for x in usual)))
+    for row, one, other in zip(found, usual, others):
+        for step in range(begin, len(one.tokens)):
+            at = step - begin
+            if at >= len(other.tokens):
+                row[step] = np.inf
+                break
+            a, b = (np.asarray(x, np.float64) for x in (one.logprobs[step], other.logprobs[at]))
+            both = np.isfinite(a) & np.isfinite(b)
+            if both.sum() < max(1.0, SHARED * max(np.isfinite(a).sum(), np.isfinite(b).sum())):
+                row[step] = np.inf
+                break
+            unit = EPS[dtype] * np.sqrt(np.mean(np.square(a[both])))
+            behind = b[both].max() - b[other.tokens[at]] if other.tokens[at] < b.size else 0.0
+            row[step] = max(np.sqrt(np.mean(np.square(a[both] - b[both]))), np.nan_to_num(behind)) / unit
+            if one.tokens[step] != other.tokens[at]:
+                break
+    return found
+
+
+def count_units(name: str, distances: Mapping[str, np.ndarray], dtype: str) -> np.ndarray:
+    """Distances of a way in units: the least that another way is off, where it is at all; no less than RESOLUTION, no more than √ε of the numbers, since an engine that
+    has lost half of the digits on every way has not rounded. A fault that only some ways have does not move the least."""
+    levels = [float(x.max()) for way, x in distances.items() if way != name and x.max(initial=0.0) > 0]
+    least = min(levels, default=0.0)
+    return np.asarray(distances[name] / max(RESOLUTION, min(least, EPS[dtype] ** -0.5)), np.float32)
+
+
+def measure_answers(
+    engine: Engine, name: str, prompts: Sequence[Sequence[int]], count: int, dtype: str, kept: dict[Any, Any]
+) -> np.ndarray:
+    """`count_units` of a way: (prompts, count). kept: what the engine has answered to the same prompts in earlier cases; each way is asked once."""
+    key = (OP, dtype, count, tuple(tuple(x) for x in prompts))
+    if key not in kept:
+        kept[key] = _ask_every_way(engine, prompts, count, dtype)
+    found = kept[key]
+    if isinstance(found[name], Unsupported):
+        raise Unsupported(str(found[name]))
+    units = count_units(name, {way: x for way, x in found.items() if not isinstance(x, Unsupported)}, dtype)
+    made = np.zeros((len(prompts), count), np.float32)
+    made[:, : units.shape[1]] = units
+    return made
+
+
+def _ask_every_way(
+    engine: Engine, prompts: Sequence[Sequence[int]], count: int, dtype: str
+) -> dict[str, np.ndarray | Unsupported]:
+    usual = ask_alone(engine, prompts, count)
+    found: dict[str, np.ndarray | Unsupported] = {}
+    for way, how in WAYS.items():
+        try:
+            found[way] = measure_distances(usual, *how(engine, prompts, usual), dtype)
+        except Unsupported as error:
+            found[way] = error
+    return found
