@@ -11,7 +11,7 @@ from farm.fleet import envs
 from farm.plan.known import WHOSE
 from farm.plan.model import BackendConfig
 from farm.program import program
-from farm.report.tables.causes import KNOWN, describe_counts, many, stale
+from farm.report.tables.causes import KNOWN, describe_counts, many
 from farm.report.tables.changes import change_column
 from farm.report.tables.coverage import records, where_option
 from farm.report.tables.since import Since, since
@@ -49,7 +49,7 @@ def why(report: Report) -> Iterator[View]:
         see=_example(report, known),
         open=True,
     )
-    idle = stale(report.rows, report.run)
+    idle = report.stale
     right = f"{'its' if len(idle) == 1 else 'their'} {many(int(idle['rows'].sum()), 'row')} passed"
     where = f"{many(len(idle), 'known failure')} not seen ({right}): fixed, or of another machine?"
     columns = ("backend", "op", "dtype", text("status"), "reason", "rows", "found")
