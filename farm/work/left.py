@@ -91,7 +91,7 @@ def _measure_backend(run: RunState, b: int) -> Work:
     def one_ms(flight: Flight) -> float:
         return float(flight.work[1] * guess_ms + flight.work[2]) / len(flight.cases)
 
-    return _with_flights(run, b, done_ms, left_ms, one_ms, start_ms * (not did[0]), to_do[1] < to_do[0] / 2)
+    return _with_flights(run, b, done_ms, left_ms, one_ms, start_ms * (not did[0]), bool(to_do[1] < to_do[0] / 2))
 
 
 def _measure_kind(run: RunState, kind: str) -> Work:
