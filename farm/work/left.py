@@ -16,7 +16,7 @@ from farm.work.state import Flight
 #: How much the estimate weighs beside the pace: a share of the work, and seconds.
 WEIGHT, WEIGHT_S = 0.1, 1.0
 #: Seconds from the last case to the end: the lake's parts are joined, the tables made, the report written.
-END_S = 3.0
+END_S = 2.5
 
 
 @dataclass(frozen=True)
@@ -35,26 +35,26 @@ class Left:
     """Seconds that a run is likely to need still. Guesses are of an idle machine: where others are at work it is that much slower."""
 
     def __init__(self) -> None:
-        cpus = os.cpu_count() or 1
-        self._slower = max((os.getloadavg()[0] + cpus) / cpus, 1.0)
+        #: Not all that waits for a CPU does so all the time: half of it counts.
+        self._slower = 1.0 + os.getloadavg()[0] / (2 * (os.cpu_count() or 1))
 
     def __call__(self, run: RunState) -> tuple[float, str]:
         """(seconds, how sure that is: "about" or "at least"); nothing left where all cases are done."""
         cases, done = expected_cases(run), [float(count.done) for count in run.run_counts.counts.values()]
         if sum(done) >= sum(cases):
             return 0.0, "about"
-        left_s = max((estimate_left_s(*pool, self._slower) for pool in measure_pools(run)), default=0.0)
-        return left_s + END_S, "at least" if _is_guess(run) else "about"
+        left_s = max((estimate_left_s(*pool) for pool in measure_pools(run, self._slower)), default=0.0)
+        return left_s + END_S * self._slower, "at least" if _is_guess(run) else "about"
 
 
-def estimate_left_s(works: Sequence[Work], slots: int, slower: float = 1.0) -> float:
+def estimate_left_s(works: Sequence[Work], slots: int) -> float:
     """Seconds until the last job on so many slots has ended: each backend goes on at the pace at which it has gone, and one that has hardly
-    begun at that of the others if earlier runs have timed them all, else as much slower as the machine is."""
+    begun at that of the others, if earlier runs have timed it and them."""
     timed = [work for work in works if work.timed]
     usual = _pace(sum(w.took for w in timed), sum(w.done for w in timed), sum(w.left for w in timed), 1.0)
     total_s = longest_s = 0.0
     for work in works:
-        pace = _pace(work.took, work.done, work.left, usual if work.timed else slower)
+        pace = _pace(work.took, work.done, work.left, usual if work.timed else 1.0)
         total_s += pace * work.left
         longest_s = max(longest_s, pace * work.longest)
     return max(total_s / slots, longest_s)
@@ -66,19 +66,23 @@ def _pace(took: float, done: float, left: float, usual: float) -> float:
     return (took + usual * weight) / (done + weight)
 
 
-def measure_pools(run: RunState) -> Iterator[tuple[list[Work], int]]:
-    """(what is done and left of each backend of a pool of devices, its slots); preparing and exporting are done by the CPUs."""
+def measure_pools(run: RunState, slower: float) -> Iterator[tuple[list[Work], int]]:
+    """(what is done and left of each backend of a pool of devices, its slots); preparing and exporting are done by the CPUs. slower: how
+    many times as long as guessed what nobody has timed takes."""
     for pool in run.placement.pools():
         if pool.devices:
             kinds = ("prepare", "export") if pool.main else ()
             yield (
-                [*(_measure_backend(run, b) for b in pool.backends), *(_measure_kind(run, k) for k in kinds)],
+                [
+                    *(_measure_backend(run, b, slower) for b in pool.backends),
+                    *(_measure_kind(run, k, slower) for k in kinds),
+                ],
                 pool.devices,
             )
 
 
-def _measure_backend(run: RunState, b: int) -> Work:
-    counts, guess_ms = run.run_counts, guess_case_ms(run.plan.offer(b).joint)
+def _measure_backend(run: RunState, b: int, slower: float) -> Work:
+    counts, guess_ms = run.run_counts, guess_case_ms(run.plan.offer(b).joint) * slower
     did = counts.did[b]
     to_do = np.maximum(run.run_groups.to_come[b] + counts.to_do[b] - did, 0.0)
     start_ms = counts.start_s(b) * 1e3
@@ -94,11 +98,11 @@ def _measure_backend(run: RunState, b: int) -> Work:
     return _with_flights(run, b, done_ms, left_ms, one_ms, start_ms * (not did[0]), bool(to_do[1] < to_do[0] / 2))
 
 
-def _measure_kind(run: RunState, kind: str) -> Work:
-    groups, guess_ms = run.run_groups, GUESSED_MS[kind]
+def _measure_kind(run: RunState, kind: str, slower: float) -> Work:
+    groups, guess_ms = run.run_groups, GUESSED_MS[kind] * slower
     made = {"prepare": groups.groups - groups.left["prepare"], "export": groups.exported}[kind]
     left = groups.left[kind] + groups.exports_to_come * (kind == "export")
-    start_ms = START_S * 1e3
+    start_ms = START_S * 1e3 * slower
     done_ms, left_ms = made * guess_ms + start_ms * bool(made), left * guess_ms + start_ms * bool(left and not made)
     return _with_flights(run, kind, done_ms, left_ms, lambda flight: guess_ms, start_ms * (not made), False)
 
