@@ -6,13 +6,13 @@ import functools
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from farm.work.durations import GUESSED_MS
+from farm.work.durations import GUESSED_MS, START_S
 from farm.work.state import Flight, Plan
 from tasks import catalogs, checks
 from tasks.catalogs.user_definitions import USER, home
@@ -60,13 +60,13 @@ class RunGroups:
     def take(self, kind: str, slots: int, most: int = 0) -> list[int]:
         """Groups of the next job of a kind, all at home in one environment: suspects of losses, else as many of the queue as make a job, at most ``most``, and no
         more than half of what each of the ``slots`` that take such jobs has left to do: else one is still at it when all
-        others are done (guided self-scheduling: Polychronopoulos and Kuck, 1987)."""
+        others are done (guided self-scheduling: Polychronopoulos and Kuck, 1987). What is done before another process has started is one job."""
         if self.suspects[kind]:
             return self.suspects[kind].popleft()
         queue = self.queues[kind]
         sized = min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms[kind])) if kind == "prepare" else EXPORT_GROUPS
         sized = max(min(sized, most or sized), 1)
-        share = -(-len(queue) // (2 * slots)) if slots > 1 else len(queue)
+        share = -(-len(queue) // (2 * slots)) if slots > 1 and not self._is_little(queue) else len(queue)
         first: Iterator[int] = itertools.islice(queue, min(len(queue), sized, share))
         if home(USER):
             first = itertools.takewhile(lambda g: self._home(g) == self._home(queue[0]), first)
@@ -74,6 +74,14 @@ class RunGroups:
         for _ in taken:
             queue.popleft()
         return taken
+
+    def _is_little(self, groups: Collection[int]) -> bool:
+        """Whether earlier runs prepared all these groups in less time than a process takes to start."""
+        learned = self._plan.learned
+        most = START_S * 1e3
+        if learned is None or len(groups) > most / GUESSED_MS["prepare"]:
+            return False
+        return bool(learned.prepare_ms[list(groups)].sum() < most)  # not where one is NaN
 
     def _home(self, g: int) -> dict[str, Any] | None:
         return home(self._plan.matrix.groups[g].catalog)
