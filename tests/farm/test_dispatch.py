@@ -24,6 +24,7 @@ from farm.plan.config import BackendConfig, CatalogConfig, Config
 from farm.plan.model import Skip
 from farm.plan.request import Request
 from farm.work.dispatcher import Dispatcher
+from farm.work.earlier_runs import Learned
 from farm.work.job import Job
 from farm.work.local import DirectChildren
 from farm.work.lost_work import NOT_BEGUN
