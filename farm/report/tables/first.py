@@ -32,7 +32,8 @@ _FIRST_SEEN = (
 @view(3)
 def why(report: Report) -> Iterator[View]:
     """The causes of what is known to fail by the backends' fault, and the known failures that were not seen."""
-    known = report.causes.query(f"standing == '{KNOWN}' and fault == 'backend' and not first_seen")
+    told = report.causes
+    known = told[(told["standing"] == KNOWN) & (told["fault"] == "backend") & ~told["first_seen"].astype(bool)]
     lead = [
         *filter(None, [describe_counts(report.causes)]),
         *[_SEEN] * bool(known["reason"].str.startswith("seen").any()),
@@ -159,7 +160,8 @@ def _build_changes_view(found: Since) -> View:
 @view(7)
 def nobodys(report: Report) -> View:
     """The causes of what is known to fail by no backend's fault."""
-    known = report.causes.query(f"standing == '{KNOWN}' and fault != 'backend'")
+    told = report.causes
+    known = told[(told["standing"] == KNOWN) & (told["fault"] != "backend")]
     return View(
         "apart",
         f"{many(int(known['rows'].sum()), 'known failure')} that are no backend's fault, counted in no rate",
