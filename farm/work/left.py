@@ -69,16 +69,14 @@ def _pace(took: float, done: float, left: float, usual: float) -> float:
 def measure_pools(run: RunState, slower: float) -> Iterator[tuple[list[Work], int]]:
     """(what is done and left of each backend of a pool of devices, its slots); preparing and exporting are done by the CPUs. slower: how
     many times as long as guessed what nobody has timed takes."""
+    awaited = [b for b, spec in enumerate(run.plan.backends) if run.plan.offers[spec.name].awaited]
     for pool in run.placement.pools():
-        if pool.devices:
-            kinds = ("prepare", "export") if pool.main else ()
-            yield (
-                [
-                    *(_measure_backend(run, b, slower) for b in pool.backends),
-                    *(_measure_kind(run, k, slower) for k in kinds),
-                ],
-                pool.devices,
-            )
+        if not pool.devices:
+            continue
+        # Of what is awaited nobody knows yet where it will run: most likely on CPUs.
+        works = [_measure_backend(run, b, slower) for b in (*pool.backends, *(awaited if pool.main else ()))]
+        works += [_measure_kind(run, kind, slower) for kind in (GUESSED_MS if pool.main else ())]
+        yield works, pool.devices
 
 
 def _measure_backend(run: RunState, b: int, slower: float) -> Work:

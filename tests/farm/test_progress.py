@@ -66,7 +66,9 @@ class Said:
             count_stored_cases=lambda: self.stored,
         )
         pool = SimpleNamespace(backends=(0, 1), devices=2, main=True)
-        plan = SimpleNamespace(offer=lambda b: SimpleNamespace(joint=False))
+        offers = {name: SimpleNamespace(joint=False, awaited=False, available=True) for name in self.counts}
+        backends = [SimpleNamespace(name=name) for name in offers]
+        plan = SimpleNamespace(offers=offers, backends=backends, offer=lambda b: offers[backends[b].name])
         self.run: Any = SimpleNamespace(
             started=0.0,
             run_counts=run_counts,
@@ -142,7 +144,6 @@ def test_a_run_that_a_function_began_is_shown_on_a_terminal_and_nowhere_else(
     monkeypatch.setenv("TERM", "xterm")
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
-    said.run.plan.offers = dict.fromkeys(said.counts, SimpleNamespace(available=True))
     with progress.show_on_terminal() as tell:
         said.clock.s = 0.5
         tell(said.run)
@@ -200,6 +201,15 @@ def test_where_others_are_at_work_a_guess_is_longer(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(left.os, "getloadavg", lambda load=load: (load, load, load))
         told.append(Said(monkeypatch).told())
     assert told[1] == pytest.approx(2.5 * told[0])
+
+
+def test_what_is_awaited_counts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Said(monkeypatch, (10.0, 1000.0))
+    all_s = told.told()
+    (pool,) = told.run.placement.pools()
+    pool.backends = (0,)
+    told.run.plan.offers["tvm-cpu"].awaited = True
+    assert told.told() == all_s
 
 
 def test_what_is_at_work_is_done_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
