@@ -89,8 +89,9 @@ class _Inlined(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         """x[0] → its name."""
-        if isinstance(node.value, ast.Name) and node.value.id == "x" and isinstance(node.slice, ast.Constant):
-            return ast.Name(self.names[node.slice.value])
+        k = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        if isinstance(node.value, ast.Name) and node.value.id == "x" and isinstance(k, int):
+            return ast.Name(self.names[k])
         return self.generic_visit(node)
 
 
