@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -32,7 +32,7 @@ class RunCounts:
         #: Of this launch, [backends, 3] as `Plan.work_of` has it: of the groups that are prepared, and what is done of it.
         self.to_do, self.did = (np.zeros((len(plan.backends), 3)) for _ in range(2))
         #: Seconds of slots that jobs which have ended took, by `Flight.who`.
-        self.slot_s = Counter[int | str]()
+        self.slot_s = defaultdict[int | str, float](float)
         self.counts = {s.name: Count() for s in plan.backends}
         self.spent: dict[str, dict[str, float]] = {}  # backend or kind of job → CPU seconds, starts, …
         self.again: dict[CaseRef, Failing] = {}  # failed on a device that is sick: to be run elsewhere
