@@ -1,6 +1,6 @@
 """A process that has imported what children begin with, and forks them: a child is there in milliseconds, not seconds.
 
-Started as ``python -m tasks.fork_server CONTROL OWNER``: an inherited socket over which requests come (`ask`), and the number
+Started as ``python -m tasks.fork_server CONTROL OWNER``: an inherited socket over which requests come (`tasks.fork_request.ask`), and the number
 of the process that started it, with which it ends. It stays a process of one thread that has touched no device: only such
 a process may be forked.
 
@@ -17,48 +17,23 @@ import gc
 import importlib
 import json
 import os
-import re
 import select
 import signal
 import socket
-import struct
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tasks import canary, child, runner  # noqa: F401  (what each child imports at its first command)
+from tasks.fork_request import BEGUN, ENDED, FDS, IDLE, REQUEST, late
 from tasks.importing import load, pause_gc
 from tasks.prepare import cases  # noqa: F401
 
-#: Variables that are read when something is done, not when a module is imported: they may differ from the server's.
-LATE = re.compile(r"TMPDIR|PYTEST_CURRENT_TEST|TORCHINDUCTOR_CACHE_DIR|FARM_\w+")
-#: Of a lease: the number of the process and the CPU seconds that the server has used since it last told; then the exit status.
-BEGUN, ENDED = struct.Struct("<id"), struct.Struct("<i")
-#: Bytes of a request at most, and how many descriptors come with it.
-REQUEST, FDS = 1 << 16, 5
-#: Seconds after which a server without children ends, and what it says then over its control.
-IDLE_S, IDLE = 120.0, b"idle"
-
-
-def late(env: Mapping[str, str]) -> dict[str, str]:
-    """Those variables that a server need not share with what it forks."""
-    return {name: value for name, value in env.items() if LATE.fullmatch(name)}
-
-
-def ask(control: socket.socket, fds: Sequence[int], variables: Mapping[str, str], what: str = "") -> None:
-    """Have a server fork.
-
-    A child of ``fds`` (its lease, commands, answers, progress page, and what its stdout and stderr go to; see `tasks.child`); or a
-    further server of ``fds`` (its lease and control) that has loaded ``what`` (`tasks.importing.load`). Either begins in the working
-    directory of this process. Raises OSError.
-    """
-    request = json.dumps({"variables": dict(variables), "load": what, "folder": os.getcwd()}).encode()
-    if len(request) > REQUEST:
-        raise OSError("the variables are too many for a request")
-    socket.send_fds(control, [request], list(fds))
+#: Seconds after which a server without children ends.
+IDLE_S = 120.0
 
 
 @dataclass

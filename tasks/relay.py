@@ -36,6 +36,8 @@ from typing import Any, NamedTuple
 
 #: Begins a line of this process's own; an answer of the child's begins with "{".
 MARK = b"#farm "
+#: Stages as the progress page shows them; an error's row names the stage it happened in.
+STAGES = ("idle", "load", "build", "run", "judge")
 #: Seconds between two looks at the child, and at most between two lines about it.
 TICK, BEAT_S = 0.02, 1.0
 #: Seconds for which the first line on stdin is waited for.

@@ -50,15 +50,15 @@ from tasks.model.row import EMULATED, NAMES, Row
 from tasks.model.trace import Step
 from tasks.passport.known import Passport
 from tasks.passport.own import OwnArithmetic
-from tasks.prepare.cases import PreparedGroup, PreparedSample
+from tasks.prepare.cases import PreparedGroup, PreparedSample, sample_columns
+from tasks.relay import STAGES
 from tasks.twin import Twins
 from tasks.wire import Done, ToRun
 
 #: Exit code of a process whose device was lost while several samples were built together.
 LOST_DEVICE = 70
 
-#: Stages as the progress page shows them; an error's row names the stage it happened in.
-STAGES = ("idle", "load", "build", "run", "judge")
+#: Places of `STAGES`.
 IDLE, LOAD, BUILD, RUN, JUDGE = range(5)
 
 #: Columns that are metrics of the same name.
@@ -644,21 +644,3 @@ def _of_case(error: BaseException) -> BaseException:
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         raise error
     return error
-
-
-def sample_columns(sample: PreparedSample) -> dict[str, Any]:
-    """The columns of a row that only the prepared sample decides."""
-    record = sample.record
-    built = not checks.get_or_default(sample.owner.check).runs
-    return sample.owner.columns | {
-        "check": sample.owner.check,
-        "op_class": record.op_class,
-        "sample": record.sample,
-        "digest": record.digest,
-        "shapes": record.shapes,
-        "weak": record.weak or built,
-        "excused": record.excused,
-        "oracle": "" if built else record.oracle,
-        "prepare_ms": record.prepare_ms,
-        **record.columns,
-    }

@@ -34,7 +34,7 @@ from farm.report.tables.defects import (
     without_minimal,
 )
 from farm.reproduce.find import Key, ReproduceError, load
-from farm.reproduce.folder import RUN
+from farm.reproduce.folder import CALL, RUN
 from farm.work.child_pool import POOL
 from tasks.judge import verdict
 from tasks.model import Refusal
@@ -161,7 +161,7 @@ def _write_bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], tabl
             data = minimal.file(results, record, name)
             if name == ISSUE:  # as it is written today
                 told = {**record, **{x: line[x] for x in ("known", "link")}}
-                run = (minimal.file(results, record, RUN) or b"").decode()
+                run = next(filter(None, (minimal.file(results, record, x) for x in (CALL, RUN))), b"").decode()
                 data = issue.text(told, run, record.get("files", ())).encode()
             if data is not None:
                 (here / name).parent.mkdir(parents=True, exist_ok=True)

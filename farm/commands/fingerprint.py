@@ -20,7 +20,6 @@ from farm.plan.request import Request
 from farm.report.faces import terminal
 from farm.report.tables.passports import SUM, compare, difference_view, load_readings, newest, passport_view
 from farm.work.budget import apply_budget
-from farm.work.durations import Estimate
 from farm.work.launch import Run, ready
 from farm.work.left import Left
 from farm.work.progress import Progress, print_preflight
@@ -108,8 +107,7 @@ def _ask(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake) -> tupl
             plan = apply_budget(plan)
             run = Run(plan)
             run.begin()
-            assert plan.learned is not None
-            progress = Progress(console, Left(Estimate(plan, plan.learned)))
+            progress = Progress(console, Left())
             try:
                 with interruptible():
                     run.dispatch(progress)

@@ -97,7 +97,7 @@ def _run(fuzzing: Fuzzing, console: Console) -> int:
         new = f"; new: {', '.join(f'{k[0]} {k[1]} {k[2]}' for k in round_.new[:4])}" if round_.new else ""
         more = f" and {len(round_.new) - 4} more" if len(round_.new) > 4 else ""
         say(
-            f"{round_.seconds:5.0f} s  round {round_.number}: {round_.rows:,} rows, {round_.findings} findings{new}{more}"
+            f"{round_.seconds:5.0f} s  round {round_.number}: {round_.rows:,} rows, {round_.findings} ways to fail so far, judged at the end{new}{more}"
         )
 
     try:

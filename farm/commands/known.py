@@ -17,10 +17,11 @@ from farm import lake as lakes
 from farm.commandline import refusing
 from farm.exits import FOUND, OK
 from farm.lake import minimal
-from farm.options.known import FOLDER, make_parser
+from farm.options.known import make_parser
 from farm.plan import known, listing
 from farm.plan.config import known_failures
 from farm.plan.model import ConfigError, KnownFailure
+from farm.plan.whose import FOLDER
 from farm.report.faces import terminal
 from farm.report.runs import load
 from farm.report.tables import alike
@@ -53,7 +54,9 @@ def _add(args: argparse.Namespace) -> int:
     mine = [line for line in mine if manner(line) == manner(row)]
     told = {name: getattr(args, name) for name in ("reason", "owner", "link", "versions", "expires", "fault")}
     entry = listing.check_entry(listing.entry_of(row, mine, {**_read_reduced(results, row), **told}))
-    file = args.file or (FOLDER / f"{key.backend}.yaml" if FOLDER.is_dir() else Path("known.yaml"))
+    named = listing.named_list(Path(str(record.get("path") or "")), key.backend)
+    usual = FOLDER / f"{key.backend}.yaml" if FOLDER.is_dir() else Path("known.yaml")
+    file = args.file or named or usual
     listed = [*(known.parse_entries(record) or []), *(known_failures(file) if file.exists() else [])]
     rows = _with_reduced(pd.DataFrame([row]), results, [*listed, entry])
     if (place := int(known.match_rows(rows, listed).entry[0])) >= 0:
@@ -65,7 +68,10 @@ def _add(args: argparse.Namespace) -> int:
     listing.append(file, entry)
     covered = known.match_rows(_with_reduced(table, results, [entry]), [entry]).entry
     print(f"{file}: {entry.op} on {entry.backend}, which covers {many(int((covered >= 0).sum()), 'row')} of the run")
-    print(f"To use it, add known_failures: {shlex.quote(str(file))} to a config (path relative to the config)")
+    if named is not None and file.resolve() == named.resolve():
+        print(f"{record['path']} names that list: its next run knows the failure")
+    else:
+        print(f"To use it, add known_failures: {shlex.quote(str(file))} to a config (path relative to the config)")
     return OK
 
 

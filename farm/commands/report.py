@@ -28,7 +28,6 @@ from farm.report.tables.coverage import backends_of
 from farm.report.tables.findings import new_cells
 from farm.report.tables.pairs import pairs_view
 from farm.report.tables.view import Report
-from farm.reproduce import every_input
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
 from tasks.model import Refusal
@@ -85,6 +84,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _draw_all_inputs(rows: pd.DataFrame, args: argparse.Namespace) -> int:
     """Draw what every backend makes of all inputs of an op."""
+    from farm.reproduce import every_input  # all that runs a case, for this alone
+
     keys = every_input.cases(rows, args.inputs, args.dtype)
     found = list(every_input.errors(keys, lake.open_lake(args.results), default_cache()))
     if not found:

@@ -28,6 +28,8 @@ from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
 from farm.plan.known import unmet
+from farm.plan.patterns import is_glob, matcher
+from farm.plan.patterns import names as op_names
 from farm.plan.request import Request
 from farm.policies.vote import apply_vote
 from farm.program import program
@@ -178,20 +180,20 @@ def _say_where(console: Console, request: Request, executor: Executor) -> None:
 
 def _find_unused_patterns(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
     """Patterns of a config that match nothing it plans: most likely misspelt."""
-    called = {n for g in matrix.groups for n in matrices.names(Entry(g.op, g.variant, ()))}
+    called = {n for g in matrix.groups for n in op_names(Entry(g.op, g.variant, ()))}
     backends = [s.name for s in matrix.backends]
     for skip in config.skip:
-        if not matrices.matcher(skip.ops)(list(called)) or not matrices.matcher(skip.backends)(backends):
+        if not matcher(skip.ops)(list(called)) or not matcher(skip.backends)(backends):
             yield f"skip {', '.join(skip.ops)}: matches no planned cell"
-        if not any(matrices.matcher(skip.dtypes)([g.dtype]) for g in matrix.groups):
+        if not any(matcher(skip.dtypes)([g.dtype]) for g in matrix.groups):
             yield f"skip {', '.join(skip.dtypes)}: matches no planned dtype"
     yield from unmet(config, matrix)
     for catalog in config.catalogs:
         for pattern in catalog.backends:
-            if not matrices.is_glob(pattern) and pattern not in backends:
+            if not is_glob(pattern) and pattern not in backends:
                 yield f"catalogs.{catalog.name}.backends: no backend {pattern}{nearest(pattern, backends)}"
         for pattern in catalog.samples_for:
-            if not matrices.matcher([pattern])(backends):
+            if not matcher([pattern])(backends):
                 yield f"catalogs.{catalog.name}.samples_for: no backend {pattern}"
 
 
@@ -301,8 +303,7 @@ def _run(plan: Plan, console: Console) -> int:
         say(f"results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
     again = f"{program()} run --resume {run.run_id}{elsewhere}"
-    assert plan.learned is not None
-    left = Left(Estimate(plan, plan.learned))
+    left = Left()
     progress = Progress(console, left)
     watch = Watch(run.run_id, left) if plan.executor.has_metrics else None
 

@@ -25,7 +25,7 @@ from farm.report.faces.site_defects import Minimal
 from farm.report.runs import default_out, say_early
 from farm.report.tables.causes import many
 from farm.report.tables.trends import RunSummary, Trends, summarise_run
-from farm.reproduce.folder import RUN
+from farm.reproduce.folder import CALL, RUN
 from tasks.model import Refusal
 from tasks.nearest import nearest
 
@@ -132,7 +132,14 @@ def _read_minimal(name: str, runs: Sequence[str]) -> list[Minimal]:
     """The minimal cases of some runs of a lake, each with the script that shows it; runs: their folders."""
     opened = lakes.open_lake(name)
     found = minimal.read(opened, runs)
-    return [Minimal(one, (minimal.file(opened, one, RUN) or b"").decode(errors="replace")) for one in found]
+    return [Minimal(one, _read_script(opened, one)) for one in found]
+
+
+def _read_script(opened: Lake, record: dict[str, Any]) -> str:
+    """The shortest script that shows a minimal case; "" where it has none."""
+    listed = record.get("files", ())
+    name = next((x for x in (CALL, RUN) if x in listed), RUN)
+    return (minimal.file(opened, record, name) or b"").decode(errors="replace")
 
 
 def _read_rows(opened: Lake, run_id: str, problems: list[Any]) -> pd.DataFrame:

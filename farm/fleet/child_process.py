@@ -26,8 +26,7 @@ from tasks.backends import needs
 from tasks.backends.shared.artefacts import FOLDER, inductor_cache
 from tasks.devices import VISIBLE
 from tasks.model import RACE_S, Status
-from tasks.relay import Flying
-from tasks.runner import STAGES
+from tasks.relay import STAGES, Flying
 from tasks.wire import ToRun
 
 #: SIGKILLs in a row with the same work in flight after which the work is to blame: anybody may send one, the kernel's

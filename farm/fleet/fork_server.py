@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from farm.exits import starting
 from tasks.backends import BackendSpec
-from tasks.fork_server import BEGUN, ENDED, IDLE, ask, late
+from tasks.fork_request import BEGUN, ENDED, IDLE, ask, late
 from tasks.importing import module_command
 from tasks.plugins import PluginError
 

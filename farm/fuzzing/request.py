@@ -10,6 +10,7 @@ from farm.plan import config as configs
 from farm.plan.config import CatalogConfig, Config, ConfigError
 from farm.plan.left_out import LeftOut
 from farm.plan.request import Request, of_backends, of_dtypes
+from farm.plan.whose import FOLDER
 from tasks.cache import default_cache
 from tasks.catalogs.fuzz import GENERATED
 from tasks.judge import verdict
@@ -27,13 +28,16 @@ def new(
     **more: Any,
 ) -> Request:
     """A run of generated cases, ``samples`` of an op and dtype at a time, on a config's backends or those that are named, in
-    all dtypes that there are but for those that are named. Raises ConfigError."""
+    all dtypes that there are but for those that are named. Without a config, the lists of known failures in `FOLDER` count. Raises
+    ConfigError."""
     if path:
         config = configs.load(path)
     else:
         config = Config.model_validate(
             {"name": GENERATED, "catalogs": [{"name": GENERATED}], "backends": [{"name": "ort-cpu"}]}
         )
+        if FOLDER.is_dir():
+            config = config.model_copy(update={"known_failures": configs.known_failures(FOLDER)})
     generated = [c for c in config.catalogs if c.name == GENERATED]
     if not generated:
         raise ConfigError(

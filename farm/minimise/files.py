@@ -16,13 +16,12 @@ from farm.minimise import issue
 from farm.reproduce import find, trial
 from farm.reproduce.again import Outcome, run_child
 from farm.reproduce.find import Key, StoredCase
-from farm.reproduce.folder import RUN, write_folder
+from farm.reproduce.folder import CALL, RUN, round_leaf, write_folder
 from farm.reproduce.requirements import describe_place, pin_imports, requirements
 from farm.reproduce.writing import folder_case, form_of
 from tasks.backends.shared.recipe import NoProgram
 from tasks.judge.worst import beyond
-from tasks.model import Leaf, Status, is_inexact, np_dtype
-from tasks.model.dtypes import round_to_dtype
+from tasks.model import Leaf, Status
 from tasks.wire import Found
 
 #: The issue's text, a file of a minimal case.
@@ -55,7 +54,7 @@ def make_files(case: StoredCase, found: Found, record: dict[str, Any], results: 
     earlier = [find.load(key, results, None, case.cache) for key in keys]
     shown, record["script_said"] = _folder(minimal, outcome, record, earlier)
     files |= shown
-    files[ISSUE] = issue.text(record, files.get(RUN, b"").decode(), sorted(shown)).encode()
+    files[ISSUE] = issue.text(record, (files.get(CALL) or files.get(RUN, b"")).decode(), sorted(shown)).encode()
     record["files"] = sorted(files)
     return files
 
@@ -65,7 +64,7 @@ def _values(minimal: StoredCase, outcome: Outcome) -> tuple[str, str]:
     that are furthest off."""
     leaves, actual = minimal.sample.expected(), outcome.actual or []
     places = [_furthest(a, leaf, minimal) for a, leaf in zip(actual, leaves)] + [None] * len(leaves)
-    expected = [_format_values(_round_reference(leaf), at, leaf.dtype) for leaf, at in zip(leaves, places)]
+    expected = [_format_values(round_leaf(leaf), at, leaf.dtype) for leaf, at in zip(leaves, places)]
     return "; ".join(expected), "; ".join(
         _format_values(a, at) for a, at in itertools.zip_longest(actual, places[: len(actual)])
     )
@@ -76,13 +75,6 @@ def _furthest(a: np.ndarray, leaf: Leaf, minimal: StoredCase) -> np.ndarray | No
     if a.size <= ALL or leaf.reference is None or a.shape != tuple(leaf.shape) or leaf.dtype == "str":
         return None
     return beyond(a, leaf, minimal.sample.op_class, 0.0)[:FEW]
-
-
-def _round_reference(leaf: Leaf) -> np.ndarray | None:
-    if leaf.reference is None or not is_inexact(leaf.dtype):
-        return leaf.reference
-    with np.errstate(all="ignore"):
-        return round_to_dtype(leaf.reference, leaf.dtype).astype(np_dtype(leaf.dtype))
 
 
 def _format_values(x: np.ndarray | None, places: np.ndarray | None = None, dtype: str = "") -> str:

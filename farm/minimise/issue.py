@@ -9,6 +9,7 @@ from typing import Any
 from farm.minimise.show import exact, trigger
 from farm.report.tables.agreement import unit
 from farm.report.words import number
+from farm.reproduce.folder import CALL
 from tasks.minimise.specification import sentences
 from tasks.model import FAILED, Status, is_inexact, names
 from tasks.model.kind import KIND_BIASED, OF_NUMBERS
@@ -39,7 +40,7 @@ _WRONG = {"shape": "wrong shape", "dtype": "wrong dtype", "nonfinite": "wrong Na
 
 
 def text(record: Mapping[str, Any], run: str, files: Sequence[str] = ()) -> str:
-    """Markdown of a finding whose run.py is ``run``, "" where there is none: title, versions, what happens, how it is shown, expected and got, triggers, the specification's sentence, words to search
+    """Markdown of a finding whose call.py, or else run.py, is ``run``, "" where there is none: title, versions, what happens, how it is shown, expected and got, triggers, the specification's sentence, words to search
     for duplicates."""
     parts = [f"# {title(record)}", _versions(record), _what(record), *_render_script(run, files)]
     parts += [
@@ -56,8 +57,9 @@ def _render_script(run: str, files: Sequence[str]) -> list[str]:
     """The text of run.py, and what it takes: a tracker takes no text of any length, and nobody reads it."""
     if not run:
         return []
-    beside = ", ".join(f"`{x}`" for x in files if x not in ("run.py", "issue.md", "script.py"))
+    beside = ", ".join(f"`{x}`" for x in files if x not in ("run.py", "issue.md", "script.py", CALL))
     told = f"Run `run.py` beside {beside}, attached." if beside else "Run `run.py`, attached."
+    told = f"In short; to have it judged, {told[0].lower()}{told[1:]}" if CALL in files else told
     return [f"## To reproduce\n\n{told}" + (f"\n\n```python\n{run.rstrip()}\n```" if len(run) <= _SCRIPT else "")]
 
 

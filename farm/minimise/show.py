@@ -13,6 +13,7 @@ from farm.report.tables.agreement import figure, units
 from farm.report.words import number
 from farm.reproduce import trial
 from farm.reproduce.find import StoredCase
+from farm.reproduce.folder import CALL
 from farm.reproduce.show import line, status_text
 from tasks.model import is_inexact
 
@@ -72,6 +73,8 @@ def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: st
     line("finding", record["finding"]["id"] + (f", kept in {where}" if where else left))
     if record.get("script_said"):
         line("run.py", record["script_said"])
+    if CALL in files:
+        print(f"\n{files[CALL].decode().rstrip()}\n")
     if out:
         trial.write(files, Path(out))
         line("written", ", ".join(str(Path(out) / name) for name in files) or "nothing: no finding")

@@ -6,10 +6,7 @@ import argparse
 from pathlib import Path
 
 from farm.commandline import Parser, key_argument, results_option
-from farm.plan.whose import WHOSE
-
-#: Where lists are looked for and written, if nothing else is said.
-FOLDER = Path("configs/known")
+from farm.plan.whose import FOLDER, WHOSE
 
 
 def make_parser() -> Parser:
@@ -49,4 +46,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--expires", default="", metavar="DAY", help="the last day on which it holds, e.g. 2027-01-31")
     parser.add_argument("--fault", choices=["backend", *WHOSE], default="backend", help="whose fault it is")
-    parser.add_argument("--file", type=Path, help=f"the list (default: {FOLDER}/BACKEND.yaml, or known.yaml)")
+    parser.add_argument(
+        "--file",
+        type=Path,
+        metavar="FILE",
+        help=f"the list (default: the one that the run's config names, else {FOLDER}/BACKEND.yaml, or known.yaml)",
+    )

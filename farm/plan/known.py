@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import has_magic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from farm.plan.matrix import Matrix, matcher, names
 from farm.plan.model import Config, KnownFailure
+from farm.plan.patterns import matcher, names, select_names
 from farm.plan.whose import WHOSE as WHOSE
 from tasks.catalogs.base import Entry
 from tasks.model import EPS, JUDGED, Status, flags
@@ -23,6 +23,9 @@ from tasks.model import names as words
 from tasks.model.errors import mask_details
 from tasks.model.failing import manner
 from tasks.model.kind import OF_NUMBERS
+
+if TYPE_CHECKING:
+    from farm.plan.matrix import Matrix
 
 #: Columns that say whether a known failure covers an outcome, and what an older lake, which lacks some, means.
 COLUMNS = {
@@ -160,8 +163,7 @@ def _match_known_failures(
         said = {glob: np.zeros(len(place), dtype=bool) for glob in globs}
         for glob, hit in said.items():
             several = (glob,) if isinstance(glob, str) else glob
-            ask = matcher(several)
-            named = [name for name in index if ask([name])] if any(map(has_magic, several)) else several
+            named = select_names(several, index) if any(map(has_magic, several)) else several
             hit[[code for name in named for code in index.get(name, ())]] = True
         return np.array([said[glob][codes] for glob in globs], dtype=bool).reshape(len(globs), len(values))
 

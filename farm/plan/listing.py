@@ -70,6 +70,25 @@ class Place:
         return f"{self.file}:{self.node.start_mark.line + 1}"
 
 
+def named_list(config: Path, backend: str) -> Path | None:
+    """The list to which a known failure of a backend is added, of those that a config or one that it includes names: the backend's own
+    file in a folder or among those that a glob matches, else the last of the named files. None where the config is not there (any more) or
+    names none."""
+    if not config.is_file():
+        return None
+    root, found = yaml.compose(config.read_text(), Loader=QUICK), None
+    for key, value in root.value if isinstance(root, yaml.MappingNode) else ():
+        if key.value == "include":
+            found = next(filter(None, (named_list(config.parent / x.value, backend) for x in value.value)), found)
+        if key.value == "known_failures":
+            nodes = value.value if isinstance(value, yaml.SequenceNode) else [value]
+            named = [config.parent / x.value for x in nodes if isinstance(x, yaml.ScalarNode)]
+            folders = [x for x in named if x.is_dir()] + [x.parent for x in named if glob.has_magic(x.name)]
+            files = [x for x in named if not (x.is_dir() or glob.has_magic(str(x)))]
+            found = next((x / f"{backend}.yaml" for x in folders), files[-1] if files else found)
+    return found
+
+
 def places(path: Path) -> dict[KnownFailure, Place]:
     """Where the entries stand of a list, of all lists in a folder, or of a config and the files that it names."""
     if path.is_dir():

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-import functools
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,6 +21,7 @@ from farm.plan.left_out import (
     format_pattern,
     merge_left_out,
 )
+from farm.plan.patterns import is_glob, matcher, names
 from tasks import catalogs, checks
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
@@ -300,33 +299,6 @@ def samples_of(catalog: CatalogConfig, backend: str) -> int:
 
 def _name_cell(group: Group) -> tuple[str, str, str, str]:
     return group.check, group.op, group.variant, group.dtype
-
-
-def names(entry: Entry) -> list[str]:
-    """What an op may be called in a pattern: with and without its catalog, with and without its variant."""
-    bare = entry.op.partition(":")[2]
-    called = [entry.op, bare]
-    return called + [f"{n}.{entry.variant}" for n in called] if entry.variant else called
-
-
-def matcher(globs: Sequence[str]) -> Callable[[Sequence[str]], bool]:
-    """A function that tells whether any of its names matches any of the globs."""
-    if "*" in globs:
-        return lambda called: True
-    if not globs:
-        return lambda called: False
-    match = _compile_globs(tuple(globs)).match
-    return lambda called: any(match(n) for n in called)
-
-
-@functools.cache  # a list of known failures asks for the same some thousand times
-def _compile_globs(globs: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(fnmatch.translate(g) for g in globs))
-
-
-def is_glob(pattern: str) -> bool:
-    """Whether a pattern has a wildcard."""
-    return any(c in pattern for c in "*?[")
 
 
 def _known_ops(catalog: CatalogConfig, listed: Sequence[Entry]) -> None:

@@ -19,6 +19,8 @@ from farm.lake.key import Key
 from farm.plan import kernels
 from farm.plan import matrix as matrices
 from farm.plan.config import CatalogConfig, Config, backend_names
+from farm.plan.patterns import matcher
+from farm.plan.patterns import names as op_names
 from farm.program import program
 from farm.work.job import Job
 from farm.work.supervisor import run_job
@@ -258,13 +260,13 @@ def _find_backend_spec(name: str, config: Config) -> BackendSpec:
 
 def _catalog_configs(row: dict[str, Any], config: Config) -> list[CatalogConfig]:
     """The parts of a config that plan a row's op and dtype."""
-    called = matrices.names(Entry(row["op"], row["variant"], ()))
+    called = op_names(Entry(row["op"], row["variant"], ()))
     return [
         c
         for c in config.catalogs
         if c.name == row["catalog"]
-        and matrices.matcher(c.ops)(called)
-        and not matrices.matcher(c.exclude)(called)
+        and matcher(c.ops)(called)
+        and not matcher(c.exclude)(called)
         and {row["dtype"], "*"} & set(c.dtypes or config.dtypes)
     ]
 

@@ -19,10 +19,12 @@ import numpy as np
 from farm.fleet.envs import OWN_PACKAGES
 from farm.reproduce import checks
 from farm.reproduce.bounds import expected_arrays
+from farm.reproduce.call import write_call
 from farm.reproduce.definition import write_definition
 from farm.reproduce.program import write_program
 from tasks import judging
 from tasks.backends.base import Backend
+from tasks.backends.shared import torch_run
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.backends.shared.recipe import NoProgram, Recipe
 from tasks.catalogs.user import load
@@ -30,13 +32,13 @@ from tasks.checks.determinism import THREADS
 from tasks.judge import properties
 from tasks.judge.plain import BIAS
 from tasks.judge.policy import Policy
-from tasks.model import EPS, Form, Group, Leaf, OpClass, Status, Unsupported, flags, is_inexact
-from tasks.model.dtypes import SMALLEST_NORMAL, dtype_name
+from tasks.model import EPS, Form, Group, Leaf, OpClass, Status, Unsupported, flags, is_inexact, np_dtype
+from tasks.model.dtypes import SMALLEST_NORMAL, dtype_name, round_to_dtype
 from tasks.model.kind import KIND_ACCEPTED, KIND_BIASED, KIND_PROPERTY, KIND_ZERO
 from tasks.prepare.cases import PreparedSample
 
 #: Files of a finding.
-RUN, COMPARE, PROGRAM, DEFINITION = "run.py", "compare.py", "program.py", "definition.py"
+RUN, COMPARE, PROGRAM, DEFINITION, CALL = "run.py", "compare.py", "program.py", "definition.py", "call.py"
 MODEL, CASE, WEIGHTS = "model.onnx", "case.npz", "weights.npz"
 #: Kinds of a row that are wrong beside their numbers, and need no more than one program.
 BEHAVIOURS = ("mutation", "aliasing", "nondeterministic", "process", "threads", "batch")
@@ -128,6 +130,9 @@ class _Folder:
         self.files[CASE] = self._npz(arrays)
         self.files[COMPARE] = self._compare(check).encode()
         self.files[RUN] = self._run(recipe, form, check, former).encode()
+        if recipe.run is torch_run.run_program and not earlier and set(self.files) == {CASE, COMPARE, RUN, PROGRAM}:
+            if call := self._call(recipe, list(inputs.values())):
+                self.files[CALL] = call.encode()
         return self.files
 
     def _subject(self, form: Form, group: Group, stem: str) -> dict[str, np.ndarray]:
@@ -159,6 +164,16 @@ class _Folder:
             named[f"{name}:{x.dtype.name if exotic else x.dtype.str}"] = x.view(f"u{x.itemsize}") if exotic else x
         np.savez_compressed(out, **named)
         return out.getvalue()
+
+    def _call(self, recipe: Recipe, arrays: Sequence[np.ndarray]) -> str:
+        """The text of call.py: what a maintainer would type; "" where that is more than a screen."""
+        rounded = [round_leaf(leaf) for leaf in self.case.expected]
+        results = {
+            "expected": [x for x in rounded if x is not None] if all(x is not None for x in rounded) else None,
+            "got": self.case.actual,
+        }
+        versions = ", ".join([*self.packages, *(f"{k}={v}" for k, v in recipe.variables.items())])
+        return write_call(self.files[PROGRAM].decode(), arrays, recipe.settings, recipe.setup, versions, results)
 
     # -- run.py and compare.py ---------------------------------------------------------------------------------
 
@@ -314,6 +329,14 @@ class _Folder:
         more = [f"bound={BIAS}"] if kind == KIND_BIASED else []
         arrays = expected_arrays(leaves, row, case.policy, kind)
         return _Check(function, [got, "case", *more], arrays, before, uses)
+
+
+def round_leaf(leaf: Leaf) -> np.ndarray | None:
+    """The exact result as a number of its dtype; None where it is defined by its shape alone."""
+    if leaf.reference is None or not is_inexact(leaf.dtype):
+        return leaf.reference
+    with np.errstate(all="ignore"):
+        return round_to_dtype(leaf.reference, leaf.dtype).astype(np_dtype(leaf.dtype))
 
 
 def _is_finite(leaf: Leaf) -> bool:

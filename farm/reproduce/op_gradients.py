@@ -13,7 +13,7 @@ import pandas as pd
 from farm.commandline import plain
 from farm.fleet import envs
 from farm.fleet.child_process import Limits
-from farm.plan.matrix import names
+from farm.plan.patterns import names
 from farm.report.runs import load
 from farm.report.tables.coverage import FAILED_STATUSES
 from farm.report.tables.gradient_oracles import AGREE, MEANING, WORST_FIRST, agreement, two_oracles

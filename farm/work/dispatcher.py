@@ -167,6 +167,8 @@ class Dispatcher:
             self._heard(handle, flight, event)
             return
         del self.state.flights[handle]
+        if flight.begun:
+            self.state.run_counts.spend_slot(flight)
         self.second_opinions.release_devices(handle)
         # A stream can end early without an error: what was not heard of is done again.
         left = flight.remaining
@@ -229,14 +231,15 @@ class Dispatcher:
         if flight.job.export:
             self._group_exported(g)
             return
-        self.state.run_groups.left["prepare"] -= 1
+        self.state.run_groups.end_preparing(g)
         self.lost_work.fail_group(g, failure)
         self.state.case_queue.group_came(g)
 
     def _group_prepared(self, g: int) -> None:
-        self.state.run_groups.left["prepare"] -= 1
+        self.state.run_groups.end_preparing(g)
         backends = range(len(self.plan.backends))
         left = [self.state.run_groups.positions(g, b) for b in backends]
+        self.state.run_counts.to_do += self.plan.work_of_groups([g], np.array([[len(positions) for positions in left]]))
         for b, positions in enumerate(left):
             if total := self.state.run_groups.rows(g, b):
                 self.state.run_counts.count_planned(b, total, total - len(positions))
@@ -256,7 +259,7 @@ class Dispatcher:
         self.state.case_queue.group_came(g)
 
     def _group_exported(self, g: int) -> None:
-        self.state.run_groups.left["export"] -= 1
+        self.state.run_groups.end_exporting()
         self._can_run(g, self.state.run_groups.exports(g))
 
     def _can_run(self, g: int, backends: Collection[int]) -> None:
@@ -277,6 +280,7 @@ class Dispatcher:
         flight.done.update(rows.numbers)
         for k in new if self.state.run_counts.again else ():
             self.state.run_counts.uncount_replaced(flight.cases[rows.numbers[k]])
+        self.state.run_counts.did[b] += flight.work * (len(new) / len(flight.cases))
         self.second_opinions.rows_came(flight, rows, len(new))
         batches = lakes.from_stream(rows.stream)
         if len(new) < len(rows.numbers):

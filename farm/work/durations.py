@@ -19,10 +19,10 @@ from tasks.plugins import PluginError
 #: Guesses. Milliseconds of a case, where the backend compiles (JOINT_MS) and where not; of preparing a group: half a second where
 #: shapes are large, next to nothing in the cache; of exporting a group. Seconds that a child takes to start.
 CASE_MS, JOINT_MS, GROUP_MS, EXPORT_MS, START_S = 10.0, 800.0, 31.0, 600.0, 0.5
+#: Of a group, by the kind of job.
+GUESSED_MS = {"prepare": GROUP_MS, "export": EXPORT_MS}
 #: As many cases a guess weighs beside those that are measured.
 GUESS = 20
-#: Least share of a plan's cells that earlier runs must have timed for their word to be "about", not "at least".
-ENOUGH = 0.25
 
 
 def guess_case_ms(joint: bool) -> float:
@@ -100,18 +100,6 @@ class Estimate:
         aside, pool, slots = self.aside_s(*cells)
         cost = aside + self.cells_s[cells]
         return max((float(cost[pool == p].sum()) / number for p, number in slots.items()), default=0.0)
-
-    @functools.cached_property
-    def case_s(self) -> np.ndarray:
-        """Seconds of a case of each backend, [backends]; 0 where none is planned."""
-        cases: np.ndarray = self.plan.matrix.wanted.sum(axis=0)
-        return self.cells_s.sum(axis=0) / np.maximum(cases, 1)
-
-    @functools.cached_property
-    def is_founded(self) -> bool:
-        """Whether earlier runs have timed enough of the plan's cells."""
-        timed = np.isfinite(self.known.ms[self.cells()])
-        return bool(timed.size) and float(timed.mean()) >= ENOUGH
 
 
 def format_duration(seconds: float) -> str:

@@ -15,12 +15,16 @@ import pyarrow.compute as pc
 from farm import lake as lakes
 from farm.lake import Lake, LakeError
 from farm.plan.matrix import GROUP, Matrix
+from tasks.backends import BackendSpec
 from tasks.model import FAILED, Status, names
+from tasks.plugins import PluginError
 
 #: Runs of the lake that are looked at, the newest first; older ones are not once this share of a plan's cells is known.
 LOOKED_AT, KNOWN = 20, 0.95
 #: Milliseconds of a case beside building and running it.
 ASIDE_MS = 10.0
+#: Of what the first run of a lake took to compile, the share that is counted: later runs find most of it in the compiler's cache.
+COMPILED = 0.4
 
 
 @dataclass(frozen=True)
@@ -80,9 +84,11 @@ def learn_from_runs(lake: Lake, matrix: Matrix, there: Sequence[bool]) -> Learne
     versions: dict[str, int] = {}
     failures: dict[str, int] = {}
     runs: list[str] = []
+    compiles = [_compiles(spec) for spec in matrix.backends]
     with contextlib.suppress(LakeError), warnings.catch_warnings():
         warnings.simplefilter("ignore", lakes.LakeWarning)
-        for run_id in reversed(lakes.run_ids(lake)[-LOOKED_AT:]):
+        all_runs = lakes.run_ids(lake)
+        for run_id in reversed(all_runs[-LOOKED_AT:]):
             if found >= enough:
                 break
             lines, before = cells(lake, run_id), found
@@ -96,15 +102,16 @@ def learn_from_runs(lake: Lake, matrix: Matrix, there: Sequence[bool]) -> Learne
                 "gap_min",
                 "version_max",
                 "prepare_ms_sum",
+                "build_ms_sum",
             )
-            for *group, name, ms, n, failure, weak, imprecise, gap, version, prepare_ms in zip(
+            for *group, name, ms, n, failure, weak, imprecise, gap, version, prepare_ms, build_ms in zip(
                 *(lines[c].to_pylist() for c in (*GROUP, *columns)), strict=True
             ):
                 g, b = numbers.get(tuple(group)), column.get(name)
                 if g is None or b is None or not matrix.wanted[g, b] or np.isfinite(known.ms[g, b]):
                     continue
                 found += there[b]
-                known.ms[g, b] = ms / n
+                known.ms[g, b] = (ms - (1 - COMPILED) * build_ms * (compiles[b] and run_id == all_runs[0])) / n
                 if failure:
                     known.finding[g, b] = failures.setdefault(failure, len(failures))
                 known.weak[g, b], known.unasked[g, b] = weak or imprecise, gap
@@ -115,6 +122,13 @@ def learn_from_runs(lake: Lake, matrix: Matrix, there: Sequence[bool]) -> Learne
                 runs.append(run_id)
                 _record_starts(lakes.read_run(lake, run_id), column, known.start_s)
     return replace(known, versions=tuple(versions), runs=tuple(runs))
+
+
+def _compiles(spec: BackendSpec) -> bool:
+    try:
+        return bool(spec.create().joint)
+    except PluginError:  # a line of the preflight
+        return False
 
 
 def _record_starts(record: dict[str, Any], column: dict[str, int], start_s: np.ndarray) -> None:
@@ -138,6 +152,7 @@ def cells(lake: Lake, run_id: str) -> pa.Table:
     how_went = {
         "ms": ms,
         "prepare_ms": pc.fill_null(rows["prepare_ms"], 0.0),
+        "build_ms": pc.fill_null(rows["build_ms"], 0.0),
         "failure": pc.if_else(failed, how, ""),
         "weak": pc.fill_null(rows["weak"], False),
         "imprecise": pc.equal(status, Status.IMPRECISE.value),
@@ -149,5 +164,5 @@ def cells(lake: Lake, run_id: str) -> pa.Table:
     return (
         pa.table(told | how_went)
         .group_by(list(told))
-        .aggregate([*asked, ("failure", "max"), ("version", "max"), ("prepare_ms", "sum")])
+        .aggregate([*asked, ("failure", "max"), ("version", "max"), ("prepare_ms", "sum"), ("build_ms", "sum")])
     )

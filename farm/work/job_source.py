@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from farm.work import batching
 from farm.work.job import Job
 from farm.work.placement import Pool
@@ -201,4 +203,5 @@ class JobSource:
             deadline_s=self._deadline_s(b, chosen),
             chunk_s=self._chunk_s(),
         )
-        return Flight(job, b, cases, timed=timed)
+        work = sum((self._plan.work_of(g, b, len(positions)) for g, positions in chosen), np.zeros(3))
+        return Flight(job, b, cases, timed=timed, work=work)

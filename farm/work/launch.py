@@ -29,6 +29,8 @@ from farm.plan import matrix as matrices
 from farm.plan.config import ConfigError
 from farm.plan.left_out import few
 from farm.plan.matrix import GROUP, Matrix
+from farm.plan.patterns import matcher
+from farm.plan.patterns import names as op_names
 from farm.plan.request import Request
 from farm.version import farm_version
 from farm.work import budget, catalog_lists, executor_registry, ray_or_local, rehearsal
@@ -202,9 +204,9 @@ def _line_of(path: str, word: str) -> str:
 
 def _ops_exist(ops: Sequence[str], entries: dict[str, list[Entry]]) -> None:
     for pattern in ops:
-        matches = matrices.matcher([pattern])
-        if not any(matches(matrices.names(e)) for listed in entries.values() for e in listed):
-            valid = sorted({n for listed in entries.values() for e in listed for n in matrices.names(e)})
+        matches = matcher([pattern])
+        if not any(matches(op_names(e)) for listed in entries.values() for e in listed):
+            valid = sorted({n for listed in entries.values() for e in listed for n in op_names(e)})
             raise ConfigError(f"--ops: no op {pattern!r}{nearest(pattern, valid)}")
 
 

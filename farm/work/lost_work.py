@@ -13,8 +13,7 @@ from farm.work.state import Flight, portions
 from tasks.catalogs.base import Failure
 from tasks.model import Status
 from tasks.model.row import NAMES
-from tasks.prepare.cases import PreparedGroup
-from tasks.runner import sample_columns
+from tasks.prepare.cases import PreparedGroup, sample_columns
 from tasks.wire import Failing
 
 #: Losses of a supervisor at which what was in flight is run in smaller and smaller jobs, and losses of one that had nothing

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+import numpy as np
+
 from farm.fleet.health import CaseRef
 from farm.work.durations import GUESS, START_S, guess_case_ms
-from farm.work.state import Plan
+from farm.work.state import Flight, Plan
 from tasks.wire import Failing, Spent
 
 
@@ -27,6 +29,10 @@ class RunCounts:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        #: Of this launch, [backends, 3] as `Plan.work_of` has it: of the groups that are prepared, and what is done of it.
+        self.to_do, self.did = (np.zeros((len(plan.backends), 3)) for _ in range(2))
+        #: Seconds of slots that jobs which have ended took, by `Flight.who`.
+        self.slot_s = defaultdict[int | str, float](float)
         self.counts = {s.name: Count() for s in plan.backends}
         self.spent: dict[str, dict[str, float]] = {}  # backend or kind of job → CPU seconds, starts, …
         self.again: dict[CaseRef, Failing] = {}  # failed on a device that is sick: to be run elsewhere
@@ -78,6 +84,10 @@ class RunCounts:
         if not (self._losses or self._before or self.again):
             return {}
         return {n: times for n, case in enumerate(cases) if (times := self.attempts(case))}
+
+    def spend_slot(self, flight: Flight) -> None:
+        """A job that had begun has ended."""
+        self.slot_s[flight.who] += flight.heard - flight.began
 
     def spend(self, who: str, spent: Spent) -> None:
         total = self.spent.setdefault(who, {})

@@ -6,13 +6,13 @@ import functools
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from farm.work.durations import GROUP_MS
+from farm.work.durations import GUESSED_MS, START_S
 from farm.work.state import Flight, Plan
 from tasks import catalogs, checks
 from tasks.catalogs.user_definitions import USER, home
@@ -29,7 +29,8 @@ class RunGroups:
     """Groups before, in and after preparing.
 
     wanted[g, b]: samples that a backend is to run, 0 where it was never there; done: (g, b) → indices of samples that
-    are already in the lake. groups: how many there are; asked: samples of them all, by backend; group_ms: what one takes.
+    are already in the lake. groups: how many there are; group_ms: milliseconds that one of a kind of job takes; to_come: cases of groups
+    that are still to be prepared, by backend, as `Plan.work_of` has them; exports_to_come: how many of these groups are to be exported then; exported: how many have been.
     """
 
     def __init__(self, plan: Plan, there: list[bool], done: dict[tuple[int, int], set[int]]) -> None:
@@ -43,26 +44,29 @@ class RunGroups:
         self._exporters = {b for many in {id(x): x for x in self.exporting}.values() for b in many}
         self.queues = {"prepare": deque(np.flatnonzero(self.wanted.any(axis=1)).tolist()), "export": deque[int]()}
         self.left = {"prepare": len(self.queues["prepare"]), "export": 0}
-        self.groups, self.asked = self.left["prepare"], self.wanted.sum(axis=0).tolist()
+        self.groups = self.left["prepare"]
+        waiting = list(self.queues["prepare"])
+        self.to_come = plan.work_of_groups(waiting, self.wanted[waiting])
+        self.exports_to_come, self.exported = sum(self._is_exported(g) for g in waiting), 0
         self.suspects: dict[str, deque[list[int]]] = {
             "prepare": deque(),
             "export": deque(),
         }  # of losses: jobs of their own
         self._parcels: dict[int, dict[str, Any]] = {}  # group → files that a node may lack, as Ray references
-        self.group_ms = GROUP_MS  # time to prepare a group: little once it is in the cache
+        self.group_ms = GUESSED_MS.copy()  # little once it is in the cache
 
     # --- what is to be made ---------------------------------------------------------------------------------------
 
     def take(self, kind: str, slots: int, most: int = 0) -> list[int]:
         """Groups of the next job of a kind, all at home in one environment: suspects of losses, else as many of the queue as make a job, at most ``most``, and no
         more than half of what each of the ``slots`` that take such jobs has left to do: else one is still at it when all
-        others are done (guided self-scheduling: Polychronopoulos and Kuck, 1987)."""
+        others are done (guided self-scheduling: Polychronopoulos and Kuck, 1987). What is done before another process has started is one job."""
         if self.suspects[kind]:
             return self.suspects[kind].popleft()
         queue = self.queues[kind]
-        sized = min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms)) if kind == "prepare" else EXPORT_GROUPS
+        sized = min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms[kind])) if kind == "prepare" else EXPORT_GROUPS
         sized = max(min(sized, most or sized), 1)
-        share = -(-len(queue) // (2 * slots)) if slots > 1 else len(queue)
+        share = -(-len(queue) // (2 * slots)) if slots > 1 and not self._is_little(queue) else len(queue)
         first: Iterator[int] = itertools.islice(queue, min(len(queue), sized, share))
         if home(USER):
             first = itertools.takewhile(lambda g: self._home(g) == self._home(queue[0]), first)
@@ -71,15 +75,24 @@ class RunGroups:
             queue.popleft()
         return taken
 
+    def _is_little(self, groups: Collection[int]) -> bool:
+        """Whether earlier runs prepared all these groups in less time than a process takes to start."""
+        learned = self._plan.learned
+        most = START_S * 1e3
+        if learned is None or len(groups) > most / GUESSED_MS["prepare"]:
+            return False
+        return bool(learned.prepare_ms[list(groups)].sum() < most)  # not where one is NaN
+
     def _home(self, g: int) -> dict[str, Any] | None:
         return home(self._plan.matrix.groups[g].catalog)
 
     def without(self, b: int) -> list[int]:
         """A backend has no part in the run: the groups that need not be prepared any more."""
-        self.wanted[:, b], self.asked[b] = 0, 0
+        self.wanted[:, b], self.to_come[b] = 0, 0.0
         nobodys = self._drop_groups("prepare", lambda g: not self.wanted[g].any())
         self._drop_groups("export", lambda g: not self.wanted[g, self.exports(g)].any())
         self.groups -= len(nobodys)
+        self.exports_to_come = sum(self._is_exported(g) for g in self.queues["prepare"])
         return nobodys
 
     def _drop_groups(self, kind: str, nobodys: Callable[[int], bool]) -> list[int]:
@@ -88,6 +101,20 @@ class RunGroups:
         self.queues[kind] = deque(g for g in groups if not nobodys(g))
         self.left[kind] -= len(dropped)
         return dropped
+
+    def end_preparing(self, g: int) -> None:
+        """A group is prepared, or cannot be."""
+        self.left["prepare"] -= 1
+        self.exports_to_come -= self._is_exported(g)
+        self.to_come -= self._plan.work_of_groups([g], self.wanted[[g]])
+
+    def end_exporting(self) -> None:
+        """A group is exported, or cannot be."""
+        self.left["export"] -= 1
+        self.exported += 1
+
+    def _is_exported(self, g: int) -> bool:
+        return bool(self.wanted[g, self.to_export(g)].any())
 
     def complete(self, b: int) -> bool:
         """Whether no group is to come any more for a backend."""
@@ -108,17 +135,16 @@ class RunGroups:
             self._parcels.setdefault(g, {})[message.path] = message.parcel
 
     def learn_group_time(self, flight: Flight) -> None:
-        """Learn from a preparing job, one of whose groups has come, how long a group takes: of what takes minutes before all have, or
+        """Learn from a preparing or exporting job, one of whose groups has come, how long a group takes: of what takes minutes before all have, or
         the jobs that wait for a slot wait for the next such job as well."""
         now, done = time.monotonic(), len(flight.done)
         flight.first = flight.first or now
-        if not flight.job.prepare:
-            return
+        kind = flight.job.kind
         whole = done == len(flight.groups)
         since, groups = (flight.first, done - 1) if done > 1 else (flight.began, done)
         if groups and (whole or done > 1):
             taken = max((now - since) * 1e3 / groups, 0.1)
-            self.group_ms = taken if whole else max(taken, self.group_ms)
+            self.group_ms[kind] = taken if whole else max(taken, self.group_ms[kind])
 
     # --- what is there --------------------------------------------------------------------------------------------
 

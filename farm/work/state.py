@@ -160,6 +160,17 @@ class Plan:
         ms: float = self.learned.ms.item(g, b)
         return ms if isfinite(ms) else None
 
+    def work_of(self, g: int, b: int, cases: int) -> np.ndarray:
+        """What so many cases of a cell are: [cases, those of them that no earlier run has timed, milliseconds of the others]."""
+        ms = self.case_ms(g, b)
+        return np.array((cases, cases, 0.0) if ms is None else (cases, 0.0, cases * ms))
+
+    def work_of_groups(self, groups: Sequence[int], cases: np.ndarray) -> np.ndarray:
+        """`work_of` of all backends, summed over groups, [backends, 3]. cases: [groups, backends]."""
+        known = np.full(cases.shape, np.nan) if self.learned is None else self.learned.ms[groups]
+        timed = np.isfinite(known)
+        return np.stack([x.sum(axis=0) for x in (cases, cases * ~timed, cases * np.where(timed, known, 0.0))], axis=1)
+
     def rank_of(self, g: int, b: int) -> int:
         """Of a cell: 0 without a budget."""
         return 0 if self.rank is None else int(self.rank[g, b])
@@ -214,6 +225,12 @@ class Flight:
     gone: str = ""
     asked: list[DeviceDoubt] = field(default_factory=list)
     timed: bool = False
+    work: np.ndarray = field(default_factory=lambda: np.zeros(3))  # of all its cases: `Plan.work_of`
+
+    @property
+    def who(self) -> int | str:
+        """Whose job it is: a backend's, by number, or of what kind."""
+        return self.backend if self.backend >= 0 else self.job.kind
 
     @property
     def remaining(self) -> list[int]:

@@ -24,8 +24,7 @@ from tasks.canary import EVERY_S
 from tasks.catalogs.base import Failure
 from tasks.model import FAILED, Status
 from tasks.model.row import Row
-from tasks.prepare.cases import PreparedGroup
-from tasks.runner import sample_columns
+from tasks.prepare.cases import PreparedGroup, sample_columns
 from tasks.wire import Bad, Done, ToRun
 
 #: Seconds and rows after which collected rows are handed on.

@@ -767,3 +767,21 @@ class PreparedSample:
             "paired": tuple(made["paired"]),
             "invalid": made.get("invalid", ""),
         }
+
+
+def sample_columns(sample: PreparedSample) -> dict[str, Any]:
+    """The columns of a row that only the prepared sample decides."""
+    record = sample.record
+    built = not checks.get_or_default(sample.owner.check).runs
+    return sample.owner.columns | {
+        "check": sample.owner.check,
+        "op_class": record.op_class,
+        "sample": record.sample,
+        "digest": record.digest,
+        "shapes": record.shapes,
+        "weak": record.weak or built,
+        "excused": record.excused,
+        "oracle": "" if built else record.oracle,
+        "prepare_ms": record.prepare_ms,
+        **record.columns,
+    }

@@ -37,6 +37,7 @@ from tests.bench import (
     screening,
     starts,
     submitting,
+    time_left,
     training,
     training_faults,
     training_ranks,
@@ -205,6 +206,7 @@ BENCHES = {
         training_ranks.training_ranks, {"ways": list(spreading.WAYS)}, {"ways": ["tensor"]}, long=True
     ),
     "waiting": Bench(waiting.waiting, {"config": "quick", "times": 3}, {**TINY, "times": 1}),
+    "time_left": Bench(time_left.time_left, {"config": "quick"}, TINY, long=True),
     "answers": Bench(waiting.answers, {"config": "quick"}, TINY),
     "starts": Bench(
         starts.starts,

@@ -26,8 +26,9 @@ Size = Mapping[str, Any]
 
 def environment(cache: Path, **more: str) -> dict[str, str]:
     path = os.pathsep.join(filter(None, [str(PLUGIN), str(ROOT), os.environ.get("PYTHONPATH")]))
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # as a user's
     threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    return os.environ | threads | {"PYTHONPATH": path, "FARM_CACHE": str(cache), "PYTHONWARNINGS": "ignore"} | more
+    return usual | threads | {"PYTHONPATH": path, "FARM_CACHE": str(cache), "PYTHONWARNINGS": "ignore"} | more
 
 
 def run(command: Sequence[str], env: Mapping[str, str], codes: Sequence[int] = (0,)) -> tuple[float, float, str]:

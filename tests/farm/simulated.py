@@ -17,8 +17,7 @@ from farm.work.supervisor import FAILING, run_job
 from tasks import wire
 from tasks.model import BackendInfo, RuntimeInfo
 from tasks.model.row import Row
-from tasks.prepare.cases import PreparedGroup
-from tasks.runner import sample_columns
+from tasks.prepare.cases import PreparedGroup, sample_columns
 from tasks.wire import Place
 
 

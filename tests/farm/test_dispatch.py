@@ -24,6 +24,7 @@ from farm.plan.config import BackendConfig, CatalogConfig, Config
 from farm.plan.model import Skip
 from farm.plan.request import Request
 from farm.work.dispatcher import Dispatcher
+from farm.work.earlier_runs import Learned
 from farm.work.job import Job
 from farm.work.local import DirectChildren
 from farm.work.lost_work import NOT_BEGUN
@@ -167,12 +168,12 @@ def test_a_preparing_job_is_as_long_as_what_groups_take_before_all_of_them_have_
         run_groups.learn_group_time(flight)
 
     run_groups.queues["prepare"].extend(range(10))
-    slow = Flight(SimpleNamespace(prepare=True), groups=list(range(10)))  # type: ignore[arg-type]
+    slow = Flight(SimpleNamespace(kind="prepare"), groups=list(range(10)))  # type: ignore[arg-type]
     came(5.0, 0, slow)
     came(5.001, 1, slow)
     came(25.0, 2, slow)  # ten seconds each: the next job has one, though this one has not ended
     assert len(run_groups.take("prepare", 1)) == 1
-    came(25.1, 0, Flight(SimpleNamespace(prepare=True), groups=[10], began=25.0))  # type: ignore[arg-type]
+    came(25.1, 0, Flight(SimpleNamespace(kind="prepare"), groups=[10], began=25.0))  # type: ignore[arg-type]
     assert len(run_groups.take("prepare", 1)) == 9  # one that took a tenth of a second tells as well
 
 
@@ -180,7 +181,7 @@ def test_jobs_get_smaller_towards_the_end_so_that_all_slots_end_together(run: Ru
     done, _, _ = run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)]))
     run_groups = RunGroups(done.plan, [True], {})
     run_groups.queues["prepare"] = deque(range(1000))
-    run_groups.group_ms = 1.0  # 4000 would fit one job
+    run_groups.group_ms["prepare"] = 1.0  # 4000 would fit one job
     sizes, free, took_ms = [], [0.0] * 16, [100.0 if g >= 900 else 1.0 for g in range(1000)]  # the last ones are slow
     while run_groups.queues["prepare"]:
         groups = run_groups.take("prepare", 16)
@@ -189,6 +190,16 @@ def test_jobs_get_smaller_towards_the_end_so_that_all_slots_end_together(run: Ru
         free[first] += sum(took_ms[g] for g in groups)
     assert sizes[0] == 32 and sizes == sorted(sizes, reverse=True) and sizes[-1] == 1
     assert max(free) < 1.2 * sum(took_ms) / 16
+
+
+def test_what_is_prepared_before_another_process_has_started_is_one_job(run: Run) -> None:
+    done, _, _ = run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)]))
+    nothing = Learned.nothing(done.plan.matrix.wanted.shape)
+    for each_ms, size in ((10.0, 10), (100.0, 3), (float("nan"), 3)):
+        learned = replace(nothing, prepare_ms=nothing.prepare_ms.copy())
+        learned.prepare_ms[:] = each_ms
+        run_groups = RunGroups(replace(done.plan, learned=learned), [True], {})
+        assert len(run_groups.take("prepare", 2)) == size
 
 
 HERE = BackendInfo(RuntimeInfo("", "d"), resource="CPU")

@@ -12,6 +12,7 @@ import pytest
 from farm import lake as lakes
 from farm.commands import fuzz as command
 from farm.commands import reproduce
+from farm.fuzzing import request as fuzz_request
 from farm.fuzzing import rounds as fuzzing
 from farm.fuzzing.schedule import CHUNK, KEPT, QUIET, Schedule, key_of
 from farm.reproduce import find
@@ -305,3 +306,12 @@ def test_a_config_without_generated_cases_is_refused(
     (tmp_path / "x.yaml").write_text("catalogs: [{name: onnx}]\nbackends: [ort-cpu]\n")
     assert fuzz(tmp_path / "x.yaml", results=results) == 2
     assert "none is 'fuzz'" in capsys.readouterr().err
+
+
+def test_without_a_config_the_lists_in_the_usual_folder_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lake = lakes.open_lake("lake")
+    assert not fuzz_request.new("", lake, CHUNK).config.known_failures
+    (tmp_path / "configs" / "known").mkdir(parents=True)
+    (tmp_path / "configs" / "known" / "fuzz.yaml").write_text("- {op: 'fuzz:Add', reason: sums}\n")
+    assert [k.reason for k in fuzz_request.new("", lake, CHUNK).config.known_failures] == ["sums"]

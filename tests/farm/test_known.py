@@ -103,11 +103,19 @@ def test_what_fails_otherwise_is_new_and_what_passes_is_stale() -> None:
     assert list(found["instead"])[:3] == ["wrong shape", "pass", ""]
 
 
-def made(tmp_path: Path, *rows: dict[str, Any], known_failures: list[dict[str, Any]] | None = None) -> str:
+def made(
+    tmp_path: Path, *rows: dict[str, Any], known_failures: list[dict[str, Any]] | None = None, path: str = ""
+) -> str:
     """A lake with one run."""
     folder = tmp_path / "lake" / f"run={RUN}"
     folder.mkdir(parents=True)
-    record = {"run_id": RUN, "name": "c", "config": {"known_failures": known_failures or []}, "planned": len(rows)}
+    record = {
+        "run_id": RUN,
+        "name": "c",
+        "config": {"known_failures": known_failures or []},
+        "planned": len(rows),
+        "path": path,
+    }
     (folder / "_run.json").write_text(json.dumps(record))
     pq.write_table(pa.Table.from_pylist(list(rows), schema=lake.SCHEMA), folder / "part-0.parquet")
     return str(tmp_path / "lake")
@@ -378,3 +386,31 @@ def test_what_is_first_seen_on_a_device_is_told_apart_and_noted_by_a_command(
     assert again.verdict.sentence == "OK: 3 failures, all known"
     assert main(["seen", str(config), "--results", results]) == 0
     assert "0 known failures of run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "named, written",
+    (
+        ("known_failures: lists/", "lists/torch-cpu.yaml"),
+        ("known_failures: ['lists/*.yaml']", "lists/torch-cpu.yaml"),
+        ("known_failures: [{op: abs, reason: r}, lists/mine.yaml]", "lists/mine.yaml"),
+        ("include: [other.yaml]", "lists/torch-cpu.yaml"),
+        ("seed: 1", None),
+    ),
+)
+def test_an_entry_goes_to_the_list_that_the_runs_config_names(
+    named: str, written: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = made(tmp_path, row("wrong"), path="c/run.yaml")
+    lists = tmp_path / "c" / "lists"
+    lists.mkdir(parents=True)
+    (lists / "mine.yaml").write_text("[]\n")
+    (tmp_path / "c" / "other.yaml").write_text("known_failures: lists\n")
+    (tmp_path / "c" / "run.yaml").write_text(f"catalogs: [torch]\nbackends: [torch-cpu]\n{named}\n")
+    monkeypatch.chdir(tmp_path)
+    key = "last:forward/torch:add/float32/0:torch-cpu"
+    assert main(["add", key, "--reason", "sums", "--results", results]) == 0
+    file = Path("c") / written if written else Path("known.yaml")
+    assert [k.reason for k in known_failures(file)] == ["sums"]
+    said = capsys.readouterr().out
+    assert ("c/run.yaml names that list" in said) == bool(written) and ("To use it" in said) != bool(written)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.plan.config import Config, ConfigError, load
-from farm.plan.matrix import Matrix, build, matcher, names
+from farm.plan.matrix import Matrix, build
+from farm.plan.patterns import matcher, names
 from tasks.catalogs.base import Entry
 
 F = ("float32", "float16", "int64")

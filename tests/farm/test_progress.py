@@ -37,32 +37,65 @@ class Clock:
         return self.s
 
 
-#: Of a plan none of whose cells an earlier run has timed.
-UNFOUNDED = SimpleNamespace(is_founded=False)
-
-
 class Said:
     """A run under way, and what its progress prints into a log."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, estimate: Any = UNFOUNDED) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, timed_ms: tuple[float, float] | None = None) -> None:
         self.clock, self.out = Clock(), io.StringIO()
         monkeypatch.setattr(progress, "time", self.clock)
         monkeypatch.setattr(left, "time", self.clock)
         self.counts = {"torch-cpu": Count(), "tvm-cpu": Count()}
-        run_counts = SimpleNamespace(counts=self.counts, case_ms=lambda b: 100.0)
+        self.asked = np.array([600.0, 400.0])
+        untimed = self.asked * (timed_ms is None)
+        self.to_come = np.stack([self.asked, untimed, self.asked * (timed_ms or (0.0, 0.0))], axis=1)
+        run_counts = SimpleNamespace(
+            counts=self.counts,
+            to_do=np.zeros((2, 3)),
+            did=np.zeros((2, 3)),
+            slot_s=Counter(),
+            start_s=lambda b: 0.0,
+            starts=lambda b: 1,
+        )
         self.stored = 0
         run_groups = SimpleNamespace(
             left={"prepare": 40, "export": 0},
             groups=40,
-            asked=[600, 400],
-            group_ms=10.0,
+            to_come=self.to_come.copy(),
+            exports_to_come=0,
+            exported=0,
             count_stored_cases=lambda: self.stored,
         )
-        plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda offer, claim: 2))
+        pool = SimpleNamespace(backends=(0, 1), devices=2, main=True)
+        offers = {name: SimpleNamespace(joint=False, awaited=False, available=True) for name in self.counts}
+        backends = [SimpleNamespace(name=name) for name in offers]
+        plan = SimpleNamespace(offers=offers, backends=backends, offer=lambda b: offers[backends[b].name])
         self.run: Any = SimpleNamespace(
-            started=0.0, run_counts=run_counts, run_groups=run_groups, plan=plan, notices=[], come=[], flights=Flights()
+            started=0.0,
+            run_counts=run_counts,
+            run_groups=run_groups,
+            placement=SimpleNamespace(pools=lambda: [pool]),
+            plan=plan,
+            notices=[],
+            come=[],
+            flights=Flights(),
         )
-        self.progress = progress.Progress(Console(file=self.out, width=200), left.Left(estimate))
+        self.progress = progress.Progress(Console(file=self.out, width=200), left.Left())
+
+    def prepare(self) -> None:
+        """All groups are prepared, in no time."""
+        groups, counts = self.run.run_groups, self.run.run_counts
+        groups.left["prepare"], groups.groups = 0, 0
+        counts.to_do += groups.to_come
+        groups.to_come[:] = 0.0
+        for count, cases in zip(self.counts.values(), self.asked.tolist(), strict=True):
+            count.planned = int(cases)
+
+    def take(self, backend: str, cases: int, seconds: float) -> None:
+        """So many cases of a backend took a slot so many seconds."""
+        b = list(self.counts).index(backend)
+        self.run.run_counts.did[b] += self.to_come[b] * (cases / self.asked[b])
+        self.run.run_counts.slot_s[b] += seconds
+        self.counts[backend].done += cases
 
     def at(self, seconds: float, **came: dict[str, int]) -> str:
         """What is printed at a time, with so many rows by status come from torch_cpu or tvm_cpu."""
@@ -76,12 +109,16 @@ class Said:
         self.progress(self.run)
         return self.out.getvalue()
 
+    def told(self) -> float:
+        """Seconds left."""
+        return left.Left()(self.run)[0]
+
 
 def test_a_log_has_a_line_at_once_and_then_what_changed_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Said(monkeypatch)
     assert "0:00  0 of 1000 cases done, 40 sets of inputs and references to prepare" in said.at(0.0)
-    said.run.run_groups.left["prepare"] = 0
-    said.counts["torch-cpu"].planned, said.counts["tvm-cpu"].planned = 500, 400
+    said.prepare()
+    said.counts["torch-cpu"].planned = 500
     assert said.at(6.0) == ""
     assert "since the last line: pass 10" in said.at(
         12.0, torch_cpu={"pass": 10}
@@ -107,7 +144,6 @@ def test_a_run_that_a_function_began_is_shown_on_a_terminal_and_nowhere_else(
     monkeypatch.setenv("TERM", "xterm")
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
-    said.run.plan.offers = dict.fromkeys(said.counts, SimpleNamespace(available=True))
     with progress.show_on_terminal() as tell:
         said.clock.s = 0.5
         tell(said.run)
@@ -142,15 +178,55 @@ def test_where_nothing_comes_a_log_says_every_few_minutes_what_is_at_work(monkey
 
 
 def test_the_time_left_is_there_from_the_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(left.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     alone = Said(monkeypatch)
-    assert "at least 50 s left" in alone.at(0.0)  # what the cases of a backend take that has run none is a guess
-    assert "at least" in alone.at(70.0, torch_cpu={"pass": 100})
-    assert "about" in alone.at(140.0, tvm_cpu={"pass": 30})
-    said = Said(monkeypatch, SimpleNamespace(is_founded=True, total_s=1200.0, case_s=np.array([0.01, 1.0])))
-    assert "about 20 min left" in said.at(0.0)
-    # The quick backend's cases are no measure of the slow one's.
-    assert "about 21 min left" in said.at(120.0, torch_cpu={"pass": 600})
-    assert "about 10 min left" in said.at(660.0, tvm_cpu={"pass": 200})
+    assert "at least 8 s left" in alone.at(0.0)  # 1000 cases of 10 ms and 40 sets of 31 ms on two slots, and the report
+    alone.prepare()
+    alone.take("torch-cpu", 100, 20.0)
+    assert left.Left()(alone.run)[1] == "at least", "what the cases of a backend take that has run none is a guess"
+    alone.take("tvm-cpu", 30, 3.0)
+    assert left.Left()(alone.run)[1] == "about"
+    said = Said(monkeypatch, (10.0, 1000.0))
+    assert "about" in said.at(0.0) and said.told() == pytest.approx(206, abs=2)
+    said.prepare()
+    said.take("torch-cpu", 600, 6.0)
+    assert said.told() == pytest.approx(203, abs=2), "the quick backend's cases are no measure of the slow one's"
+    said.take("tvm-cpu", 200, 400.0)
+    assert said.told() == pytest.approx(200 * 2 / 2 + left.END_S, rel=0.15), "each took twice what it took before"
+
+
+def test_where_others_are_at_work_a_guess_is_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    for load in (0.0, 3.0 * (left.os.cpu_count() or 1)):
+        monkeypatch.setattr(left.os, "getloadavg", lambda load=load: (load, load, load))
+        told.append(Said(monkeypatch).told())
+    assert told[1] == pytest.approx(2.5 * told[0])
+
+
+def test_what_is_awaited_counts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Said(monkeypatch, (10.0, 1000.0))
+    all_s = told.told()
+    (pool,) = told.run.placement.pools()
+    pool.backends = (0,)
+    told.run.plan.offers["tvm-cpu"].awaited = True
+    assert told.told() == all_s
+
+
+def test_what_is_at_work_is_done_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(left.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    said = Said(monkeypatch, (10.0, 1000.0))
+    said.prepare()
+    said.take("torch-cpu", 600, 6.0)
+    said.take("tvm-cpu", 399, 399.0)
+    job = SimpleNamespace(kind="batch", prepare=())
+    said.run.flights[1] = Flight(  # type: ignore[arg-type]
+        job, backend=1, cases=[(0, 0, 0)], work=np.array([1.0, 0.0, 1000.0]), begun=True, heard=10.0, began=10.0
+    )
+    told = []
+    for seconds in (10.0, 10.8):
+        said.clock.s = seconds
+        told.append(said.told() - left.END_S)
+    assert told == [pytest.approx(1.0, rel=0.1), pytest.approx(0.2, rel=0.1)]
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.2, "1 s"), (99, "99 s"), (150, "2 min"), (7800, "2 h 10 min")])

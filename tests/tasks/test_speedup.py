@@ -16,7 +16,8 @@ import pytest
 
 from farm import lake
 from farm.report.tables.coverage import distinct
-from farm.report.tables.speedups import speedups
+from farm.report.tables.speedups import speedup_view, speedups
+from farm.report.tables.view import Report, cell
 from tasks.arrays.varied import next_inputs, vary_inputs
 from tasks.backends.base import Backend
 from tasks.checks import paired
@@ -365,6 +366,26 @@ def test_what_is_said_needs_an_interval_beyond_one(intervals: dict[str, tuple[fl
     rows = frame(make_row(check="speedup", baseline="torch-cpu", flags="rounds=11", **ends), make_row(op="torch:mul"))
     (line,) = speedups(distinct(rows)).to_dict("records")
     assert (line["says"], line["baseline"]) == (says, "torch-cpu")
+
+
+@pytest.mark.parametrize(
+    ("intervals", "said"),
+    [
+        ({"speedup": (0.98, 0.9, 1.1), "speedup_cpu": (1.2, 1.1, 1.3)}, "faster by CPU time"),
+        ({"speedup": (2, 1.5, 3), "speedup_cpu": (1.2, 1.1, 1.3)}, "faster by wall time and CPU time"),
+        ({"speedup": (0.5, 0.4, 0.9)}, "slower by wall time"),
+        ({"speedup": (1.2, 0.8, 1.9)}, "no difference"),
+    ],
+)
+def test_the_table_names_the_clock_of_every_time(intervals: dict[str, tuple[float, ...]], said: str) -> None:
+    ends = {f"{clock}{end}": x for clock, found in intervals.items() for end, x in zip(("", "_low", "_high"), found)}
+    view = speedup_view(Report.of(frame(make_row(check="speedup", baseline="torch-cpu", call_ms=1.5, **ends)), {}))
+    assert view is not None
+    shown = {
+        column.words: cell(column, line).text for line in view.all_lines() for column in view.columns_for("terminal")
+    }
+    assert shown["result"] == said
+    assert {"speedup, wall time", "speedup, CPU time", "ms, wall time"} <= set(shown)
 
 
 def test_rows_of_older_lakes_name_their_baseline_in_the_flags() -> None:

@@ -139,8 +139,9 @@ def _name_machines(rows: pd.DataFrame) -> list[str]:
 
 
 def _join_scripts(scripts: Iterable[str]) -> str:
-    """Scripts as one, of whose names nothing else in the document knows, without the lines that are comments."""
-    lines = (line for one in scripts for line in one.splitlines(True) if not line.lstrip().startswith("//"))
+    """Scripts as one, of whose names nothing else in the document knows, without the lines that are comments and what indents the others (no
+    text of theirs goes over a line)."""
+    lines = (line for one in scripts for x in one.splitlines(True) if not (line := x.lstrip()).startswith("//"))
     return '"use strict";\n(() => {\n' + "".join(lines) + "})();\n"
 
 

@@ -200,6 +200,11 @@ def is_broken(rows: pd.DataFrame) -> pd.Series:
 
 def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     """Rows with the columns ``standing``, ``cause``, ``fault`` and ``first_seen``: see the module's text."""
+    return match_known(rows, run)[0]
+
+
+def match_known(rows: pd.DataFrame, run: Mapping[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(`with_standing`, `stale`) of rows."""
     entries = known.parse_entries(run) or []
     failed = rows["status"].isin(FAILED_STATUSES) | is_broken(rows)
     some = rows[failed | rows["status"].isin(JUDGED_STATUSES)]
@@ -221,13 +226,19 @@ def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     reason = to_column([entry.reason for entry in entries], place)
     if "cause" in rows:
         reason = reason.where(standing != NEW, rows["cause"].fillna(""))  # the error model that explains it
-    return rows.assign(
+    told = rows.assign(
         standing=standing,
         cause=reason,
         fault=to_column([entry.fault for entry in entries], covered.where(standing == KNOWN, -1)),
         first_seen=pd.Series(met.first, index=some.index).reindex(rows.index, fill_value=False),
         only=failing_structures.only_where(rows),
     )
+    lines = []
+    for of in met.gone:
+        found = some["status"][met.stale == of].value_counts()
+        right = " · ".join(f"{status} {count}" for status, count in found.items())
+        lines.append({**vars(entries[of]), "rows": int(found.sum()), "found": right})
+    return told, pd.DataFrame(lines, columns=[*KnownFailure.model_fields, "rows", "found"])
 
 
 def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
@@ -358,12 +369,4 @@ def stale(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     Columns: the entry's (`farm.plan.model.KnownFailure`), rows (those with the standing "stale"
     for it), found (their statuses and counts).
     """
-    entries = known.parse_entries(run) or []
-    rows = rows[rows["status"].isin(JUDGED_STATUSES)]
-    met = known.match_rows(alike.with_reduced(rows, entries), entries)
-    lines = []
-    for place in met.gone:
-        found = rows["status"][met.stale == place].value_counts()
-        told = " · ".join(f"{status} {count}" for status, count in found.items())
-        lines.append({**vars(entries[place]), "rows": int(found.sum()), "found": told})
-    return pd.DataFrame(lines, columns=[*KnownFailure.model_fields, "rows", "found"])
+    return match_known(rows, run)[1]

@@ -167,6 +167,11 @@ def once(rows: pd.DataFrame) -> pd.DataFrame:
     """`distinct` rows for sums over backends: of those that backends with one ``code`` have of a case, the worst."""
     if "code" not in rows or rows["code"].nunique() == rows["backend"].nunique():
         return rows
+    return _keep_worst(rows)
+
+
+@once_a_frame
+def _keep_worst(rows: pd.DataFrame) -> pd.DataFrame:
     worst = severity(rows["status"]).sort_values(kind="stable").index
     return ready(rows.loc[worst].drop_duplicates(["run_id", "case_id", "vendor", "code"]).sort_index())
 

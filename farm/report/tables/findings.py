@@ -126,7 +126,7 @@ def new(report: Report) -> Iterator[View]:
     own, imprecise = (frame["status"] == status.value for status in (Status.INVALID, Status.IMPRECISE))
     caption = "Your own samples not judged: model, reference or inputs are broken"
     shown: dict[str, Any] = {"open": True, "faces": ("terminal", "markdown", "page")}
-    alike = report.causes.query(f"standing == '{NEW}'")
+    alike = report.causes[report.causes["standing"] == NEW]
     unjudged = alike["status"] == Status.INVALID.value
     yield _build_view(
         "own_not_judged", caption, frame[own], _ALIKE, lines=records(alike[unjudged]), unit="reasons", **shown

@@ -11,7 +11,7 @@ from farm.fleet import envs
 from farm.plan.known import WHOSE
 from farm.plan.model import BackendConfig
 from farm.program import program
-from farm.report.tables.causes import KNOWN, describe_counts, many, stale
+from farm.report.tables.causes import KNOWN, describe_counts, many
 from farm.report.tables.changes import change_column
 from farm.report.tables.coverage import records, where_option
 from farm.report.tables.since import Since, since
@@ -32,7 +32,8 @@ _FIRST_SEEN = (
 @view(3)
 def why(report: Report) -> Iterator[View]:
     """The causes of what is known to fail by the backends' fault, and the known failures that were not seen."""
-    known = report.causes.query(f"standing == '{KNOWN}' and fault == 'backend' and not first_seen")
+    told = report.causes
+    known = told[(told["standing"] == KNOWN) & (told["fault"] == "backend") & ~told["first_seen"].astype(bool)]
     lead = [
         *filter(None, [describe_counts(report.causes)]),
         *[_SEEN] * bool(known["reason"].str.startswith("seen").any()),
@@ -49,7 +50,7 @@ def why(report: Report) -> Iterator[View]:
         see=_example(report, known),
         open=True,
     )
-    idle = stale(report.rows, report.run)
+    idle = report.stale
     right = f"{'its' if len(idle) == 1 else 'their'} {many(int(idle['rows'].sum()), 'row')} passed"
     where = f"{many(len(idle), 'known failure')} not seen ({right}): fixed, or of another machine?"
     columns = ("backend", "op", "dtype", text("status"), "reason", "rows", "found")
@@ -159,7 +160,8 @@ def _build_changes_view(found: Since) -> View:
 @view(7)
 def nobodys(report: Report) -> View:
     """The causes of what is known to fail by no backend's fault."""
-    known = report.causes.query(f"standing == '{KNOWN}' and fault != 'backend'")
+    told = report.causes
+    known = told[(told["standing"] == KNOWN) & (told["fault"] != "backend")]
     return View(
         "apart",
         f"{many(int(known['rows'].sum()), 'known failure')} that are no backend's fault, counted in no rate",

@@ -9,7 +9,8 @@ from farm.report.words import DASH, number
 from tasks.checks.speedup import Speedup
 from tasks.model import Status, flags
 
-_CLOCKS = ("speedup", "speedup_cpu")
+#: Column of a ratio → the clock that it is of.
+_CLOCKS = {"speedup": "wall time", "speedup_cpu": "CPU time"}
 _ENDS = [f"{clock}{end}" for clock in (*_CLOCKS, "cold_speedup") for end in ("", "_low", "_high")]
 _TOLD = ["op", "variant", "dtype", "sample", "backend", "baseline", *_ENDS, "call_ms", "roofline", "roofline_of"]
 
@@ -44,6 +45,13 @@ def _share(line: Line) -> Cell | str:
     return DASH if pd.isna(value) else Cell(f"{100 * value:.3g} %", small=str(line["roofline_of"]))
 
 
+def _describe_result(line: Line) -> str:
+    """What the intervals say, with the clocks whose intervals say it."""
+    end, beyond = {"faster": ("low", 1), "slower": ("high", -1)}.get(line["says"], ("", 0))
+    clocks = [name for clock, name in _CLOCKS.items() if beyond and beyond * (line[f"{clock}_{end}"] - 1) > 0]
+    return line["says"] + f" by {' and '.join(clocks)}" * bool(clocks)
+
+
 @view(66)
 def speedup_view(report: Report) -> View | None:
     """Every timed sample with its intervals."""
@@ -56,12 +64,12 @@ def speedup_view(report: Report) -> View | None:
         found,
         (
             *("op", "dtype", "backend", "baseline"),
-            Column("speedup", lambda line: _interval(line, "speedup"), right=True),
-            Column("cold caches", lambda line: _interval(line, "cold_speedup"), right=True),
-            Column("by CPU time", lambda line: _interval(line, "speedup_cpu"), right=True),
-            Column("ms", lambda line: number(line["call_ms"]), right=True),
+            Column("speedup, wall time", lambda line: _interval(line, "speedup"), right=True),
+            Column("cold caches, wall time", lambda line: _interval(line, "cold_speedup"), right=True),
+            Column("speedup, CPU time", lambda line: _interval(line, "speedup_cpu"), right=True),
+            Column("ms, wall time", lambda line: number(line["call_ms"]), right=True),
             Column("of the roofline", _share, right=True),
-            ("says", "result"),
+            Column("result", _describe_result),
         ),
         unit="samples",
         counted=True,

@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from farm.commandline import plain
-from farm.report.tables.causes import Verdict, causes, verdict, with_standing
+from farm.report.tables.causes import Verdict, causes, match_known, verdict
 from farm.report.tables.coverage import distinct, ready, with_code
 from farm.report.tables.ranking import ranking
 from farm.report.words import DASH, number, percent
@@ -197,6 +197,8 @@ class Report:
     rows: pd.DataFrame
     run: Mapping[str, Any] = field(default_factory=dict)
     by: str = "backend"
+    #: Known failures that were not seen: `farm.report.stale`.
+    stale: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @classmethod
     def of(cls, rows: pd.DataFrame | Report, run: Mapping[str, Any], by: str = "backend") -> Report:
@@ -204,9 +206,10 @@ class Report:
         if isinstance(rows, Report):
             return rows
         attrs = dict(rows.attrs)  # pandas forgets them
-        rows = with_code(with_standing(distinct(rows), run), run)
+        told, stale = match_known(distinct(rows), run)
+        rows = with_code(told, run)
         rows.attrs.update(attrs)
-        return cls(ready(rows), run, by)
+        return cls(ready(rows), run, by, stale)
 
     @functools.cached_property
     def verdict(self) -> Verdict:
