@@ -22,6 +22,8 @@ GONE = -1e4
 SHAPES = ((8, 32), (8, 63), (8, 64), (8, 65), (8, 128), (8, 256), (1, 64), (2, 64), (17, 64), (256, 64))
 
 
+#: Code of a reading that has an order and no model.
+ORDER_ALONE = "order alone"
 #: Why a sum is not read, or not all of it, by the code of its reading.
 CODES = {
     "not a sum": "ones do not add up to their number: the result is no sum of these terms (a running mean is none)",
@@ -33,7 +35,7 @@ CODES = {
     "rounded away": "the result has fewer bits than the sum, so the sum's last bits do not show in it",
     "changes": "the order changes from run to run, as where threads race or an algorithm is chosen by stopwatch",
     "not predicted": "the order was read, and is not all of what is done",
-    "order alone": "the order was read; what else the op does (exponentials, roots) has no model, so no results are predicted",
+    ORDER_ALONE: "the order was read; what else the op does (exponentials, roots) has no model, so no results are predicted",
 }
 
 

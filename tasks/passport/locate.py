@@ -19,8 +19,9 @@ from tasks.passport.device_sum import Terms
 
 #: Elements of the output that a sum is tried on, and the share of them that it must give.
 TRIED, GIVEN = 48, 0.9
-#: How far a result may be from the sum, as a share of what its terms amount to: any adder leaves less, and another sum of the same numbers more.
-NEAR = 1 / 64
+#: How far a result may be from the sum, as a share of what its terms amount to: any adder leaves less, and another sum of the same numbers more. What a result ought to be is nearer,
+#: so that no long sum whose terms cancel is taken for another function of its terms.
+NEAR, NEAR_EXACT = 1 / 64, 2.0**-16
 #: Fewest terms of a sum.
 FEWEST = 2
 #: Strides of a convolution that are tried.
@@ -83,8 +84,9 @@ def _take(array: Any, at: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(at < 0, 0.0, flat))
 
 
-def locate_sum(arrays: Sequence[Any], output: Any) -> LocatedSum | None:
-    """The sum of a call's arrays that its output is; None where it is none that is known here. Arrays that are no floating numbers are no part of it."""
+def locate_sum(arrays: Sequence[Any], output: Any, near: float = NEAR) -> LocatedSum | None:
+    """The sum of a call's arrays that its output is; None where it is none that is known here. Arrays that are no floating numbers are no part of it. near: how far the output may be from
+    it, as a share of what its terms amount to."""
     y = np.asarray(output)
     floats = [k for k, x in enumerate(arrays) if _is_real(x)]
     if not _is_real(y) or not y.size or len(floats) not in (1, 2, 3):
@@ -96,7 +98,7 @@ def locate_sum(arrays: Sequence[Any], output: Any) -> LocatedSum | None:
             left, right = found.factors(arrays, at)
             terms = left if right is None else left * right
             share = 1.0 / found.terms if found.divided else 1.0
-            far = np.abs(share * terms.sum(1) - exact) - NEAR * share * np.abs(terms).sum(1)
+            far = np.abs(share * terms.sum(1) - exact) - near * share * np.abs(terms).sum(1)
             if np.mean(far <= 0) >= GIVEN:
                 return found
     return None

@@ -24,7 +24,7 @@ from tasks.passport.adder import (
     measure_adder,
     measure_ends,
 )
-from tasks.passport.device_sum import CODES, NotReadable, Sum
+from tasks.passport.device_sum import CODES, ORDER_ALONE, NotReadable, Sum
 from tasks.passport.predict import Model
 from tasks.passport.reveal import reveal_tree
 from tasks.passport.reveal_positive import reveal_positive
@@ -64,7 +64,7 @@ class Reading:
     made_of: str | None = column(
         "string",
         "case",
-        "what is added: products, or terms as they are; and whether the sum is divided by their number",
+        "what is added: products, terms as they are, or what the op makes of them (exponentials, squares, deviations); and whether the sum is divided by their number",
     )
     code: str = column("string", "outcome", f"empty where all was read; else why not: {', '.join(CODES)}", default="")
     words: str | None = column("string", "outcome", "the same for people")
@@ -147,7 +147,7 @@ class Reading:
         aligned = f", {self.aligned} bits aligned" if self.aligned else ""
         others = f", {len(self.others) // 2} steps in other bits" if self.others else ""
         others += f", factors of {self.taken} bits" if self.taken else ""
-        if self.code == "order alone":
+        if self.bits is None:
             return str(self.kind)
         return f"{self.kind}, in {width}{rounding}{aligned}{others}{', FMA' * bool(self.fused)}"
 
@@ -178,7 +178,7 @@ def _read(device: Sum, rows: int | None, likes: Sequence[Reading], seed: int, un
         "part": terms.part,
         "rows": terms.rows or rows,
         "terms": device.count,
-        "made_of": name_terms(device.weighted, terms.divided),
+        "made_of": terms.of or name_terms(device.weighted, terms.divided),
     }
     guesses = _list_guesses(device, likes)
     if terms.of:
@@ -307,7 +307,7 @@ def _read_order(device: Sum, known: dict[str, Any], guesses: Sequence[Tree], see
     words = f"the sum is of {device.terms.of}, and no model has what else the op does: its results are not predicted"
     return Reading(
         **known,
-        code="order alone",
+        code=ORDER_ALONE,
         words=words,
         tree=tuple(encode_tree(tree)),
         kind=str(kind),
