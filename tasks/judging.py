@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, diagnose
+from tasks.arrays.contiguous import pack_arrays
 from tasks.arrays.tree import TensorSpec, contiguous, decode, spec_of
 from tasks.checks import Observation
 from tasks.judge import (
@@ -557,9 +558,10 @@ def explain_numbers(case: Case, found: Judgement) -> Judgement:
 
 def accept_accumulators(case: Case, found: Judgement) -> Judgement:
     """A `wrong` product that is no further off than the adder that the device declares would leave it becomes `imprecise`, kind
-    `accumulator`: the hardware can do no better."""
+    `accumulator`: the hardware can do no better. Of sums that its passport knows that says so itself (`hold_to_own_arithmetic`)."""
     declared = case.info.accumulators
-    if not (found.status is Status.WRONG and found.kind == "numbers") or case.definition:
+    known = case.own is not None and bool(case.own.readings)
+    if known or not (found.status is Status.WRONG and found.kind == "numbers") or case.definition:
         return found
     return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR) if _is_within_accumulators(case, declared) else found
 
@@ -959,7 +961,8 @@ def _hold_to_bounds(case: Case, reading: Reading | None = None) -> Held | None:
     if not _has_own_sums(case) or case.expected[0].reference is None or case.outputs[0].shape != case.expected[0].shape:
         return None
     assert case.own is not None and case.form is not None
-    given = (case.own, case.form.arrays, case.outputs[0], case.expected[0].reference)
+    arrays = pack_arrays(case.form, case.form.arrays)
+    given = (case.own, arrays, case.outputs[0], case.expected[0].reference)
     with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
         return hold_to_bounds(*given) if reading is None else hold_as_read(*given, reading)
     return None
@@ -969,7 +972,7 @@ def _read_again(case: Case, held: Held) -> Reading | None:
     """How the device adds the sum in a result at the case's own shapes; None where that cannot be asked."""
     assert case.own is not None and case.form is not None and case.expected[0].reference is not None
     with contextlib.suppress(Exception):
-        return read_again(case.own, held, case.form.arrays, case.expected[0].reference)
+        return read_again(case.own, held, pack_arrays(case.form, case.form.arrays), case.expected[0].reference)
     return None
 
 
@@ -979,7 +982,7 @@ def _prove(case: Case, held: Held | None) -> Explanation | None:
         return None
     assert case.own is not None and case.form is not None
     with contextlib.suppress(Exception):
-        return prove(case.own, held, case.form.arrays, case.returned[0][0])
+        return prove(case.own, held, pack_arrays(case.form, case.form.arrays), case.returned[0][0])
     return None
 
 

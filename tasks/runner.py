@@ -438,7 +438,9 @@ class Runner:
         if passport is None or not (device := passport.list_readings(group.dtype)):
             return None
         known, parts = passport.find(group.op, group.dtype), passport.find_parts(group.op, group.dtype)
-        return OwnArithmetic(known, program.again if program is not None else None, parts, device)
+        again, form = (program.again if program is not None else None), case.form
+        ask = None if again is None or form is None else contiguous.call_packed(form, again)
+        return OwnArithmetic(known, ask, parts, device)
 
     def _judge_case(
         self, case: CaseRun, stages: Sequence[checks.Observation], of_steps: Sequence[Judgement]

@@ -57,7 +57,7 @@ class Terms:
     rows: of the call, 0 for those of the first output.
 
     of: what is made of an input before it is added, a key of MADE; "" where nothing is. Then ``outputs`` are the places where the sum can be seen,
-    one for each term or one alone, and ``scale`` is that by which deviations are multiplied, or the largest of the squares.
+    one for each term or one alone, and ``scale`` is that by which deviations are multiplied, or the largest of the squares; of a plain sum the power of two by which it is multiplied.
     """
 
     output: int
@@ -216,7 +216,7 @@ class Sum:
         """The sum that an element of the output is; of deviations what their mean says of it: of y = (x − mean) / σ · scale at the first of the smallest terms,
         where nearly all of σ is of large ones."""
         if not terms.of:
-            return float(out[terms.output])
+            return float(out[terms.output]) / terms.scale
         seen = int(np.argmin(np.abs(left)))
         deviation = float(np.sqrt(np.square(left).mean()))
         y = float(out[terms.outputs[seen]]) / terms.scale

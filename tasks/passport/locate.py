@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ Places = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray | None]]
 
 @dataclass(frozen=True)
 class LocatedSum:
-    """An output as sums of the numbers of some arrays: Σ left·right + alone, or the mean of left.
+    """An output as sums of the numbers of some arrays: scale·(Σ left·right + alone), or the mean of left. The scale is a power of two, which rounds nothing.
 
     left, right, alone: numbers of the arrays, None where there is none; places: where the terms of some elements are; alone_at: the same of what is added to them;
     terms: how many a sum has, of these alone; divided: whether by their number.
@@ -46,6 +46,7 @@ class LocatedSum:
     alone_at: Callable[[np.ndarray], np.ndarray] | None
     terms: int
     divided: bool = False
+    scale: float = 1.0
 
     def factors(self, arrays: Sequence[Any], at: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """(left, right) factors [e, terms] in float64 of the elements at some places of the flat output, what is added as the last term; right is None of plain sums."""
@@ -75,7 +76,16 @@ class LocatedSum:
             raise ValueError("some of its terms are no numbers of an array")
         alone = () if self.alone is None or self.alone_at is None else (self.alone, int(self.alone_at(at)[0]))
         pair = () if self.right is None or right is None else (self.right, tuple(right[:, 0].tolist()))
-        return Terms(place, (self.left, tuple(left[:, 0].tolist())), pair, alone, (1.0,) * arrays, self.divided, where)
+        return Terms(
+            place,
+            (self.left, tuple(left[:, 0].tolist())),
+            pair,
+            alone,
+            (1.0,) * arrays,
+            self.divided,
+            where,
+            scale=self.scale,
+        )
 
 
 def _take(array: Any, at: np.ndarray) -> np.ndarray:
@@ -98,10 +108,19 @@ def locate_sum(arrays: Sequence[Any], output: Any, near: float = NEAR) -> Locate
             left, right = found.factors(arrays, at)
             terms = left if right is None else left * right
             share = 1.0 / found.terms if found.divided else 1.0
+            if right is not None and found.alone is None:
+                found = replace(found, scale=_fit_scale(terms.sum(1), exact))
+                share = found.scale
             far = np.abs(share * terms.sum(1) - exact) - near * share * np.abs(terms).sum(1)
             if np.mean(far <= 0) >= GIVEN:
                 return found
     return None
+
+
+def _fit_scale(sums: np.ndarray, results: np.ndarray) -> float:
+    """The power of two by which results are most nearly sums; 1 where none is."""
+    factor = float((sums * results).sum() / np.square(sums).sum())
+    return 2.0 ** round(np.log2(factor)) if np.isfinite(factor) and factor > 0 else 1.0
 
 
 def _is_real(x: Any) -> bool:

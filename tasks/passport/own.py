@@ -84,7 +84,7 @@ def hold_to_bounds(own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact
             own, [left] if right is None else [left, right], arrays[where.left]
         ):
             return None
-        share = 1.0 / where.terms if where.divided else 1.0
+        share = 1.0 / where.terms if where.divided else where.scale
         scanned = where.right is None and any((x < 0).any() for _, x in where.list_places(at))
         rows = (
             None if scanned else np.asarray(arrays[where.left]).shape[0]
