@@ -43,6 +43,8 @@ from tasks.passport.trees import (
 
 #: Inputs that are drawn to tell models apart, how many of those the device is asked, and unseen ones that the model is tried on.
 DRAWN, TRIED, UNSEEN = 256, 24, 100
+#: How often models that give as many results as each other are told apart by further ones.
+ROUNDS = 3
 #: Unseen inputs of a sum that is taken to add as one that is known.
 UNSEEN_ALIKE = 50
 #: Where a bias is added.
@@ -368,11 +370,16 @@ def _choose_model(device: Sum, models: Sequence[Model], unseen: int, rng: np.ran
     chosen = models[0]
     if len(models) > 1:
         drawn = _stack(device, [draw_terms(device, rng) for _ in range(DRAWN)])
-        made = [model.compute(*drawn) for model in models]
-        apart = np.flatnonzero(~np.logical_and.reduce([_equal_bits(x, made[0]) for x in made]))[:TRIED]
         left, right = drawn
-        found = np.array([device.add(left[k], None if right is None else right[k]) for k in apart])
-        chosen = max(zip(models, made), key=lambda pair: int(_equal_bits(pair[1][apart], found).sum()))[0]
+        best = [(model, model.compute(*drawn)) for model in models]
+        for _ in range(ROUNDS):  # those that are equally good on some results may differ on others
+            apart = np.flatnonzero(~np.logical_and.reduce([_equal_bits(x, best[0][1]) for _, x in best]))[:TRIED]
+            if not apart.size:
+                break
+            found = np.array([device.add(left[k], None if right is None else right[k]) for k in apart])
+            given = [int(_equal_bits(x[apart], found).sum()) for _, x in best]
+            best = [(model, x) for (model, x), n in zip(best, given) if n == max(given)]
+        chosen = best[0][0]
     new = [draw_terms(device, rng) for _ in range(unseen)]
     found = np.array([device.add(*one) for one in new])
     return chosen, int(_equal_bits(chosen.compute(*_stack(device, new)), found).sum())
