@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,16 +87,28 @@ def _list_reductions(x: np.ndarray, y: np.ndarray, number: int) -> Iterator[Comp
         if x.shape[axis] < 2:
             continue
         kept = (*x.shape[:axis], *x.shape[axis + 1 :])
+        ways: list[tuple[str, Callable[..., Any]]] = []
         if y.shape == x.shape:
-            yield Composite("softmax", number, lambda given, axis=axis: formulas.softmax(given[number], axis))
-            yield Composite("log softmax", number, lambda given, axis=axis: formulas.log_softmax(given[number], axis))
+            ways = [("softmax", formulas.softmax), ("log softmax", formulas.log_softmax)]
         elif y.size == math.prod(kept):
-            for ddof, root in itertools.product((1, 0), (False, True)):
-                yield Composite("standard deviation" if root else "variance", number,
-                                lambda given, a=axis, d=ddof, r=root: _spread(given[number], a, d, r))  # fmt: skip
-            yield Composite("log of a sum of exponentials", number,
-                            lambda given, axis=axis: formulas.log_sum_exp(given[number], axis, False))  # fmt: skip
-            yield Composite("norm", number, lambda given, axis=axis: np.sqrt(np.square(given[number]).sum(axis)))
+            ways = [
+                ("standard deviation" if root else "variance", partial(_spread, ddof=ddof, root=root))
+                for ddof, root in itertools.product((1, 0), (False, True))
+            ]
+            ways += [
+                ("log of a sum of exponentials", partial(formulas.log_sum_exp, keep=False)),
+                ("norm", _measure_norm),
+            ]
+        for of, way in ways:
+            yield Composite(of, number, partial(_reduce, number=number, axis=axis, way=way))
+
+
+def _reduce(given: Sequence[Any], number: int, axis: int, way: Callable[..., Any]) -> Any:
+    return way(given[number], axis)
+
+
+def _measure_norm(x: Any, axis: int) -> Any:
+    return np.sqrt(np.square(x).sum(axis))
 
 
 def _spread(x: Any, axis: int, ddof: int, root: bool) -> Any:
@@ -112,7 +125,7 @@ def find_variance(x: Any, axis: int) -> tuple[Any, Any]:
     apart = x - x.mean(axis=axis, keepdims=True)
     found = np.square(apart).mean(axis=axis, keepdims=True)
     if isinstance(found, Bounded):
-        other = formulas.one_pass_variance(x, axis)
+        other: Any = formulas.one_pass_variance(x, axis)
         found = Bounded.make(found, found.steps, np.maximum(found.off, other.off))
     return apart, found
 
@@ -128,7 +141,7 @@ def _list_losses(labels: np.ndarray, x: np.ndarray, y: np.ndarray, number: int, 
         return each if how == "" else each.mean() if how == "mean" else each.sum()
 
     for how in ("mean", "sum") if y.size == 1 else ("",):
-        yield Composite("cross entropy", number, lambda given, how=how: lose(given, how))
+        yield Composite("cross entropy", number, partial(lose, how=how))
 
 
 def _list_norms(arrays: Sequence[np.ndarray], floats: Sequence[int], y: np.ndarray, number: int) -> Iterator[Composite]:
@@ -186,8 +199,7 @@ def _list_attentions(arrays: Sequence[np.ndarray], floats: Sequence[int], y: np.
     for causal in (False, True):
 
         def attend(given: Sequence[Any], causal: bool = causal) -> Any:
-            return formulas.attention(
-                *(given[k] for k in (query, key, value)), causal, given[masks[0]] if masks else None
-            )
+            mask = given[masks[0]] if masks else None
+            return formulas.attention(given[query], given[key], given[value], causal, mask)
 
         yield Composite("attention", key, attend)
