@@ -451,6 +451,17 @@ def sources_of_units() -> str:
     return table(["source", "what it is"], SOURCES.items())
 
 
+def published_values() -> str:
+    from tasks.matrix_units.published import PUBLISHED, SEEN
+
+    heads = ["what was measured", "architecture", "dtype", "published", "source"]
+    lines = [
+        (x.what, f"`{x.architecture}`", f"`{x.dtype}`", f"2^{x.value}" if x.what == SEEN else str(x.value), x.source)
+        for x in PUBLISHED
+    ]
+    return table(heads, lines)
+
+
 def screen() -> str:
     """What the bench of that name says, a line each."""
     kept = _benches().get("screen", {"text": "not measured yet"})
@@ -494,6 +505,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "needs": needs,
     "operators": operators,
     "sources of matrix units": sources_of_units,
+    "published values": published_values,
     "relations": relations,
     "rooms": rooms,
     "screen": screen,

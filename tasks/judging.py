@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, diagnose
+from tasks.arrays.contiguous import pack_arrays
 from tasks.arrays.tree import TensorSpec, contiguous, decode, spec_of
 from tasks.checks import Observation
 from tasks.judge import (
@@ -74,9 +75,9 @@ from tasks.model.kind import (
 from tasks.model.leaf import floor_of_kept, reorder_ties
 from tasks.model.row import has_own_tolerance
 from tasks.model.stored_at_once import store_at_once
-from tasks.passport import ARITHMETIC
+from tasks.passport import ARITHMETIC, Reading
 from tasks.passport.explain import UNSOUND, Explanation
-from tasks.passport.own import PROVED, Held, OwnArithmetic, hold_to_bounds, prove
+from tasks.passport.own import PROVED, Held, OwnArithmetic, hold_as_read, hold_to_bounds, prove, read_again
 from tasks.prepare.cases import PreparedSample
 from tasks.prepare.record import OracleRecord
 from tasks.training.phases import ALONE, SHARES
@@ -557,9 +558,10 @@ def explain_numbers(case: Case, found: Judgement) -> Judgement:
 
 def accept_accumulators(case: Case, found: Judgement) -> Judgement:
     """A `wrong` product that is no further off than the adder that the device declares would leave it becomes `imprecise`, kind
-    `accumulator`: the hardware can do no better."""
+    `accumulator`: the hardware can do no better. Of sums that its passport knows that says so itself (`hold_to_own_arithmetic`)."""
     declared = case.info.accumulators
-    if not (found.status is Status.WRONG and found.kind == "numbers") or case.definition:
+    known = case.own is not None and bool(case.own.readings)
+    if known or not (found.status is Status.WRONG and found.kind == "numbers") or case.definition:
         return found
     return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR) if _is_within_accumulators(case, declared) else found
 
@@ -591,17 +593,18 @@ def hold_to_own_arithmetic(case: Case, found: Judgement) -> Judgement:
     assert case.own is not None
     found = found.note({"own_units": held.certain, "likely_units": held.likely})
     if held.certain > 1:
-        said = case.own.readings[0].describe()
+        known = [held.known] if held.known else case.own.readings
+        said = known[0].describe() if known else "as any sum of its that was read"
         error = f"{held.certain:.3g} times as far off as its passport leaves it ({said})"
         return found.rule(Status.WRONG, KIND_ARITHMETIC, {"error": error})
-    return _excuse_likely(found) if case.own.ask is None else found
+    return _excuse_likely(found) if case.own.ask is None and held.known else found
 
 
-def _excuse_likely(found: Judgement) -> Judgement:
+def _excuse_likely(found: Judgement, cause: Mapping[str, Any] | None = None) -> Judgement:
     """`imprecise` in place of `wrong`, where numbers are no further off than the backend's arithmetic leaves them in all likelihood."""
     near = float(found.columns["likely_units"]) <= 1
     excused = near and found.status is Status.WRONG and found.kind == "numbers"
-    return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR) if excused else found
+    return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR, cause or {}) if excused else found
 
 
 def find_lost_cast(case: Case, found: Judgement) -> Judgement:
@@ -805,7 +808,10 @@ def prove_own_arithmetic(case: Case, found: Judgement) -> Judgement:
     its passport leaves them in all likelihood."""
     if not (found.fails and found.kind in ("numbers", KIND_ACCUMULATOR, KIND_ARITHMETIC)) or case.own is None:
         return found
-    told = _prove(case)
+    held = _hold_to_bounds(case)
+    if held is not None and held.known is not None:
+        return _explain_part(case, found, held)
+    told = _prove(case, held)
     if told is None:
         return found
     reading = told.reading
@@ -820,6 +826,23 @@ def prove_own_arithmetic(case: Case, found: Judgement) -> Judgement:
     if found.status is Status.WRONG and found.kind == "numbers":
         return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR, cause)
     return found.note(cause)
+
+
+def _explain_part(case: Case, found: Judgement, held: Held) -> Judgement:
+    """As `prove_own_arithmetic`, of what sums are only a part of: no model gives its results, so its order and bits at the case's own shapes say how far it may be off."""
+    assert case.own is not None and held.known is not None
+    reading = _read_again(case, held)
+    if reading is None:
+        return _excuse_likely(found)
+    if not reading.bits:
+        return found.note({"error": f"read again: {reading.words}"})
+    again = _hold_to_bounds(case, reading) or held
+    found = found.note({"own_units": again.certain, "likely_units": again.likely})
+    words = f"its sum of {reading.made_of} is added {reading.describe()}, which leaves so much in all likelihood"
+    cause = _make_cause_columns(diagnose.Cause(words, CAUSE_ARITHMETIC)) if again.likely <= 1 else {}
+    if error := case.own.describe_narrower(reading):
+        return found.rule(Status.WRONG, KIND_ARITHMETIC, {**cause, "error": error})
+    return _excuse_likely(found, cause)
 
 
 def _describe_unproved(told: Explanation, found: Judgement) -> str:
@@ -925,31 +948,41 @@ def _has_own_sums(case: Case) -> bool:
     """Whether the numbers of a case are such as the passport of its backend speaks of: what is computed in another precision is not added as it says, unless it says in how many
     bits factors are taken."""
     plain = case.group.check in (checks.FORWARD, ARITHMETIC) and not case.definition
-    if case.own is None or (
-        is_coarser(case.precision, case.group.dtype) and not all(x.taken for x in case.own.readings)
-    ):
+    if case.own is None:
+        return False
+    readings = case.own.readings
+    if is_coarser(case.precision, case.group.dtype) and not (readings and all(x.taken for x in readings)):
         return False
     return plain and case.form is not None and len(case.expected) == 1 == len(case.outputs)
 
 
-def _hold_to_bounds(case: Case) -> Held | None:
-    """A result against the bounds of its own arithmetic; None where these say nothing of it."""
+def _hold_to_bounds(case: Case, reading: Reading | None = None) -> Held | None:
+    """A result against the bounds of its own arithmetic; None where these say nothing of it. reading: of its sum, at its own shapes."""
     if not _has_own_sums(case) or case.expected[0].reference is None or case.outputs[0].shape != case.expected[0].shape:
         return None
     assert case.own is not None and case.form is not None
+    arrays = pack_arrays(case.form, case.form.arrays)
+    given = (case.own, arrays, case.outputs[0], case.expected[0].reference)
     with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
-        return hold_to_bounds(case.own, case.form.arrays, case.outputs[0], case.expected[0].reference)
+        return hold_to_bounds(*given) if reading is None else hold_as_read(*given, reading)
     return None
 
 
-def _prove(case: Case) -> Explanation | None:
+def _read_again(case: Case, held: Held) -> Reading | None:
+    """How the device adds the sum in a result at the case's own shapes; None where that cannot be asked."""
+    assert case.own is not None and case.form is not None and case.expected[0].reference is not None
+    with contextlib.suppress(Exception):
+        return read_again(case.own, held, pack_arrays(case.form, case.form.arrays), case.expected[0].reference)
+    return None
+
+
+def _prove(case: Case, held: Held | None) -> Explanation | None:
     """How the device adds, read again for this case; None where it cannot be asked."""
-    held = _hold_to_bounds(case)
     if held is None:
         return None
     assert case.own is not None and case.form is not None
     with contextlib.suppress(Exception):
-        return prove(case.own, held, case.form.arrays, case.returned[0][0])
+        return prove(case.own, held, pack_arrays(case.form, case.form.arrays), case.returned[0][0])
     return None
 
 

@@ -435,9 +435,13 @@ class Runner:
 
     def _find_own_arithmetic(self, case: CaseRun) -> OwnArithmetic | None:
         """How the backend adds in the case's op and dtype, by its passport; None where nothing is known."""
-        group, program = case.sample.owner.group, case.program
-        readings = self._passport.find(group.op, group.dtype) if self._passport is not None else ()
-        return OwnArithmetic(readings, program.again if program is not None else None) if readings else None
+        group, program, passport = case.sample.owner.group, case.program, self._passport
+        if passport is None or not (device := passport.list_readings(group.dtype)):
+            return None
+        known, parts = passport.find(group.op, group.dtype), passport.find_parts(group.op, group.dtype)
+        again, form = (program.again if program is not None else None), case.form
+        ask = None if again is None or form is None else contiguous.call_packed(form, again)
+        return OwnArithmetic(known, ask, parts, device)
 
     def _judge_case(
         self, case: CaseRun, stages: Sequence[checks.Observation], of_steps: Sequence[Judgement]

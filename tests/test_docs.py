@@ -123,6 +123,7 @@ NOT_RUN = {
     "farm fingerprint configs/versions.yaml": "ten environments; tests/farm/test_fingerprint.py names a config",
     "farm fingerprint --diff openvino-cpu@2024.6.0": "needs the run before it",
     "python -m tests.devices.products": "tests/tasks/test_matrix_units.py recomputes recorded rows",
+    "python -m tests.devices.exceptions": "tests/tasks/test_exceptions.py judges a product of each kind",
     "farm minimise last:forward/onnx:Split": "needs ncnn's crash; tests/farm/test_minimise.py has planted ones",
     "farm minimise 13679457532755275413": "needs a run that has the seed; tests/farm/test_client.py has one",
     "farm minimise --model": "needs a model; tests/farm/test_minimise.py has one",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from rich.console import Console
 from farm import lake as lakes
 from farm.commandline import refusing
 from farm.exits import INCOMPLETE, OK, interruptible
-from farm.options.fingerprint import make_parser
+from farm.options.fingerprint import READ, make_parser
 from farm.plan.config import BackendConfig, Config, ConfigError, check_backend, is_config, load
 from farm.plan.request import Request
 from farm.report.faces import terminal
@@ -23,6 +24,7 @@ from farm.work.budget import apply_budget
 from farm.work.launch import Run, ready
 from farm.work.left import Left
 from farm.work.progress import Progress, print_preflight
+from tasks import catalogs
 from tasks.cache import default_cache
 from tasks.catalogs.critical import DTYPES
 from tasks.judge import verdict
@@ -82,19 +84,15 @@ def _list_backends(names: Sequence[str]) -> list[BackendConfig]:
 def _ask(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake) -> tuple[str, int]:
     """(the run that reads, exit code). Raises ConfigError."""
     console = Console(stderr=args.json, emoji=False)
-    catalog = {"name": "critical", "ops": args.ops or ["*"], "samples": 1}
     config = Config.model_validate(
         {
             "name": NAME,
-            "catalogs": [catalog],
+            "catalogs": _choose_catalogs(args.ops, args.dtypes),
             "checks": [ARITHMETIC],
-            "dtypes": args.dtypes or list(DTYPES),
             "backends": backends,
             "deadline_s": 300.0,
         }
     )
-    if unknown := next((x for x in config.dtypes if x not in DTYPES), ""):
-        raise ConfigError(f"--dtypes: {unknown} is none of critical's{nearest(unknown, DTYPES)}")
     request = Request(
         config, verdict.load(config.policy), lake, default_cache(), "", (), False, how=args.on, address=args.address
     )
@@ -118,6 +116,22 @@ def _ask(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake) -> tupl
     except KeyboardInterrupt:
         print("interrupted; farm fingerprint begins anew", file=sys.stderr)
         return "", INCOMPLETE
+
+
+def _choose_catalogs(ops: Sequence[str], dtypes: Sequence[str]) -> list[dict[str, Any]]:
+    """The catalogs of `READ` with the ops of which sums are read that some patterns name, and the dtypes that they have. Raises ConfigError for a dtype that none has."""
+    known = [x for own in READ.values() for x in own]
+    if unknown := next((x for x in dtypes or () if x not in known), ""):
+        raise ConfigError(f"--dtypes: {unknown} is none in which sums are read{nearest(unknown, known)}")
+    found = []
+    for name, own in READ.items():
+        read = {x.label.partition(":")[2] for x in catalogs.get(name).entries() if ARITHMETIC in x.checks}
+        named = [x for x in ops or ["*"] if fnmatch.filter(read | {x.partition(".")[0] for x in read}, x)]
+        wanted = [x for x in dtypes or own if x in own]
+        if named and wanted:
+            found.append({"name": name, "ops": named, "dtypes": wanted, "samples": 1})
+    # What no catalog has is refused by the first, with the nearest name.
+    return found or [{"name": "critical", "ops": ops or ["*"], "dtypes": dtypes or list(DTYPES), "samples": 1}]
 
 
 def _find(lake: lakes.Lake, name: str) -> pd.DataFrame:

@@ -26,20 +26,14 @@ def read_passports(results: AnyLake, run_id: str | None = None, where: Where | N
 
 
 def find_passports(
-    results: AnyLake,
-    backends: Collection[str],
-    ops: Collection[str] | None,
-    dtypes: Collection[str],
-    run_id: str | None = None,
+    results: AnyLake, backends: Collection[str], dtypes: Collection[str], run_id: str | None = None
 ) -> dict[str, tuple[Passport, ...]]:
-    """The passports of backends: of each version and device of a backend that of its newest run, or of one run, with the readings of some ops (`short_name`; None: of all) and
-    dtypes.
+    """The passports of backends: of each version and device of a backend that of its newest run, or of one run, with the readings in some dtypes.
 
     Raises LakeError.
     """
     frame = read_passports(results, run_id, {"backend": sorted(backends)})
     frame = frame[frame["dtype"].isin(list(dtypes))]
-    frame = frame if ops is None else frame[frame["op"].map(short_name).isin(list(ops))]
     frame = frame.astype(object).where(frame.notna(), None)
     found: dict[str, list[Passport]] = {}
     for key, lines in frame.groupby(["backend", *_WHOSE], dropna=False, sort=True):

@@ -5,6 +5,10 @@ from __future__ import annotations
 from farm.commandline import Parser, list_option, results_option
 from farm.work import executor_registry
 from tasks.catalogs.critical import DTYPES
+from tasks.catalogs.gemm.catalog import FLOAT8
+
+#: The catalogs of whose ops sums are read, and in which dtypes.
+READ = {"critical": DTYPES, "gemm": FLOAT8}
 
 
 def make_parser() -> Parser:
@@ -21,8 +25,10 @@ def make_parser() -> Parser:
         metavar="BACKEND|CONFIG",
         help="e.g. torch-cpu ort-cpu; of a config (*.yaml) all its backends",
     )
-    list_option(parser, "--ops", "GLOB", "only these ops of the catalog critical")
-    list_option(parser, "--dtypes", "NAME", f"only these dtypes (default: {', '.join(DTYPES)})")
+    list_option(parser, "--ops", "GLOB", "only these ops of the catalogs critical and gemm")
+    list_option(
+        parser, "--dtypes", "NAME", f"only these dtypes (default: {', '.join(x for own in READ.values() for x in own)})"
+    )
     parser.add_argument("--kept", action="store_true", help="show what the lake has; ask no device")
     parser.add_argument(
         "--diff",

@@ -6,11 +6,11 @@ from farm.lake import find_passports
 from farm.plan.matrix import Matrix
 from farm.plan.model import NEWEST_PASSPORTS, NO_PASSPORTS, ConfigError
 from farm.plan.request import Request
-from tasks.passport.known import ONNX, Passport, short_name
+from tasks.passport.known import Passport
 
 
 def choose_passports(request: Request, matrix: Matrix) -> dict[str, tuple[Passport, ...]]:
-    """Those of the planned backends, ops and dtypes, by backend; none where the config asks for none.
+    """Those of the planned backends and dtypes, by backend; none where the config asks for none.
 
     Raises ConfigError where it asks for some and the lake has none of any of them, LakeError where the lake cannot be read.
     """
@@ -18,14 +18,13 @@ def choose_passports(request: Request, matrix: Matrix) -> dict[str, tuple[Passpo
     if asked == NO_PASSPORTS:
         return {}
     names = [x.name for x in matrix.backends]
-    ops, dtypes = ({key(group) for group in matrix.groups} for key in (lambda x: short_name(x.op), lambda x: x.dtype))
-    # An operator of ONNX is held against the readings of ops that are exported to it.
-    of = None if any(group.catalog == ONNX for group in matrix.groups) else ops
-    found = find_passports(request.lake, names, of, dtypes, None if asked == NEWEST_PASSPORTS else asked)
+    # All of a dtype: what an op adds that was not read is held against the widest that was, and an operator of ONNX against what it is exported to.
+    dtypes = {group.dtype for group in matrix.groups}
+    found = find_passports(request.lake, names, dtypes, None if asked == NEWEST_PASSPORTS else asked)
     if not found:
         whose = ", ".join(names)
         where = request.lake.uri if asked == NEWEST_PASSPORTS else f"run {asked} of {request.lake.uri}"
         raise ConfigError(
-            f"passports: {where} has none of {whose} for these ops and dtypes; make one: farm fingerprint {names[0]}"
+            f"passports: {where} has none of {whose} for these dtypes; make one: farm fingerprint {names[0]}"
         )
     return found

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tasks.arrays import layouts
-from tasks.arrays.tree import contiguous, tensor_specs, with_tensors
+from tasks.arrays.tree import TensorSpec, contiguous, tensor_specs, with_tensors
 from tasks.model import Form, Status
 from tasks.model.row import Row
 
@@ -36,15 +36,48 @@ def is_empty(form: Form) -> bool:
     )
 
 
+def _list_strided(form: Form, kept: int = -1) -> list[TensorSpec]:
+    """The inputs of a form of torch's that are not contiguous, but for that of one number."""
+    found = tensor_specs([form.args, form.kwargs]) if form.kind == "torch" and form.args is not None else []
+    return [x for x in found if x.strides is not None and x.id != kept]
+
+
+def pack_arrays(form: Form, arrays: Sequence[Any], kept: int = -1) -> list[Any]:
+    """The arrays of a form, those of inputs that are not contiguous as their elements alone."""
+    packed = list(arrays)
+    for spec in _list_strided(form, kept):
+        packed[spec.id] = contiguous(arrays[spec.id], spec)
+    return packed
+
+
+def lay_out(form: Form, packed: Sequence[Any], kept: int = -1) -> list[Any] | None:
+    """The arrays of a form for those that `pack_arrays` makes of them; None where several elements lie at one address and are not the same."""
+    lying = list(packed)
+    for spec in _list_strided(form, kept):
+        lying[spec.id] = np.array(form.arrays[spec.id])
+        spec.view(lying[spec.id], writeable=True)[...] = packed[spec.id]
+        if spec.view(lying[spec.id]).tobytes() != packed[spec.id].tobytes():
+            return None
+    return lying
+
+
+def call_packed(form: Form, run: Callable[[list[Any]], Sequence[Any]]) -> Callable[[list[Any]], Sequence[Any]]:
+    """A call of the arrays of a form as one of those that `pack_arrays` makes of them; it raises ValueError where several elements lie at one address."""
+
+    def call(packed: list[Any]) -> Sequence[Any]:
+        lying = lay_out(form, packed)
+        if lying is None:
+            raise ValueError("several elements of an input lie at one address")
+        return run(lying)
+
+    return call if _list_strided(form) else run
+
+
 def dense(form: Form, kept: int = -1) -> Form:
     """The form with the same values in contiguous inputs, but for that of one number. What it draws and judges beside them lies as they do."""
-    changed = [x for x in tensor_specs([form.args, form.kwargs]) if x.strides is not None and x.id != kept]
 
     def pack(arrays: Sequence[Any]) -> list[Any]:
-        packed = list(arrays)
-        for spec in changed:
-            packed[spec.id] = contiguous(arrays[spec.id], spec)
-        return packed
+        return pack_arrays(form, arrays, kept)
 
     def fresh(seed: int) -> list[Any] | None:
         assert form.fresh is not None
@@ -55,13 +88,8 @@ def dense(form: Form, kept: int = -1) -> Form:
         assert form.judge is not None
         if arrays is None:
             return form.judge(outputs)
-        lying = list(arrays)
-        for spec in changed:
-            lying[spec.id] = np.array(form.arrays[spec.id])
-            spec.view(lying[spec.id], writeable=True)[...] = arrays[spec.id]
-            if spec.view(lying[spec.id]).tobytes() != arrays[spec.id].tobytes():  # several elements at one address
-                return None
-        return form.judge(outputs, lying)
+        lying = lay_out(form, arrays, kept)
+        return None if lying is None else form.judge(outputs, lying)
 
     def plain(node: dict[str, Any]) -> dict[str, Any]:
         if "strides" not in node or node["id"] == kept:

@@ -16,10 +16,7 @@ from tasks.diagnose.model import Model
 from tasks.diagnose.rounding import coarser, to
 from tasks.diagnose.sums import bound_cancellation
 from tasks.model.kind import CAUSE_ARITHMETIC
-from tasks.operators.formulas import log_softmax, one_pass_variance, softmax
-
-#: What is added to a variance so that its root is not zero: those in use.
-EPSILONS = (1e-5, 1e-6, 0.0, 1e-12, 1e-3, 1e-8, 1e-7)
+from tasks.operators.formulas import EPSILONS, log_softmax, one_pass_variance, softmax
 
 
 def formulas(floats: Sequence[np.ndarray], dtype: str) -> Iterator[Formula]:

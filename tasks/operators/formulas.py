@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Union
+from typing import Any, Union
 
 import numpy as np
 
 Function = Callable[..., np.ndarray]
 Axes = Union[int, tuple[int, ...], None]  # Python 3.9 evaluates it
+#: What is added to a variance so that its root is not zero: those in use.
+EPSILONS = (1e-5, 1e-6, 0.0, 1e-12, 1e-3, 1e-8, 1e-7)
 
 
 def _each(function: Callable[[float], float]) -> Function:
@@ -93,3 +95,24 @@ def standardise(x: np.ndarray, axes: Axes, eps: float, centred: bool = True) -> 
     """(x − mean)/√(biased variance + eps) along axes; without ``centred`` x over its root mean square."""
     apart = x - x.mean(axis=axes, keepdims=True) if centred else x
     return np.asanyarray(apart / np.sqrt(np.square(apart).mean(axis=axes, keepdims=True) + eps))
+
+
+def attention(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, is_causal: bool = False, mask: Any = None
+) -> np.ndarray:
+    """query (…, H, L, E), key (…, G, S, E), value (…, G, S, V) -> (…, H, L, V): softmax(q·kᵀ/√E)·v per head.
+
+    Vaswani et al. 2017, arXiv:1706.03762. ``is_causal``: position i sees keys 0 … i. Each of the G key heads serves H/G consecutive query heads (Ainslie et
+    al. 2023, arXiv:2305.13245). mask: added to the scores; of booleans, whether a position sees a key.
+    """
+    *front, heads, length, width = query.shape
+    groups, keys = key.shape[-3], key.shape[-2]
+    grouped = query.reshape(*front, groups, heads // groups, length, width)
+    key, value = (x.reshape(*x.shape[:-2], 1, *x.shape[-2:]) for x in (key, value))
+    scores = grouped @ key.swapaxes(-1, -2) / math.sqrt(width)
+    if is_causal:
+        scores = np.where(np.arange(keys) <= np.arange(length)[:, None], scores, -math.inf)
+    if mask is not None:
+        mask = np.broadcast_to(np.asarray(mask), (*front, heads, length, keys)).reshape(scores.shape)
+        scores = np.where(mask, scores, -math.inf) if mask.dtype == bool else scores + mask
+    return np.asanyarray((softmax(scores, -1) @ value).reshape(*front, heads, length, value.shape[-1]))

@@ -46,20 +46,27 @@ def bound_sums(
     count = terms.shape[1]
     alike = [x for x in readings if x.terms == count and x.rows == rows]
     amounts = share * np.abs(terms).sum(1)
-    made = [_bound(x, count, amounts, bool(alike)) for x in alike or readings]
+    made = [share_of_sum(x, count, bool(alike)) for x in alike or readings]
     reference = (count + 1) * EPS["float64"] / 2 * amounts  # which is added up as well
     least = SMALLEST_NORMAL[output] * (1.0 if any(x.flushes_results for x in readings) else EPS[output])
-    ends = reference + ENDS * EPS[output] / 2 * np.abs(exact) + count * least
-    certain, likely = (np.max([x[k] for x in made], axis=0) for k in (0, 1))
+    certain, likely = (max(x[k] for x in made) * amounts for k in (0, 1))
+    return add_ends(certain, likely, exact, output, reference + count * least)
+
+
+def add_ends(certain: np.ndarray, likely: np.ndarray, exact: np.ndarray, output: str, more: np.ndarray) -> Bounds:
+    """The bounds of results [e] of a dtype that are so far off before they are rounded to it, and ``more``."""
+    ends = more + ENDS * EPS[output] / 2 * np.abs(exact)
     return Bounds(SLACK * (certain + ends + EPS[output] * certain), SLACK * (likely + ends + EPS[output] * likely))
 
 
-def _bound(reading: Reading, count: int, amounts: np.ndarray, exactly: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(certain, likely) of what the steps of one reading leave of sums whose terms amount to so much."""
+def share_of_sum(reading: Reading, count: int, exactly: bool, roundings: int = 1) -> tuple[float, float]:
+    """(certain, likely) of what the steps of one reading leave of a sum of so many terms, as a share of what they amount to. exactly: whether its tree is the
+    sum's; else the sum is added in any order. roundings: of each step."""
     assert reading.bits is not None
     near = reading.rounding in (None, "", "nearest even", "nearest away")
     u = 2.0 ** -(reading.bits - (not near))
-    depth = (measure_depth(decode_tree(reading.tree or ())) if exactly else count - 1) + 1  # and its product
+    steps = measure_depth(decode_tree(reading.tree or ())) if exactly else count - 1
+    depth = steps * roundings + 1  # and its product
     if reading.aligned:  # each step cuts off all that it adds
         u += (_widest(reading) + 1) * 2.0 ** (1 - reading.aligned)
     if reading.taken:  # of both factors
@@ -70,7 +77,7 @@ def _bound(reading: Reading, count: int, amounts: np.ndarray, exactly: bool) -> 
     certain = math.inf if depth * u >= 1 else depth * u / (1 - depth * u)
     walk = LAMBDA * math.sqrt(depth) * u + depth * u * u / (1 - u)
     likely = min(certain, math.expm1(walk) if near and not reading.aligned else certain)
-    return amounts * (certain + narrow * (1 + certain)), amounts * (likely + narrow * (1 + likely))
+    return certain + narrow * (1 + certain), likely + narrow * (1 + likely)
 
 
 def _widest(reading: Reading) -> int:

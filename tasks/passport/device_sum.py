@@ -22,6 +22,8 @@ GONE = -1e4
 SHAPES = ((8, 32), (8, 63), (8, 64), (8, 65), (8, 128), (8, 256), (1, 64), (2, 64), (17, 64), (256, 64))
 
 
+#: Code of a reading that has an order and no model.
+ORDER_ALONE = "order alone"
 #: Why a sum is not read, or not all of it, by the code of its reading.
 CODES = {
     "not a sum": "ones do not add up to their number: the result is no sum of these terms (a running mean is none)",
@@ -33,7 +35,7 @@ CODES = {
     "rounded away": "the result has fewer bits than the sum, so the sum's last bits do not show in it",
     "changes": "the order changes from run to run, as where threads race or an algorithm is chosen by stopwatch",
     "not predicted": "the order was read, and is not all of what is done",
-    "order alone": "the order was read; what else the op does (exponentials, roots) has no model, so no results are predicted",
+    ORDER_ALONE: "the order was read; what else the op does (exponentials, roots) has no model, so no results are predicted",
 }
 
 
@@ -55,7 +57,7 @@ class Terms:
     rows: of the call, 0 for those of the first output.
 
     of: what is made of an input before it is added, a key of MADE; "" where nothing is. Then ``outputs`` are the places where the sum can be seen,
-    one for each term or one alone, and ``scale`` is that by which deviations are multiplied, or the largest of the squares.
+    one for each term or one alone, and ``scale`` is that by which deviations are multiplied, or the largest of the squares; of a plain sum the power of two by which it is multiplied.
     """
 
     output: int
@@ -214,7 +216,7 @@ class Sum:
         """The sum that an element of the output is; of deviations what their mean says of it: of y = (x − mean) / σ · scale at the first of the smallest terms,
         where nearly all of σ is of large ones."""
         if not terms.of:
-            return float(out[terms.output])
+            return float(out[terms.output]) / terms.scale
         seen = int(np.argmin(np.abs(left)))
         deviation = float(np.sqrt(np.square(left).mean()))
         y = float(out[terms.outputs[seen]]) / terms.scale

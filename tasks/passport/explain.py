@@ -84,7 +84,7 @@ def explain_elements(
     products = device.terms.products
     model = reading.model(np.asarray(output).dtype.name, products)
     with np.errstate(all="ignore"):
-        made = model.compute(*where.factors(arrays, at))
+        made = model.compute(*where.factors(arrays, at)) * where.scale
     found = np.asarray(output).reshape(-1)[at].astype(np.float64)
     return Explanation(reading, at, (made == found) | (np.isnan(made) & np.isnan(found)))
 

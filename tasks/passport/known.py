@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tasks.model import RuntimeInfo
+from tasks.passport.device_sum import ORDER_ALONE
 from tasks.passport.passport import Reading
 
 #: The catalog whose ops are what others are exported to.
@@ -44,6 +45,16 @@ class Passport:
         if not found and op.partition(":")[0] == ONNX:
             return self._find_alike(dtype)
         return tuple(found) if all(x.known for x in found) else ()
+
+    def find_parts(self, op: str, dtype: str) -> tuple[Reading, ...]:
+        """The readings of sums that an op makes on the way to its results in a dtype, whose order alone is read."""
+        return tuple(
+            x.reading for x in self.sums if (x.op, x.dtype, x.reading.code) == (short_name(op), dtype, ORDER_ALONE)
+        )
+
+    def list_readings(self, dtype: str) -> tuple[Reading, ...]:
+        """All readings in a dtype."""
+        return tuple(x.reading for x in self.sums if x.dtype == dtype)
 
     def _find_alike(self, dtype: str) -> tuple[Reading, ...]:
         """The readings of all ops in a dtype that are of the same kind of sum (`Reading.made_of`), if each of that kind gives its device's results to the bit: for

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 import numpy as np
@@ -19,8 +19,9 @@ from tasks.passport.device_sum import Terms
 
 #: Elements of the output that a sum is tried on, and the share of them that it must give.
 TRIED, GIVEN = 48, 0.9
-#: How far a result may be from the sum, as a share of what its terms amount to: any adder leaves less, and another sum of the same numbers more.
-NEAR = 1 / 64
+#: How far a result may be from the sum, as a share of what its terms amount to: any adder leaves less, and another sum of the same numbers more. What a result ought to be is nearer,
+#: so that no long sum whose terms cancel is taken for another function of its terms.
+NEAR, NEAR_EXACT = 1 / 64, 2.0**-16
 #: Fewest terms of a sum.
 FEWEST = 2
 #: Strides of a convolution that are tried.
@@ -32,7 +33,7 @@ Places = Callable[[np.ndarray], tuple[np.ndarray, Optional[np.ndarray]]]
 
 @dataclass(frozen=True)
 class LocatedSum:
-    """An output as sums of the numbers of some arrays: Σ left·right + alone, or the mean of left.
+    """An output as sums of the numbers of some arrays: scale·(Σ left·right + alone), or the mean of left. The scale is a power of two, which rounds nothing.
 
     left, right, alone: numbers of the arrays, None where there is none; places: where the terms of some elements are; alone_at: the same of what is added to them;
     terms: how many a sum has, of these alone; divided: whether by their number.
@@ -45,6 +46,7 @@ class LocatedSum:
     alone_at: Callable[[np.ndarray], np.ndarray] | None
     terms: int
     divided: bool = False
+    scale: float = 1.0
 
     def factors(self, arrays: Sequence[Any], at: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """(left, right) factors [e, terms] in float64 of the elements at some places of the flat output, what is added as the last term; right is None of plain sums."""
@@ -74,7 +76,16 @@ class LocatedSum:
             raise ValueError("some of its terms are no numbers of an array")
         alone = () if self.alone is None or self.alone_at is None else (self.alone, int(self.alone_at(at)[0]))
         pair = () if self.right is None or right is None else (self.right, tuple(right[:, 0].tolist()))
-        return Terms(place, (self.left, tuple(left[:, 0].tolist())), pair, alone, (1.0,) * arrays, self.divided, where)
+        return Terms(
+            place,
+            (self.left, tuple(left[:, 0].tolist())),
+            pair,
+            alone,
+            (1.0,) * arrays,
+            self.divided,
+            where,
+            scale=self.scale,
+        )
 
 
 def _take(array: Any, at: np.ndarray) -> np.ndarray:
@@ -83,8 +94,9 @@ def _take(array: Any, at: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(at < 0, 0.0, flat))
 
 
-def locate_sum(arrays: Sequence[Any], output: Any) -> LocatedSum | None:
-    """The sum of a call's arrays that its output is; None where it is none that is known here. Arrays that are no floating numbers are no part of it."""
+def locate_sum(arrays: Sequence[Any], output: Any, near: float = NEAR) -> LocatedSum | None:
+    """The sum of a call's arrays that its output is; None where it is none that is known here. Arrays that are no floating numbers are no part of it. near: how far the output may be from
+    it, as a share of what its terms amount to."""
     y = np.asarray(output)
     floats = [k for k, x in enumerate(arrays) if _is_real(x)]
     if not _is_real(y) or not y.size or len(floats) not in (1, 2, 3):
@@ -96,10 +108,19 @@ def locate_sum(arrays: Sequence[Any], output: Any) -> LocatedSum | None:
             left, right = found.factors(arrays, at)
             terms = left if right is None else left * right
             share = 1.0 / found.terms if found.divided else 1.0
-            far = np.abs(share * terms.sum(1) - exact) - NEAR * share * np.abs(terms).sum(1)
+            if right is not None and found.alone is None:
+                found = replace(found, scale=_fit_scale(terms.sum(1), exact))
+                share = found.scale
+            far = np.abs(share * terms.sum(1) - exact) - near * share * np.abs(terms).sum(1)
             if np.mean(far <= 0) >= GIVEN:
                 return found
     return None
+
+
+def _fit_scale(sums: np.ndarray, results: np.ndarray) -> float:
+    """The power of two by which results are most nearly sums; 1 where none is."""
+    factor = float((sums * results).sum() / np.square(sums).sum())
+    return 2.0 ** round(np.log2(factor)) if np.isfinite(factor) and factor > 0 else 1.0
 
 
 def _is_real(x: Any) -> bool:

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model.dtypes import SMALLEST_NORMAL, dtype_name
-from tasks.passport.bounds import bound_sums
-from tasks.passport.explain import ELEMENTS, Explanation, explain_elements
-from tasks.passport.locate import LocatedSum, locate_sum
+from tasks.model.dtypes import EPS, SMALLEST_NORMAL, dtype_name
+from tasks.passport.bounded import Bounded, Steps
+from tasks.passport.bounds import add_ends, bound_sums
+from tasks.passport.composites import Composite, find_composite
+from tasks.passport.explain import ELEMENTS, Explanation, explain_elements, read_order
+from tasks.passport.locate import NEAR_EXACT, LocatedSum, locate_order, locate_sum
 from tasks.passport.passport import Reading, name_terms
 
 #: Elements that are held against their bounds: those that are furthest off, in themselves and beside their size, as many of each.
@@ -24,18 +26,21 @@ PROVED = 0.99
 
 @dataclass(frozen=True)
 class OwnArithmetic:
-    """What is known of how the device of some results adds. readings: of the op in the dtype, by its passport; ask: runs the arrays of a call of these shapes, None where
-    the runtime takes none."""
+    """What is known of how the device of some results adds. readings: of the op in the dtype, each of which gives results to the bit; ask: runs the arrays of a call of these shapes, None where
+    the runtime takes none; parts: readings of sums that the op makes on the way, whose results are not predicted; device: all of the device's in the dtype."""
 
     readings: tuple[Reading, ...]
     ask: Callable[[list[Any]], Sequence[Any]] | None = None
+    parts: tuple[Reading, ...] = ()
+    device: tuple[Reading, ...] = ()
 
     def describe_narrower(self, reading: Reading) -> str:
-        """In what a reading is narrower than all of the passport's, in words; "" where in nothing."""
-        bits = min(x.bits or 0 for x in self.readings)
+        """In what a reading is narrower than all of the passport's that are of its kind, in words; "" where in nothing."""
+        alike = self.readings or [x for x in self.parts if x.made_of == reading.made_of and x.bits] or [reading]
+        bits = min(x.bits or 0 for x in alike)
         if (reading.bits or 0) < bits:
             return f"it adds in {reading.bits} bits, and its passport says {bits}"
-        taken = min(x.taken or ALL for x in self.readings)
+        taken = min(x.taken or ALL for x in alike)
         if (reading.taken or ALL) < taken:
             says = "all" if taken == ALL else taken
             return f"it takes {reading.taken} bits of a factor, and its passport says {says}"
@@ -44,27 +49,31 @@ class OwnArithmetic:
 
 @dataclass(frozen=True)
 class Held:
-    """How far an output is off in units of what its own arithmetic may leave, and leaves in all likelihood; place: of the element that is furthest off, in the flat output."""
+    """How far an output is off in units of what its own arithmetic may leave, and leaves in all likelihood; place: of the element that is furthest off, in the flat output; where: its
+    sum, or the formula that sums are a part of; known: the sum as it was read, where that formula's was."""
 
     certain: float
     likely: float
     place: int
-    where: LocatedSum
+    where: LocatedSum | Composite
+    known: Reading | None = None
 
 
 def hold_to_bounds(own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact: np.ndarray) -> Held | None:
-    """An output against the bounds of its own arithmetic; None where it is no sum of these arrays that is known, or has no finite number.
+    """An output against the bounds of its own arithmetic; None where it is no sum of these arrays that is known, nor a formula with sums in it, or has no finite number.
 
     exact: what it ought to be, float64.
     """
-    where = locate_sum(arrays, exact)
-    kind = None if where is None else name_terms(where.right is not None, where.divided)
+    where = locate_sum(arrays, exact, NEAR_EXACT)
+    if where is None:
+        return _hold_composite(own, arrays, output, exact)
+    kind = name_terms(where.right is not None, where.divided)
     readings = [x for x in own.readings if x.made_of in (None, kind)]
-    if where is None or not readings:
+    if not readings:
         return None
-    a, y = np.asarray(output).reshape(-1).astype(np.float64), exact.reshape(-1)
+    y = exact.reshape(-1)
     with np.errstate(all="ignore"):
-        far = np.where(np.isfinite(a) & np.isfinite(y), np.abs(a - y), -1.0)
+        far = _measure_distances(output, exact)
         at = np.unique(np.concatenate([np.argsort(x)[-FURTHEST:] for x in (far, far / np.abs(y))]))
         at = at[far[at] >= 0]
         if not at.size:
@@ -75,7 +84,7 @@ def hold_to_bounds(own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact
             own, [left] if right is None else [left, right], arrays[where.left]
         ):
             return None
-        share = 1.0 / where.terms if where.divided else 1.0
+        share = 1.0 / where.terms if where.divided else where.scale
         scanned = where.right is None and any((x < 0).any() for _, x in where.list_places(at))
         rows = (
             None if scanned else np.asarray(arrays[where.left]).shape[0]
@@ -86,15 +95,63 @@ def hold_to_bounds(own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact
     return Held(float(units[worst]), float((far[at] / bounds.likely).max()), int(at[worst]), where)
 
 
+def _measure_distances(output: Any, exact: np.ndarray) -> np.ndarray:
+    """How far each element of the flat output is off; −1 where it or what it ought to be is not finite."""
+    a, y = np.asarray(output).reshape(-1).astype(np.float64), exact.reshape(-1)
+    return np.where(np.isfinite(a) & np.isfinite(y), np.abs(a - y), -1.0)
+
+
+def _hold_composite(
+    own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact: np.ndarray, read: Sequence[Reading] = ()
+) -> Held | None:
+    """An output of which sums are a part; None where nothing is known of the device's, or the formula of the output is not known. read: of the sums at these very shapes."""
+    where = find_composite(arrays, exact) if own.device else None
+    if where is None:
+        return None
+    inputs = [np.asarray(x) for x in arrays]
+    given = inputs[where.number]
+    dtype = dtype_name(given.dtype)
+    if dtype not in EPS or _may_be_flushed(own, [given.astype(np.float64)], given):
+        return None
+    steps = Steps(dtype, tuple(read) or own.parts, own.device, given.shape[0] if given.ndim else None)
+    with np.errstate(all="ignore"):
+        made = where.compute([Bounded.make(x, steps) if dtype_name(x.dtype) == dtype else x for x in inputs])
+        off = made.off.reshape(2, -1)
+        far = _measure_distances(output, exact)
+        name = dtype_name(np.asarray(output).dtype)
+        reference = off[1] * EPS["float64"] / EPS[dtype]  # which is computed by the same formula
+        bounds = add_ends(off[0], off[1], exact.reshape(-1), name, reference + SMALLEST_NORMAL[name])
+        units = np.where(far > 0, far / bounds.certain, 0.0)
+        likely = np.where(far > 0, far / bounds.likely, 0.0)
+    worst = int(far.argmax() if not units.any() else units.argmax())
+    known = next((x for x in steps.own if x.bits), None)
+    return Held(float(units.max()), float(likely.max()), worst, where, known)
+
+
+def read_again(own: OwnArithmetic, held: Held, arrays: Sequence[Any], exact: np.ndarray) -> Reading | None:
+    """The sum in a formula as the device adds it at these very shapes; None where it cannot be asked, or where in the formula that sum lies is not known."""
+    terms = locate_order(arrays, exact, held.place) if own.ask is not None else None
+    return None if terms is None or own.ask is None else read_order(own.ask, arrays, terms, "")
+
+
+def hold_as_read(
+    own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact: np.ndarray, reading: Reading
+) -> Held | None:
+    """A formula held against a reading of its sum at these very shapes."""
+    return _hold_composite(own, arrays, output, exact, [reading])
+
+
 def _may_be_flushed(own: OwnArithmetic, factors: Sequence[np.ndarray], like: Any) -> bool:
     """Whether a device that takes subnormal inputs for zero is given some: what that does to a sum no bound says."""
     tiny = SMALLEST_NORMAL[dtype_name(np.asarray(like).dtype)]
-    return any(x.flushes_inputs for x in own.readings) and any(((x != 0) & (np.abs(x) < tiny)).any() for x in factors)
+    return any(x.flushes_inputs for x in (*own.readings, *own.device)) and any(
+        ((x != 0) & (np.abs(x) < tiny)).any() for x in factors
+    )
 
 
 def prove(own: OwnArithmetic, held: Held, arrays: Sequence[Any], output: Any) -> Explanation | None:
     """How the device adds the element that is furthest off, asked of the device, and which of some elements that gives to the bit; None where it cannot be asked."""
-    if own.ask is None:
+    if own.ask is None or not isinstance(held.where, LocatedSum):
         return None
     size = np.asarray(output).size
     at = np.arange(0, size, -(-size // ELEMENTS))

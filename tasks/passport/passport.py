@@ -24,7 +24,7 @@ from tasks.passport.adder import (
     measure_adder,
     measure_ends,
 )
-from tasks.passport.device_sum import CODES, NotReadable, Sum
+from tasks.passport.device_sum import CODES, ORDER_ALONE, NotReadable, Sum
 from tasks.passport.predict import Model
 from tasks.passport.reveal import reveal_tree
 from tasks.passport.reveal_positive import reveal_positive
@@ -43,6 +43,8 @@ from tasks.passport.trees import (
 
 #: Inputs that are drawn to tell models apart, how many of those the device is asked, and unseen ones that the model is tried on.
 DRAWN, TRIED, UNSEEN = 256, 24, 100
+#: How often models that give as many results as each other are told apart by further ones.
+ROUNDS = 3
 #: Unseen inputs of a sum that is taken to add as one that is known.
 UNSEEN_ALIKE = 50
 #: Where a bias is added.
@@ -64,7 +66,7 @@ class Reading:
     made_of: str | None = column(
         "string",
         "case",
-        "what is added: products, or terms as they are; and whether the sum is divided by their number",
+        "what is added: products, terms as they are, or what the op makes of them (exponentials, squares, deviations); and whether the sum is divided by their number",
     )
     code: str = column("string", "outcome", f"empty where all was read; else why not: {', '.join(CODES)}", default="")
     words: str | None = column("string", "outcome", "the same for people")
@@ -147,7 +149,7 @@ class Reading:
         aligned = f", {self.aligned} bits aligned" if self.aligned else ""
         others = f", {len(self.others) // 2} steps in other bits" if self.others else ""
         others += f", factors of {self.taken} bits" if self.taken else ""
-        if self.code == "order alone":
+        if self.bits is None:
             return str(self.kind)
         return f"{self.kind}, in {width}{rounding}{aligned}{others}{', FMA' * bool(self.fused)}"
 
@@ -178,7 +180,7 @@ def _read(device: Sum, rows: int | None, likes: Sequence[Reading], seed: int, un
         "part": terms.part,
         "rows": terms.rows or rows,
         "terms": device.count,
-        "made_of": name_terms(device.weighted, terms.divided),
+        "made_of": terms.of or name_terms(device.weighted, terms.divided),
     }
     guesses = _list_guesses(device, likes)
     if terms.of:
@@ -307,7 +309,7 @@ def _read_order(device: Sum, known: dict[str, Any], guesses: Sequence[Tree], see
     words = f"the sum is of {device.terms.of}, and no model has what else the op does: its results are not predicted"
     return Reading(
         **known,
-        code="order alone",
+        code=ORDER_ALONE,
         words=words,
         tree=tuple(encode_tree(tree)),
         kind=str(kind),
@@ -368,11 +370,16 @@ def _choose_model(device: Sum, models: Sequence[Model], unseen: int, rng: np.ran
     chosen = models[0]
     if len(models) > 1:
         drawn = _stack(device, [draw_terms(device, rng) for _ in range(DRAWN)])
-        made = [model.compute(*drawn) for model in models]
-        apart = np.flatnonzero(~np.logical_and.reduce([_equal_bits(x, made[0]) for x in made]))[:TRIED]
         left, right = drawn
-        found = np.array([device.add(left[k], None if right is None else right[k]) for k in apart])
-        chosen = max(zip(models, made), key=lambda pair: int(_equal_bits(pair[1][apart], found).sum()))[0]
+        best = [(model, model.compute(*drawn)) for model in models]
+        for _ in range(ROUNDS):  # those that are equally good on some results may differ on others
+            apart = np.flatnonzero(~np.logical_and.reduce([_equal_bits(x, best[0][1]) for _, x in best]))[:TRIED]
+            if not apart.size:
+                break
+            found = np.array([device.add(left[k], None if right is None else right[k]) for k in apart])
+            given = [int(_equal_bits(x[apart], found).sum()) for _, x in best]
+            best = [(model, x) for (model, x), n in zip(best, given) if n == max(given)]
+        chosen = best[0][0]
     new = [draw_terms(device, rng) for _ in range(unseen)]
     found = np.array([device.add(*one) for one in new])
     return chosen, int(_equal_bits(chosen.compute(*_stack(device, new)), found).sum())

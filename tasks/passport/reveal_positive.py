@@ -65,6 +65,12 @@ class _Beside:
             )
         return found[0] if found else ()
 
+    def check_last(self, tree: Tree) -> None:
+        """Raises NotReadable where a term that the last step takes is none of the sum: all others were seen to meet another one."""
+        for term in tree if isinstance(tree, tuple) else ():
+            if isinstance(term, int) and not self._shows(int(not term), {term: 2 * self._small}):
+                raise NotReadable("not a sum", f"term {term} changes nothing")
+
     def measure_rounding(self) -> tuple[int, str]:
         """(bits that the sum keeps, how it loses the rest): of 1.5 and 2.5 of what just shows, nearest makes one last bit, cutting off 1 and 2."""
         least = 2.0**-self._bits
@@ -84,6 +90,7 @@ def reveal_positive(device: Sum, rng: random.Random, guesses: Sequence[Tree] = (
     for guess in guesses:
         joined = all(beside.meet(later, (i, j)) for i, j, later in _list_threes(guess))
         if joined and not any(_list_disagreeing(beside, guess, rng)):
+            beside.check_last(guess)
             return (guess, *beside.measure_rounding())
     tree = order_tree(_build(beside, list(terms)))
     for three, expected, first in _list_disagreeing(beside, tree, rng):
@@ -92,6 +99,7 @@ def reveal_positive(device: Sum, rng: random.Random, guesses: Sequence[Tree] = (
             words = f"the order changes from run to run: of terms {three} {first} met, then {second}"
             raise NotReadable("changes", words)
         raise NotReadable("not a sum", f"of terms {three} {first} meet first, and in the tree {expected}")
+    beside.check_last(tree)
     return (tree, *beside.measure_rounding())
 
 

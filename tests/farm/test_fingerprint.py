@@ -154,6 +154,17 @@ def test_a_device_that_flushes_is_told_from_its_twin(kept: Path) -> None:
     assert set(compare(sound, flushing)["what"]) == {"subnormal inputs are zero"}
 
 
+def test_sums_whose_order_alone_is_read_stand_beside_the_others(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a softmax the bits are read, and nothing of how a step aligns."""
+    found = lake.read_passports(str(kept))
+    alone = found["op"] == "critical:sum"
+    found.loc[alone, ["aligned", "taken", "predicted", "unseen"]] = None
+    found.loc[alone, "code"] = "order alone"
+    monkeypatch.setattr(lake, "read_passports", lambda *asked: found)
+    frame = passport_view(load_readings(str(kept))).frame
+    assert len(frame) == 2 and frame["adds"].str.contains("float32").all()
+
+
 def test_the_sums_of_an_op_are_lines_of_their_own(kept: Path) -> None:
     readings = load_readings(str(kept))
     both = pd.concat([readings.assign(part="values"), readings.assign(part="weights", code="order alone")])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tasks.matrix_units import ARCHITECTURES, UNITS, find_unit, multiply
+from tasks.matrix_units import ARCHITECTURES, UNITS, find_unit, multiply, published
 from tasks.matrix_units.adders import Truncating, powers_of, round_to_single
 from tasks.matrix_units.table import SOURCES, Unit
 from tasks.model import np_dtype
@@ -30,28 +31,12 @@ def dot(used: Unit, *pairs: tuple[float, float]) -> float:
     return float(multiply(used, narrow[0][None, :], narrow[1][:, None])[0, 0])
 
 
-#: The smallest product that is still seen beside 2^16 in the same step. Fasi et al. (section on extra bits: none on V100, one on T4 and
-#: A100), FTTN (H100 has one more), Khattak and Mikaitis, MMA-Sim (13 bits of float8 on Ada and Hopper, 25 on Blackwell, 24 on CDNA 3).
-SEEN = [
-    ("volta", "float16", -7),
-    ("turing", "float16", -8),
-    ("ampere", "float16", -8),
-    ("ampere", "bfloat16", -8),
-    ("ampere", "float32", -8),
-    ("ada", "float16", -8),
-    ("ada", "float8_e5m2", 3),
-    ("hopper", "float16", -9),
-    ("hopper", "bfloat16", -9),
-    ("hopper", "float32", -9),
-    ("hopper", "float8_e5m2", 3),
-    ("blackwell", "float16", -9),
-    ("blackwell", "float8_e5m2", -9),
-    ("cdna3", "float16", -8),
-    ("cdna3", "bfloat16", -8),
-]
+def list_published(what: str) -> list[tuple[str, str, Any]]:
+    """(architecture, dtype, value) of the published values of a kind."""
+    return [(x.architecture, x.dtype, x.value) for x in published.PUBLISHED if x.what == what]
 
 
-@pytest.mark.parametrize(("architecture", "dtype", "last"), SEEN)
+@pytest.mark.parametrize(("architecture", "dtype", "last"), list_published(published.SEEN))
 def test_a_product_is_seen_beside_a_large_one_down_to_the_published_bit(
     architecture: str, dtype: str, last: int
 ) -> None:
@@ -65,25 +50,7 @@ def test_a_product_is_seen_beside_a_large_one_down_to_the_published_bit(
         assert mirrored == (-(2.0**power) if power >= last else 0.0), power
 
 
-#: How many products one step adds: Fasi et al. (4 on V100, 8 on A100), FTTN's block width, Khattak and Mikaitis, MMA-Sim.
-WIDTHS = [
-    ("volta", "float16", 4),
-    ("turing", "float16", 8),
-    ("ampere", "float16", 8),
-    ("ampere", "float32", 4),
-    ("ada", "float8_e4m3fn", 16),
-    ("hopper", "float16", 16),
-    ("hopper", "float32", 8),
-    ("hopper", "float8_e4m3fn", 32),
-    ("blackwell", "float8_e5m2", 32),
-    ("cdna1", "float16", 4),
-    ("cdna1", "bfloat16", 2),
-    ("cdna3", "float16", 8),
-    ("cdna3", "float8_e5m2fnuz", 16),
-]
-
-
-@pytest.mark.parametrize(("architecture", "dtype", "width"), WIDTHS)
+@pytest.mark.parametrize(("architecture", "dtype", "width"), list_published(published.WIDTH))
 def test_one_step_adds_as_many_products_as_was_published(architecture: str, dtype: str, width: int) -> None:
     """A large product, its opposite in the second place, a small one in a later place: it is lost in the first step alone, or
     (where a step is exact) a large pair cancels exactly only within one step."""
@@ -106,22 +73,15 @@ def test_one_step_adds_as_many_products_as_was_published(architecture: str, dtyp
             assert (dot(used, *pairs) == 0.0) == lost, place
 
 
-def test_sums_are_cut_off_on_nvidia_and_rounded_on_amd() -> None:
-    """Fasi et al.: round towards zero in both directions; FTTN: AMD rounds to nearest."""
-    half = 1.5 * 2.0**-12, 2.0**-12
-    for architecture, dtype in (
-        ("volta", "float16"),
-        ("ampere", "float16"),
-        ("hopper", "float16"),
-        ("blackwell", "float16"),
-    ):
-        used = unit(architecture, dtype)
-        assert isinstance(used.adder, Truncating)
-        rest = [(0.0, 0.0)] * (used.adder.fused - 1)
-        assert dot(used, (1.0, 1.0), *rest, half) == 1.0
-        assert dot(used, (-1.0, 1.0), *rest, (-half[0], half[1])) == -1.0
-    for architecture, width in (("cdna1", 4), ("cdna2", 4), ("cdna3", 8)):
-        assert dot(unit(architecture, "float16"), (1.0, 1.0), *[(0.0, 0.0)] * (width - 1), half) == 1 + 2.0**-23
+@pytest.mark.parametrize(("architecture", "dtype", "how"), list_published(published.LOST))
+def test_what_a_sum_cannot_hold_is_lost_as_was_published(architecture: str, dtype: str, how: str) -> None:
+    """Towards zero in both directions, or to nearest."""
+    used, half = unit(architecture, dtype), (1.5 * 2.0**-12, 2.0**-12)
+    assert used.adder is not None
+    rest = [(0.0, 0.0)] * (used.adder.fused - 1)
+    last = 0.0 if how == published.CUT else 2.0**-23
+    assert dot(used, (1.0, 1.0), *rest, half) == 1.0 + last
+    assert dot(used, (-1.0, 1.0), *rest, (-half[0], half[1])) == -1.0 - last
 
 
 def test_a_step_of_cdna1_is_exact_and_a_pair_of_cdna2_is_not() -> None:
@@ -131,11 +91,10 @@ def test_a_step_of_cdna1_is_exact_and_a_pair_of_cdna2_is_not() -> None:
     assert dot(unit("cdna2", "float16"), *pairs) == 0.0
 
 
-def test_cdna2_takes_subnormal_numbers_for_zero_and_no_other_does() -> None:
-    """FTTN: MI250X flushes inputs and outputs."""
-    for architecture in ARCHITECTURES:
-        found = dot(unit(architecture, "float16"), (2.0**-20, 2.0**10))
-        assert found == (0.0 if architecture == "cdna2" else 2.0**-10), architecture
+@pytest.mark.parametrize(("architecture", "dtype", "how"), list_published(published.SUBNORMALS))
+def test_subnormal_numbers_are_kept_or_zero_as_was_published(architecture: str, dtype: str, how: str) -> None:
+    found = dot(unit(architecture, dtype), (2.0**-20, 2.0**10))
+    assert found == (0.0 if how == published.ZERO else 2.0**-10)
 
 
 def test_cdna3_rounds_down_where_it_aligns_with_the_accumulator() -> None:
@@ -147,10 +106,16 @@ def test_cdna3_rounds_down_where_it_aligns_with_the_accumulator() -> None:
     assert (up, down) == (-1.0, 1.0 - 2.0**-24)
 
 
-def test_float32_of_an_nvidia_unit_is_cut_off_to_tf32_and_that_of_cdna_is_its_own() -> None:
-    value = 1 + 2.0**-10 + 2.0**-11  # the last digit is behind TF32's
-    for architecture, taken in (("ampere", 1 + 2.0**-10), ("cdna1", value)):
-        assert dot(unit(architecture, "float32"), (value, 1.0)) == taken
+@pytest.mark.parametrize(("architecture", "dtype", "digits"), list_published(published.TAKEN))
+def test_a_factor_has_as_many_digits_as_was_published(architecture: str, dtype: str, digits: int) -> None:
+    last = 2.0**-digits
+    value = 1 + last + last / 2 if digits < 23 else 1 + last  # what is behind them is cut off
+    assert dot(unit(architecture, dtype), (value, 1.0)) == 1 + last
+
+
+def test_the_source_of_a_published_value_is_one_of_its_units_row() -> None:
+    for one in published.PUBLISHED:
+        assert one.source in unit(one.architecture, one.dtype).sources, one
 
 
 def test_integers_are_exact_and_wrap_around() -> None:

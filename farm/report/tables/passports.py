@@ -44,9 +44,8 @@ def load_readings(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
 
     Raises LakeError."""
     found = lake.read_passports(results, run_id)
-    found["taken"] = found["taken"].fillna(
-        0
-    )  # older readings did not ask: none of them was predicted where factors lose bits
+    # Older readings did not ask for bits of factors: none of them was predicted where factors lose some. No step of a sum whose order alone is read was seen to align.
+    found[["taken", "aligned"]] = found[["taken", "aligned"]].fillna(0)
     for name in ("tree", "fused", "others"):
         lists = [None if x is None else tuple(int(n) for n in x) for x in found[name]]
         found[name] = pd.Series(lists, found.index, dtype=object)
@@ -113,7 +112,7 @@ def _describe_adder(line: Line) -> str:
         what += f" {line['rounding']}"
     if line["aligned"]:
         what += f", {int(line['aligned'])} bits aligned"
-    if not _is_missing(line["taken"]) and line["taken"]:
+    if line["taken"]:
         what += f", factors of {int(line['taken'])} bits"
     if line["others"]:
         what += f", {len(line['others']) // 2} steps in other bits"

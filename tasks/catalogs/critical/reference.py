@@ -7,7 +7,6 @@ E embedding; ``...`` is any number of leading dimensions.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -348,18 +347,12 @@ def attention(
 ) -> np.ndarray:
     """query (N, H, L, E), key (N, G, S, E), value (N, G, S, E) -> (N, H, L, E): softmax(q·kᵀ/√E)·v per head.
 
-    Vaswani et al. 2017, arXiv:1706.03762. ``is_causal``: position i sees keys 0 … i. ``enable_gqa``: each of the
-    G key heads serves H/G consecutive query heads (Ainslie et al. 2023, arXiv:2305.13245); otherwise G = H.
+    `formulas.attention`. ``enable_gqa``: each of the G key heads serves H/G consecutive query heads; otherwise G = H.
     """
-    n, heads, length, width = query.shape
-    groups, keys = key.shape[1], key.shape[2]
+    heads, groups = query.shape[1], key.shape[1]
     if groups != heads and not enable_gqa:
         raise ValueError(f"{heads} query heads on {groups} key heads need enable_gqa")
-    grouped = query.reshape(n, groups, heads // groups, length, width)
-    scores = grouped @ key[:, :, None].swapaxes(-1, -2) / math.sqrt(width)
-    if is_causal:
-        scores = np.where(np.arange(keys) <= np.arange(length)[:, None], scores, -math.inf)
-    return (softmax(scores, -1) @ value[:, :, None]).reshape(n, heads, length, width)
+    return formulas.attention(query, key, value, is_causal)
 
 
 def rotary_embedding(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:

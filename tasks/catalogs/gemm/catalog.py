@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks import checks
 from tasks.arrays import layouts, noise
 from tasks.arrays.block_scaled import FORMATS
 from tasks.arrays.tree import TensorSpec, spec_of
@@ -20,6 +21,7 @@ from tasks.catalogs.gemm import block_scaled, grouped, onnx_form
 from tasks.catalogs.gemm.onnx_form import ALPHA, BETA, SCALES, TRANSPOSED
 from tasks.model import EPS, Group, Leaf, OpClass, is_inexact, np_dtype
 from tasks.model.dtypes import dtype_name
+from tasks.passport import ARITHMETIC, Terms
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
 CATALOG_VERSION = "2"
@@ -49,6 +51,13 @@ SHAPES: tuple[tuple[int, int, int], ...] = (
 #: What the kernels of float8 and int8 ask for on GPUs: more than 16 rows, all else a multiple of 16.
 ALIGNED: tuple[tuple[int, int, int], ...] = tuple(
     (m, n, k) for m in (17, 32, 127, 128) for n in (16, 48, 128) for k in (16, 64, 272)
+)
+#: (rows, columns, summed) of the float8 products of which it is known where the terms of results lie, for reading a device's arithmetic: as those kernels ask for,
+#: within what accumulators are kept in (128 terms on a Hopper) and beyond it.
+SUMMED: tuple[tuple[int, int, int], ...] = (
+    *((32, 16, terms) for terms in (32, 48, 64, 96, 128, 144, 256, 272)),
+    (17, 16, 64),
+    (256, 16, 64),
 )
 #: How a matrix lies in memory: (elements between the end of a row and the next, elements before the first).
 LAYOUTS = ((0, 0), (3, 0), (0, 1), (8, 4))
@@ -104,11 +113,17 @@ class Gemm(Catalog):
         return f"{CATALOG_VERSION}+numpy{importlib.metadata.version('numpy')}"
 
     def entries(self) -> list[Entry]:
-        return [Entry(f"{self.name}:{name}", v, op.dtypes_of(v)) for name, op in OPS.items() for v in op.variants]
+        return [
+            Entry(f"{self.name}:{name}", v, op.dtypes_of(v), (checks.FORWARD, *(ARITHMETIC,) * _is_read(name, v)))
+            for name, op in OPS.items()
+            for v in op.variants
+        ]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Raises ValueError for an op, variant or dtype that the catalog does not have."""
         op = self._op(group)
+        if group.check == ARITHMETIC:
+            return (Sample(k) if k in skip else self._summed_sample(op, group, k, draws) for k in range(group.samples))
         places = spread_indices(len(op.shapes), group.samples)
         return (Sample(i) if k in skip else self._sample(op, group, i, draws) for k, i in enumerate(places))
 
@@ -146,6 +161,32 @@ class Gemm(Catalog):
             return _build_sample(op, group, index, arrays, specs, draws)
         except Exception as error:
             return Sample(index, failure=Failure.of(error, "reference"))
+
+    def _summed_sample(self, op: Op, group: Group, index: int, draws: int) -> Sample:
+        """A product with where the terms of its first and its last result lie."""
+        shape = SUMMED[index]
+        rng = np.random.default_rng((zlib.crc32(group.label.encode()), zlib.crc32(group.dtype.encode()), index))
+        arrays = [_values(rng, x, group.dtype) for x in _compute_stored_shapes(group, shape)]
+        sample = _build_sample(op, group, index, arrays, [TensorSpec(0), TensorSpec(1)], draws)
+        rows, columns, count = shape
+        k = np.arange(count)
+        sample.terms = tuple(
+            Terms(
+                row * columns + column,
+                (0, tuple((row * count + k).tolist())),
+                (1, tuple((k * columns + column).tolist())),
+                fill=(1.0, 1.0),
+                where=where,
+                scale=SCALES[0] * SCALES[1],
+            )
+            for row, column, where in ((0, 0, "first"), (rows - 1, columns - 1, "last"))
+        )
+        return sample
+
+
+def _is_read(op: str, variant: str) -> bool:
+    """Whether the sums of an op are read: of float8 products with all bits of their results. What adds numbers of other dtypes the catalog critical has."""
+    return op == "scaled_mm" and variant == "float32"
 
 
 def _compute_stored_shapes(group: Group, shape: tuple[int, int, int]) -> list[tuple[int, ...]]:
