@@ -30,6 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tasks import canary, child, runner  # noqa: F401  (what each child imports at its first command)
+from tasks.diagnose import formulas, ignored, narrow, results  # noqa: F401  (at its first result that is off)
 from tasks.importing import load, pause_gc
 from tasks.prepare import cases  # noqa: F401
 

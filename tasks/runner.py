@@ -21,7 +21,6 @@ from tasks import catalogs, checks, trace, variables
 from tasks.arrays import contiguous
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
-from tasks.backends.shared.network import complete_form
 from tasks.catalogs import user_definitions
 from tasks.catalogs.user_definitions import USER
 from tasks.judge import worst
@@ -341,7 +340,10 @@ class Runner:
                 # That it is no file of the runtime's own is true of nearly everything.
                 reason = reason if kind in FILES else reason or error
                 continue
-            form = complete_form(form)
+            if form.kind == "torch" and form.call is None:  # a graph of ONNX's operators, which are torch's too
+                from tasks.backends.shared.network import complete_form
+
+                form = complete_form(form)
             if check.judges:
                 judge = functools.partial(self._judge_other, case)
                 form = replace(form, fresh=case.sample.draw_inputs, judge=judge, race_s=self._race_s)

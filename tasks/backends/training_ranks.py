@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.tree import TensorSpec, decode, spec_of
-from tasks.backends.collectives import Collectives, Group
+from tasks.backends.collectives import Collectives, RankConnections
 from tasks.model import Form, Program, Unsupported, flags
 from tasks.training import spreading
 
@@ -55,7 +55,9 @@ class TrainingRanks(Collectives):
 class RankSession:
     """A `tasks.model.Session` whose outputs are those of the first rank, then of the next ones."""
 
-    def __init__(self, group: Group, loop: Sequence[Any], names: Mapping[int, str], plant: str, opens: str) -> None:
+    def __init__(
+        self, group: RankConnections, loop: Sequence[Any], names: Mapping[int, str], plant: str, opens: str
+    ) -> None:
         self._group, self._loop, self._names, self._plant, self._opens = group, list(loop), names, plant, opens
 
     def start(self) -> None:

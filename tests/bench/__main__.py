@@ -13,6 +13,7 @@ from tasks.catalogs.models.architectures import ARCHITECTURES
 from tasks.training import networks, spreading
 from tests.bench import (
     auditing,
+    cell_way,
     device,
     devices,
     engine,
@@ -196,6 +197,7 @@ BENCHES = {
     ),
     "waiting": Bench(waiting.waiting, {"config": "quick", "times": 3}, {**TINY, "times": 1}),
     "answers": Bench(waiting.answers, {"config": "quick"}, TINY),
+    "way": Bench(cell_way.cell_way, {"op": "softmax", "rooms": 12}, {"op": "abs", "rooms": 3}),
     "starts": Bench(
         starts.starts,
         {"times": 7, "ops": ["fuzz:Abs", "critical:softmax", "torch:abs"]},
