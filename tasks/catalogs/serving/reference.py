@@ -9,6 +9,8 @@ import itertools
 
 import numpy as np
 
+from tasks.operators.formulas import softmax
+
 
 def attend(
     query: np.ndarray,
@@ -152,8 +154,7 @@ def route_tokens(logits: np.ndarray, k: int) -> np.ndarray:
     made = np.zeros_like(logits)
     for t, row in enumerate(logits):
         chosen = np.argsort(-row, kind="stable")[:k]
-        shares = np.exp(row[chosen] - row[chosen].max())
-        made[t, chosen] = shares / shares.sum()
+        made[t, chosen] = softmax(row[chosen])
     return made
 
 
