@@ -525,11 +525,11 @@ class Runner:
         """The rows of the table ``trace``. found: the judgements of the steps that are judged."""
         if len(case.seen) == 1 and not case.seen[0].state_digest:  # as nearly all cases
             return ()
-        whole = [x.what for x in case.seen if x.what.judged and x.what.error is None]
-        if len(case.seen) > 1 and len(found) < len(whole):  # a later step has ended the case
+        complete = [x.what for x in case.seen if x.what.judged and x.what.error is None]
+        if len(case.seen) > 1 and len(found) < len(complete):  # a later step has ended the case
             with contextlib.suppress(Exception):  # what cannot be judged has its error, and costs nobody the row
-                found = judge_steps(case.sample, whole, self.policy, self.info, case.form)
-        return trace.steps(case.seen, found if len(found) == len(whole) else ())
+                found = judge_steps(case.sample, complete, self.policy, self.info, case.form)
+        return trace.steps(case.seen, found if len(found) == len(complete) else ())
 
     def _row(self, case: CaseRun, found: Judgement | None, run_ms: float | None) -> Row:
         """The row of a case by its judgement, or by what it raised; of a case that is only built there is neither."""
