@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,15 +53,20 @@ def of(op: str, variant: str = "", kwargs: Collection[str] | Mapping[str, Any] =
     return found
 
 
+def list_lines(catalog: str) -> Sequence[tuple[Placement, str]]:
+    """The lines of a catalog, as in `TABLE`; those of ONNX's operators are in their own table."""
+    if catalog != ONNX:
+        return TABLE.get(catalog, ())
+    from tasks.operators import table as operators
+
+    return [(row.placement, row.name) for row in operators.TABLE.values() if row.placement is not UNPLACED]
+
+
 @functools.cache
 def _index_placements(catalog: str) -> dict[str, Placement]:
-    """The placements of a catalog's ops by their names with its prefix. Those of ONNX's operators are in their own table."""
-    if catalog == "onnx":
-        from tasks.operators import table as operators
-
-        return {f"onnx:{row.name}": row.placement for row in operators.TABLE.values()}
+    """The placements of a catalog's ops by their names with its prefix."""
     placements: dict[str, Placement] = {}
-    for placement, names in TABLE.get(catalog, ()):
+    for placement, names in list_lines(catalog):
         for name in names.split():
             if f"{catalog}:{name}" in placements:
                 raise ValueError(f"tasks.judge.op_classes: {catalog}:{name} is placed twice")
@@ -73,6 +78,8 @@ def _by(definition: str, why: str) -> Placement:
     return Placement(OpClass.CHOICE, why, definition)
 
 
+#: The catalog whose ops `tasks.operators.table` places.
+ONNX = "onnx"
 #: Per catalog: (placement, names separated by blanks). A name with a variant ("std_mean.unbiased") goes before the op's.
 # fmt: off
 TABLE: dict[str, list[tuple[Placement, str]]] = {
