@@ -27,10 +27,9 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tasks import canary, child, runner  # noqa: F401  (what each child imports at its first command)
+from tasks import child
 from tasks.fork_request import BEGUN, ENDED, FDS, IDLE, REQUEST, late
 from tasks.importing import load, pause_gc
-from tasks.prepare import cases  # noqa: F401
 
 #: Seconds after which a server without children ends.
 IDLE_S = 120.0
@@ -212,11 +211,20 @@ def _call_oneself(module: str) -> None:
             ctypes.memmove(start, line.ljust(end - start, b"\0"), end - start)
 
 
+def _import_early() -> None:
+    """What each child imports at its first command, and at its first result that is off. Not with this module: who asks for a child needs
+    none of it."""
+    from tasks import canary, runner  # noqa: F401
+    from tasks.diagnose import formulas, ignored, narrow, results  # noqa: F401
+    from tasks.prepare import cases  # noqa: F401
+
+
 def main() -> None:
     """Entry point; see the module's docstring for the arguments."""
     global _folder
     control, owner = map(int, sys.argv[1:3])
     _folder = os.getcwd()
+    _import_early()
     child.end_with(owner)
     child.settle()
     _run(lambda: run(socket.socket(fileno=control)))

@@ -21,7 +21,6 @@ from tasks import catalogs, checks, trace, variables
 from tasks.arrays import contiguous
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
-from tasks.backends.shared.network import complete_form
 from tasks.catalogs import user_definitions
 from tasks.catalogs.user_definitions import USER
 from tasks.judge import worst
@@ -342,7 +341,10 @@ class Runner:
                 # That it is no file of the runtime's own is true of nearly everything.
                 reason = reason if kind in FILES else reason or error
                 continue
-            form = complete_form(form)
+            if form.kind == "torch" and form.call is None:  # a graph of ONNX's operators, which are torch's too
+                from tasks.backends.shared.network import complete_form
+
+                form = complete_form(form)
             if check.judges:
                 judge = functools.partial(self._judge_other, case)
                 form = replace(form, fresh=case.sample.draw_inputs, judge=judge, race_s=self._race_s)
@@ -528,11 +530,11 @@ class Runner:
         """The rows of the table ``trace``. found: the judgements of the steps that are judged."""
         if len(case.seen) == 1 and not case.seen[0].state_digest:  # as nearly all cases
             return ()
-        whole = [x.what for x in case.seen if x.what.judged and x.what.error is None]
-        if len(case.seen) > 1 and len(found) < len(whole):  # a later step has ended the case
+        complete = [x.what for x in case.seen if x.what.judged and x.what.error is None]
+        if len(case.seen) > 1 and len(found) < len(complete):  # a later step has ended the case
             with contextlib.suppress(Exception):  # what cannot be judged has its error, and costs nobody the row
-                found = judge_steps(case.sample, whole, self.policy, self.info, case.form)
-        return trace.steps(case.seen, found if len(found) == len(whole) else ())
+                found = judge_steps(case.sample, complete, self.policy, self.info, case.form)
+        return trace.steps(case.seen, found if len(found) == len(complete) else ())
 
     def _row(self, case: CaseRun, found: Judgement | None, run_ms: float | None) -> Row:
         """The row of a case by its judgement, or by what it raised; of a case that is only built there is neither."""

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from farm.work.durations import CASE_MS
 from tasks.model import FAILED, flags, names
 from tasks.model.failing import manner
 
@@ -23,8 +24,6 @@ QUIET = 300
 SEEN, KEPT = 3, 10
 #: What all cases of a finding have in common is its trigger if at most one of so many cases that pass has it too.
 RARE = 20
-#: What is guessed of a case that nobody has run, unless the backend compiles.
-GUESS_MS = 20.0
 _FAILED = frozenset(names(FAILED))
 #: Of a finding: backend, op, and how it failed (`tasks.model.failing.Manner`): status, kind, the rest.
 Key = tuple[str, str, str, str, str]
@@ -105,7 +104,7 @@ class Schedule:
         cases, ms = _sums(arms[op, backend] for arms in both if (op, backend) in arms)
         if cases < CHUNK:
             cases, ms = _sums(arm for arms in both for (_, b), arm in arms.items() if b == backend)
-        return ms / cases if cases else self.guess_ms.get(backend, GUESS_MS)
+        return ms / cases if cases else self.guess_ms.get(backend, CASE_MS)
 
     def find_timed_backends(self) -> set[str]:
         """Backends of which it is known what a case takes."""

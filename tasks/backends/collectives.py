@@ -32,41 +32,42 @@ _MORE = 0.1
 _RANKS = 4
 
 
-class Group:
-    """The processes of a group, on this machine or on ``hosts`` as well, in turn. Raises OSError where a host does not answer, and
-    RuntimeError where the ranks do not come together."""
+def find_patience() -> float:
+    """Seconds that the ranks of a case wait for one another, by its deadline."""
+    return max(_LEAST_S, _WAITING * float(os.environ.get(DEADLINE, "0")))
 
-    def __init__(self, library: str, device: str, count: int, wrap: str, hosts: Hosts | None) -> None:
-        self._patience_s = max(_LEAST_S, _WAITING * float(os.environ.get(DEADLINE, "0")))
-        self._folder = tempfile.TemporaryDirectory(prefix="farm-ranks-")
+
+class RankConnections:
+    """Connections to ranks, in their order, and the processes that were started for these."""
+
+    def __init__(self, patience_s: float) -> None:
+        """patience_s: how long a rank waits for the others before it says so."""
+        self._patience_s = patience_s
         self.processes: list[subprocess.Popen[bytes]] = []
         self.connections: list[socket.socket] = []
         self._sinks: list[BinaryIO] = []
         self._sources: list[BinaryIO] = []
-        store = f"tcp://{hosts.own}:{_free_port()}" if hosts else f"file://{self._folder.name}/store"
-        places = 1 + len(hosts.others) if hosts else 1
-        try:
-            for rank in range(count):
-                # A process sees the devices that it was lent, and numbers them from 0.
-                place = device if device == "cpu" else f"{device}:{rank // places}"
-                arguments = [str(rank), str(count), store, library, place, str(self._patience_s), wrap]
-                at = rank % places
-                self._connect(hosts.start(at - 1, arguments) if hosts and at else self._here(arguments))
-            self._answers()
-        except OSError:
-            self.close()
-            raise
 
-    def _here(self, arguments: Sequence[str]) -> socket.socket:
-        own, given = socket.socketpair()
-        with given:
-            self.processes.append(start_here(given, arguments, sys.executable, os.environ))
-        return own
-
-    def _connect(self, connection: socket.socket) -> None:
+    def _connect(self, connection: socket.socket, source: BinaryIO | None = None) -> None:
+        """The next rank's connection. source: what reads from it, where something was read already."""
         self.connections.append(connection)
         self._sinks.append(connection.makefile("wb"))
-        self._sources.append(connection.makefile("rb"))
+        self._sources.append(source or connection.makefile("rb"))
+
+    def _hang_up(self) -> None:
+        files: list[Any] = [*self._sinks, *self._sources, *self.connections]
+        for file in files:
+            with contextlib.suppress(OSError):
+                file.close()
+        self.connections = []
+
+    def close(self) -> None:
+        """End the processes and hang up; a second time nothing is left to do."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        self._hang_up()
+        self.processes = []
 
     def _answers(self) -> list[tuple[dict[str, Any], np.ndarray | None]]:
         """What every rank says. Raises RuntimeError in the words of the first that failed, Hung where others waited for one, the group closed."""
@@ -121,16 +122,37 @@ class Group:
         parts = zip(self._sources, counts)
         return [[x for x in (ranks.read(source)[1] for _ in range(n)) if x is not None] for source, n in parts]
 
+
+class Group(RankConnections):
+    """The processes of a group, on this machine or on ``hosts`` as well, in turn. Raises OSError where a host does not answer, and
+    RuntimeError where the ranks do not come together."""
+
+    def __init__(self, library: str, device: str, count: int, wrap: str, hosts: Hosts | None) -> None:
+        super().__init__(find_patience())
+        self._folder = tempfile.TemporaryDirectory(prefix="farm-ranks-")
+        store = f"tcp://{hosts.own}:{_free_port()}" if hosts else f"file://{self._folder.name}/store"
+        places = 1 + len(hosts.others) if hosts else 1
+        try:
+            for rank in range(count):
+                # A process sees the devices that it was lent, and numbers them from 0.
+                place = device if device == "cpu" else f"{device}:{rank // places}"
+                arguments = [str(rank), str(count), store, library, place, str(self._patience_s), wrap]
+                at = rank % places
+                self._connect(hosts.start(at - 1, arguments) if hosts and at else self._here(arguments))
+            self._answers()
+        except OSError:
+            self.close()
+            raise
+
+    def _here(self, arguments: Sequence[str]) -> socket.socket:
+        own, given = socket.socketpair()
+        with given:
+            self.processes.append(start_here(given, arguments, sys.executable, os.environ))
+        return own
+
     def close(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.wait()
-        files: list[Any] = [*self._sinks, *self._sources, *self.connections]
-        for file in files:
-            with contextlib.suppress(OSError):
-                file.close()
+        super().close()
         self._folder.cleanup()
-        self.processes, self.connections = [], []
 
 
 def _free_port() -> int:
@@ -156,7 +178,7 @@ class Collectives(Backend):
         self.device_vendor = {"cpu": "", "cuda": "nvidia", "rocm": "amd"}.get(device, "")
         self.ordinals = tuple(range(self.ranks))
         self.packages = torch_device(device).packages if device in ("cuda", "rocm") else ()
-        self._group: Group | None = None
+        self._group: RankConnections | None = None
         self._hosts: Hosts | None = None
 
     def probe(self) -> RuntimeInfo:
@@ -185,7 +207,7 @@ class Collectives(Backend):
             raise Unavailable(f"{self.library}: {count} ones add up to {total[0, 0]:g}")
         return RuntimeInfo(f"torch {torch.__version__}, {self.library}", self.device, build=torch_switches.commit())
 
-    def _ready(self, count: int) -> Group:
+    def _ready(self, count: int) -> RankConnections:
         if self._group is None or len(self._group.connections) != count:
             if self._group is not None:
                 self._group.close()

@@ -258,7 +258,7 @@ class Inductor(TorchEager):
 
         calls = [form.call for form in forms]
         if any(map(_seeds, calls)):
-            raise Fallback("graph break: the op seeds the random generator")
+            raise Fallback("graph break: the op seeds the random generator", broken=True)
         torch._dynamo.reset()
         metrics.reset()
         counters.clear()
@@ -309,7 +309,8 @@ class Inductor(TorchEager):
         except unsupported as error:
             broken = f"graph break: {errors.text_of(error)}"
             if not alone or self._reseeds(forms[0]):
-                raise Fallback(broken, isinstance(error.__cause__, torch._dynamo.exc.ObservedException)) from None
+                raises = isinstance(error.__cause__, torch._dynamo.exc.ObservedException)
+                raise Fallback(broken, raises, broken=True) from None
         if broken:
             # fullgraph takes numbers that are read from tensors (.item()) into the graph, where torch.compile by itself breaks it.
             # What it does not make one graph of, whatever it says, is no failure of the way that the user takes.

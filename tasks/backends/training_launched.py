@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.backends.base import importing
-from tasks.backends.collectives import Group
+from tasks.backends.collectives import RankConnections, find_patience
 from tasks.backends.shared import ranks, torch_switches
 from tasks.backends.shared.training_form import TrainingForm
 from tasks.backends.training_hook import HOOK
@@ -31,11 +31,11 @@ START_S = 120.0
 SAID = 300
 
 
-class LaunchedGroup(Group):
+class LaunchedGroup(RankConnections):
     """The ranks of a script, in their order. Raises RuntimeError where they do not come."""
 
     def __init__(self, command: str) -> None:
-        self.connections, self._sinks, self._sources = [], [], []
+        super().__init__(find_patience())
         token, listener = secrets.token_hex(16), socket.create_server(("127.0.0.1", 0))
         host, port = listener.getsockname()
         path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
@@ -72,22 +72,16 @@ class LaunchedGroup(Group):
             if not select.select([listener], [], [], 0.2)[0]:
                 continue
             connection = listener.accept()[0]
-            source, sink = connection.makefile("rb"), connection.makefile("wb")
+            source = connection.makefile("rb")
             said, _ = ranks.read(source)
             if hmac.compare_digest(str(said.get("token")), token):
-                wanted, found[int(said["rank"])] = int(said["ranks"]), (connection, source, sink)
+                wanted, found[int(said["rank"])] = int(said["ranks"]), (connection, source)
         for rank in sorted(found):
-            connection, source, sink = found[rank]
-            self.connections.append(connection)
-            self._sources.append(source)
-            self._sinks.append(sink)
+            self._connect(*found[rank])
 
     def close(self) -> None:
         """The ranks end with their connections, and the launcher with its ranks."""
-        files: list[Any] = [*self._sinks, *self._sources, *self.connections]
-        for file in files:
-            with contextlib.suppress(OSError):
-                file.close()
+        self._hang_up()
         for process in self.processes:
             try:
                 process.wait(5)
@@ -95,7 +89,7 @@ class LaunchedGroup(Group):
                 with contextlib.suppress(OSError):
                     os.killpg(process.pid, 9)
                 process.wait()
-        self.processes, self.connections = [], []
+        self.processes = []
 
 
 class Launched(TrainingRanks):
@@ -126,7 +120,7 @@ class Launched(TrainingRanks):
         session = lambda: RankSession(self._find_group(), loop, given, "", "hook")  # noqa: E731
         return Program(lambda: [], self.device, flags=said, session=session)
 
-    def _find_group(self) -> Group:
+    def _find_group(self) -> RankConnections:
         if self._group is None or not self._group.connections:
             self._group = LaunchedGroup(self.command)
         return self._group

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.backends.collectives import Collectives, Group
+from tasks.backends.collectives import Collectives, RankConnections
 from tasks.backends.shared.training_form import TrainingForm
 from tasks.model import Form, Program, Unsupported
 from tasks.training import spreading
@@ -50,7 +50,9 @@ class TrainingRanks(Collectives):
 class RankSession:
     """A `tasks.model.Session` whose outputs are those of the first rank, then of the next ones."""
 
-    def __init__(self, group: Group, loop: Sequence[Any], given: TrainingForm, plant: str, opens: str) -> None:
+    def __init__(
+        self, group: RankConnections, loop: Sequence[Any], given: TrainingForm, plant: str, opens: str
+    ) -> None:
         self._group, self._loop, self._given, self._plant, self._opens = group, list(loop), given, plant, opens
 
     def start(self) -> None:

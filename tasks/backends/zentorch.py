@@ -81,7 +81,7 @@ class ZenTorch(Inductor):
             try:
                 self._compile(forms)
             except Fallback as error:
-                if not self.taken and not str(error).startswith("graph break"):
+                if not self.taken and not error.broken:
                     return [error] * len(forms)
             except Exception:  # whose it is, the single builds tell
                 pass

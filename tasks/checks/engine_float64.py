@@ -9,6 +9,7 @@ import numpy as np
 
 from tasks.arrays import noise
 from tasks.model.engine import Decoder
+from tasks.operators.formulas import softmax
 
 #: What is done to each result inside; nothing for the reference itself.
 Move = Callable[[np.ndarray], np.ndarray]
@@ -57,8 +58,7 @@ def compute_logits(
         key, value = (np.repeat(x, heads // kv_heads, 1) for x in (key, value))
         scores = move(np.einsum("qhd,khd->hqk", query, key) / np.sqrt(size))
         scores = np.where(attended, scores, -np.inf)
-        shares = np.exp(scores - scores.max(-1, keepdims=True))
-        shares = move(shares / shares.sum(-1, keepdims=True))
+        shares = move(softmax(scores))
         mixed = move(np.einsum("hqk,khd->qhd", shares, value))
         if inside is not None:
             inside.append(mixed)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from tasks.counterparts import algebra, elementwise, movement, networks, reductions
 from tasks.counterparts.table import FRAMEWORKS, Row
 from tasks.model import Unsupported, is_inexact, label_of
 
@@ -35,6 +34,8 @@ WITHOUT_EFFECT = ("device", "requires_grad", "layout", "memory_format", "pin_mem
 @functools.cache
 def rows() -> dict[str, Row]:
     """Every row by each of its names."""
+    from tasks.counterparts import algebra, elementwise, movement, networks, reductions
+
     return {
         name: row
         for area in (elementwise, reductions, algebra, movement, networks)

@@ -3,7 +3,8 @@
 What an op computes is told from its numbers, not from its name: a formula that gives the exact result of these inputs is
 the op's (`tasks.diagnose.formulas`), and then so are the ways in which it is known to go wrong. On numpy and nothing else,
 so that it runs where the result is judged, in any vendor's environment; an ONNX graph is computed again without its attributes where
-onnx is there (`tasks.diagnose.ignored`). No code of a user is called.
+onnx is there (`tasks.diagnose.ignored`). No code of a user is called. Error models are imported once a
+result is off: most cells need none.
 """
 
 from __future__ import annotations
@@ -14,9 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tasks.arrays import accumulators
-from tasks.diagnose import casts, formulas, ignored, narrow, products, results
-from tasks.diagnose.model import BETTER, Cause, Model, Result
+from tasks.diagnose.model import BETTER, NARROW, Cause, Model, Result
 from tasks.model import Leaf, OpClass, is_complex, is_inexact
 from tasks.model.dtypes import dtype_name
 from tasks.model.kind import CAUSE_ARITHMETIC, CAUSE_CAST, CAUSE_OTHER
@@ -46,6 +45,8 @@ def cause(
     """
     if sum(x.size for x in inputs) > LARGE or len(actual) != len(expected):
         return Cause()
+    from tasks.diagnose import casts, ignored, results
+
     whole = op_class is OpClass.MODEL
     with np.errstate(all="ignore"):
         for place, (a, leaf) in enumerate(zip(actual, expected)):
@@ -71,6 +72,9 @@ def cause(
 def within(names: Sequence[str], inputs: Sequence[np.ndarray], leaf: Leaf, op_class: OpClass) -> np.ndarray | None:
     """How far a product of matrices may move in the accumulators (`tasks.arrays.accumulators`) of these names that its factors' dtypes
     have there, shaped as the output; None where there is none, or the output is no such product."""
+    from tasks.arrays import accumulators
+    from tasks.diagnose import products
+
     dtypes = [dtype_name(x.dtype) for x in inputs]
     adders = [x for x in accumulators.for_factors(dtypes) if x.name in names]
     if not adders or leaf.reference is None or sum(x.size for x in (*inputs, leaf.reference)) > LARGE:
@@ -84,6 +88,8 @@ def narrow_sums(inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expe
     the noise floor or not; none where they did not, or nothing is known of them."""
     if sum(x.size for x in (*inputs, *actual)) > LARGE:
         return Cause()
+    from tasks.diagnose import narrow
+
     words = next(filter(None, (narrow.cause(inputs, a, leaf) for a, leaf in zip(actual, expected))), "")
     return Cause(words, CAUSE_ARITHMETIC) if words else Cause()
 
@@ -92,7 +98,7 @@ def may_have_narrow_sums(expected: Sequence[Leaf], ulps: float | None) -> bool:
     """Whether outputs are such that `narrow_sums` may say something of them, which nearly none are: 16-bit numbers of which one is more
     than an ulp off. Rounding twice leaves none further off. ulps: those of the worst element, None where
     they were not measured."""
-    return (ulps is None or ulps > 1) and any(leaf.dtype in narrow.DTYPES for leaf in expected)
+    return (ulps is None or ulps > 1) and any(leaf.dtype in NARROW for leaf in expected)
 
 
 def lost_cast(
@@ -104,6 +110,8 @@ def lost_cast(
     """That outputs of a whole program, within their limits, are what its ONNX model gives without a cast that it compensates for."""
     if sum(x.size for x in (*inputs, *actual)) > LARGE or len(actual) != len(expected):
         return Cause()
+    from tasks.diagnose import casts
+
     with np.errstate(all="ignore"):
         return Cause(casts.MISSING, CAUSE_CAST) if casts.is_missing(graph, inputs, actual, expected) else Cause()
 
@@ -144,6 +152,8 @@ def _choose_best_model(models: Iterator[Model], result: Result) -> Cause:
 
 def _iterate_error_models(inputs: Sequence[np.ndarray], result: Result, elementwise: bool) -> Iterator[Model]:
     """Error models, the plainest first."""
+    from tasks.diagnose import formulas, results
+
     yield from results.models(result)
     if is_inexact(result.dtype) and not is_complex(result.dtype):
         yield from formulas.models(inputs, result, elementwise)

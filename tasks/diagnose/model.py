@@ -35,6 +35,8 @@ FEW = 3
 #: Elements from which on a model is held against some of them first, how many of those that are off and of all, and the least share
 #: of these that it must give: less than `SHARE`, as they are a sample.
 MANY, LOOKED_AT, OPEN = 1 << 12, 256, 0.5
+#: Dtypes that are added in float32.
+NARROW = frozenset({"float16", "bfloat16"})
 
 
 @dataclass(frozen=True)

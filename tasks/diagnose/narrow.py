@@ -13,12 +13,10 @@ import numpy as np
 
 from tasks.diagnose import products, rounding, sums
 from tasks.diagnose.formula import Summed
-from tasks.diagnose.model import FEW, SHARE, Result
+from tasks.diagnose.model import FEW, NARROW, SHARE, Result
 from tasks.model import EPS, SMALLEST_NORMAL, Leaf, OpClass, round_to_dtype
 from tasks.model.dtypes import dtype_name, is_inexact
 
-#: Dtypes that are added in float32.
-DTYPES = frozenset({"float16", "bfloat16"})
 #: Elements that are computed again, at most, spread over the output.
 ELEMENTS = 128
 #: Terms of a sum from which on its adder tells.
@@ -33,7 +31,7 @@ COARSE = 0.5
 def is_off(actual: np.ndarray, leaf: Leaf) -> bool:
     """Whether an output of 16-bit numbers is further off than rounding it twice may leave it."""
     y, dtype = leaf.reference, leaf.dtype
-    if dtype not in DTYPES or y is None or actual.shape != y.shape:
+    if dtype not in NARROW or y is None or actual.shape != y.shape:
         return False
     with np.errstate(all="ignore"):
         twice = EPS[dtype] * (np.abs(y) + SMALLEST_NORMAL[dtype])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tasks.model.engine import Sampling
+from tasks.operators.formulas import softmax
 
 
 def adjust_probabilities(logits: np.ndarray, how: Sampling) -> np.ndarray:
@@ -15,7 +16,7 @@ def adjust_probabilities(logits: np.ndarray, how: Sampling) -> np.ndarray:
     x /= how.temperature
     if 0 < how.top_k < x.size:
         x[x < np.sort(x)[-how.top_k]] = -np.inf
-    shares = _softmax(x)
+    shares = softmax(x)
     order = np.argsort(-shares, kind="stable")
     before = np.cumsum(shares[order]) - shares[order]
     shares[order[before >= how.top_p]] = 0.0  # the likeliest always stays
@@ -27,8 +28,3 @@ def draw_tokens(logits: np.ndarray, how: Sampling, count: int, seed: int) -> np.
     """``count`` tokens (int64)."""
     shares = adjust_probabilities(logits, how)
     return np.random.default_rng(seed).choice(shares.size, count, p=shares).astype(np.int64)
-
-
-def _softmax(x: np.ndarray) -> np.ndarray:
-    made = np.exp(x - x.max())
-    return np.asarray(made / made.sum())

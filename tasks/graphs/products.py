@@ -16,7 +16,6 @@ import numpy as np
 from tasks.arrays.watched_arrays import Run, plain
 from tasks.judge import op_classes
 from tasks.model import OpClass
-from tasks.operators import table as operators
 
 #: What becomes of a factor, float64 or complex128; the number tells the factors of a run apart.
 Change = Callable[[np.ndarray, int], np.ndarray]
@@ -45,6 +44,8 @@ def is_product(name: str) -> bool:
 @functools.cache
 def is_transform(name: str) -> bool:
     """Whether a kernel of ATen or an operator of ONNX is a Fourier transform, whose sums of products no matrix unit computes."""
+    from tasks.operators import table as operators
+
     return name.startswith("_fft_") or operators.of(name).sums == "transform"
 
 

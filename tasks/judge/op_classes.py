@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,6 @@ from tasks.model.placement import (
     UNPLACED,
     Placement,
 )
-from tasks.operators import table as operators
 
 
 def of(op: str, variant: str = "", kwargs: Collection[str] | Mapping[str, Any] = (), dtype: str = "") -> Placement:
@@ -41,7 +40,8 @@ def of(op: str, variant: str = "", kwargs: Collection[str] | Mapping[str, Any] =
 
     ``kwargs``: the arguments of a sample that differ from their defaults, by name or place, or their names alone.
     """
-    found = _table().get(f"{op}.{variant}") or _table().get(op) or UNPLACED
+    placed = _index_placements(op.partition(":")[0])
+    found = placed.get(f"{op}.{variant}") or placed.get(op) or UNPLACED
     if found.unless:
         given = {str(name) for name in kwargs}
         if isinstance(kwargs, Mapping):
@@ -53,22 +53,33 @@ def of(op: str, variant: str = "", kwargs: Collection[str] | Mapping[str, Any] =
     return found
 
 
+def list_lines(catalog: str) -> Sequence[tuple[Placement, str]]:
+    """The lines of a catalog, as in `TABLE`; those of ONNX's operators are in their own table."""
+    if catalog != ONNX:
+        return TABLE.get(catalog, ())
+    from tasks.operators import table as operators
+
+    return [(row.placement, row.name) for row in operators.TABLE.values() if row.placement is not UNPLACED]
+
+
 @functools.cache
-def _table() -> dict[str, Placement]:
-    table: dict[str, Placement] = {}
-    for catalog, lines in TABLE.items():
-        for placement, names in lines:
-            for name in names.split():
-                if f"{catalog}:{name}" in table:
-                    raise ValueError(f"tasks.judge.op_classes: {catalog}:{name} is placed twice")
-                table[f"{catalog}:{name}"] = placement
-    return table
+def _index_placements(catalog: str) -> dict[str, Placement]:
+    """The placements of a catalog's ops by their names with its prefix."""
+    placements: dict[str, Placement] = {}
+    for placement, names in list_lines(catalog):
+        for name in names.split():
+            if f"{catalog}:{name}" in placements:
+                raise ValueError(f"tasks.judge.op_classes: {catalog}:{name} is placed twice")
+            placements[f"{catalog}:{name}"] = placement
+    return placements
 
 
 def _by(definition: str, why: str) -> Placement:
     return Placement(OpClass.CHOICE, why, definition)
 
 
+#: The catalog whose ops `tasks.operators.table` places.
+ONNX = "onnx"
 #: Per catalog: (placement, names separated by blanks). A name with a variant ("std_mean.unbiased") goes before the op's.
 # fmt: off
 TABLE: dict[str, list[tuple[Placement, str]]] = {
@@ -225,7 +236,6 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
         (_by("lu_factor", "which of nearly equal pivots is taken is open"), "lu linalg.lu_factor linalg.lu_factor_ex"),
         (_by("lstsq", "of a matrix without full column rank many solutions are as good"), "linalg.lstsq linalg.lstsq.grad_oriented"),
     ],
-    "onnx": [(row.placement, row.name) for row in operators.TABLE.values() if row.placement is not UNPLACED],
     "critical": [
         (MOVES, "cat dropout embedding gather index_select interpolate_nearest transpose_contiguous where"),
         (SELECTS, "clamp max max_pool2d min relu sort topk"),

@@ -49,11 +49,11 @@ class Unsupported(Exception):
 
 class Fallback(Exception):
     """The backend could run this case only somewhere else than asked (and did not). raises: the compiler leaves it to eager torch
-    because the program itself raises."""
+    because the program itself raises. broken: it made no one graph of the program."""
 
-    def __init__(self, text: str = "", raises: bool = False) -> None:
+    def __init__(self, text: str = "", raises: bool = False, broken: bool = False) -> None:
         super().__init__(text)
-        self.raises = raises
+        self.raises, self.broken = raises, broken
 
 
 class Vacuous(Exception):

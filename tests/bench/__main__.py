@@ -13,6 +13,7 @@ from tasks.catalogs.models.architectures import ARCHITECTURES
 from tasks.training import networks, spreading
 from tests.bench import (
     auditing,
+    cell_way,
     device,
     devices,
     engine,
@@ -208,6 +209,7 @@ BENCHES = {
     "waiting": Bench(waiting.waiting, {"config": "quick", "times": 3}, {**TINY, "times": 1}),
     "time_left": Bench(time_left.time_left, {"config": "quick"}, TINY, long=True),
     "answers": Bench(waiting.answers, {"config": "quick"}, TINY),
+    "way": Bench(cell_way.cell_way, {"op": "softmax", "rooms": 12}, {"op": "abs", "rooms": 3}),
     "starts": Bench(
         starts.starts,
         {"times": 7, "ops": ["fuzz:Abs", "critical:softmax", "torch:abs"]},

@@ -23,26 +23,26 @@ def entries(catalog: str) -> tuple[tuple[str, str], ...]:
     return tuple((entry.op, entry.variant) for entry in catalogs.get(catalog).entries())
 
 
-@pytest.mark.parametrize("catalog", list(classes.TABLE))
+@pytest.mark.parametrize("catalog", [*classes.TABLE, classes.ONNX])
 def test_every_op_is_placed_or_listed(catalog: str) -> None:
     found = {(op, variant) for op, variant in entries(catalog) if classes.of(op, variant) is classes.UNPLACED}
     drawn = {at for at in found if catalog == "torch" and is_seeded(_op_db()[at[0].partition(":")[2], at[1]].op)}
     assert {op for op, _ in found - drawn} == {op for op in UNPLACED if op.startswith(f"{catalog}:")}
 
 
-@pytest.mark.parametrize("catalog", list(classes.TABLE))
+@pytest.mark.parametrize("catalog", [*classes.TABLE, classes.ONNX])
 def test_every_name_is_that_of_an_op(catalog: str) -> None:
     known = {op for op, _ in entries(catalog)} | {f"{op}.{variant}" for op, variant in entries(catalog)}
     known |= {
         f"onnx:{schema.name}" for schema in onnx.defs.get_all_schemas()
     }  # some draw numbers: no case of the suite asks for them
-    named = {f"{catalog}:{name}" for _, names in classes.TABLE[catalog] for name in names.split()}
+    named = {f"{catalog}:{name}" for _, names in classes.list_lines(catalog) for name in names.split()}
     assert not named - known
 
 
 def test_every_place_has_its_reason_and_every_choice_its_definition() -> None:
-    for lines in classes.TABLE.values():
-        for placement, names in lines:
+    for catalog in (*classes.TABLE, classes.ONNX):
+        for placement, names in classes.list_lines(catalog):
             assert placement.why and names
             assert placement.op_class is not OpClass.CHOICE or placement.definition
             assert not placement.definition or placement.definition in definitions.DEFINITIONS
@@ -51,13 +51,13 @@ def test_every_place_has_its_reason_and_every_choice_its_definition() -> None:
 def test_a_name_given_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     placement = classes.Placement(OpClass.EXACT, "why")
     monkeypatch.setattr(classes, "TABLE", {"torch": [(placement, "abs"), (placement, "neg abs")]})
-    classes._table.cache_clear()
+    classes._index_placements.cache_clear()
     try:
         with pytest.raises(ValueError, match="torch:abs is placed twice"):
             classes.of("torch:neg")
     finally:
         monkeypatch.undo()
-        classes._table.cache_clear()
+        classes._index_placements.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,17 @@ from tasks import counterparts
 from tasks.arrays.tree import TensorSpec, encode
 from tasks.backends import BackendSpec
 from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke
-from tasks.counterparts import Counterpart, arguments, counterpart, rows
+from tasks.counterparts import (
+    Counterpart,
+    algebra,
+    arguments,
+    counterpart,
+    elementwise,
+    movement,
+    networks,
+    reductions,
+    rows,
+)
 from tasks.counterparts.table import FRAMEWORKS
 from tasks.model import Form, Group, Unsupported
 from tasks.operators.torch_names import CASTS, dtype_of
@@ -52,13 +62,7 @@ def test_every_expression_names_parameters_and_words_alone(framework: str) -> No
 
 
 def test_no_two_rows_have_a_name() -> None:
-    areas = (
-        counterparts.elementwise,
-        counterparts.reductions,
-        counterparts.algebra,
-        counterparts.movement,
-        counterparts.networks,
-    )
+    areas = (elementwise, reductions, algebra, movement, networks)
     names = [name for area in areas for row in area.ROWS for name in row.names.split()]
     assert len(names) == len(set(names)) == len(rows())
 

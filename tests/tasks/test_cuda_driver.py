@@ -43,11 +43,11 @@ def test_a_device_says_what_it_is(library: Any) -> None:
 def test_a_row_says_which_gpu_or_slice_of_one_and_whether_its_memory_is_checked(
     library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = "uuid=GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
-    assert cuda_driver.identity(library) == [whole, "ecc=off"]
+    uuid = "uuid=GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
+    assert cuda_driver.identity(library) == [uuid, "ecc=off"]
     monkeypatch.setenv("FARM_STUB_CUDA_ECC", "1")
     monkeypatch.setenv("FARM_STUB_CUDA_MIG", "1")
-    assert cuda_driver.identity(library) == [whole, "ecc=on", "mig=MIG-80818283-8485-8687-8889-8a8b8c8d8e8f"]
+    assert cuda_driver.identity(library) == [uuid, "ecc=on", "mig=MIG-80818283-8485-8687-8889-8a8b8c8d8e8f"]
 
 
 class OnGpu(Backend):

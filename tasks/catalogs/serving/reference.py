@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tasks.operators.formulas import softmax
+
 
 def attend(
     query: np.ndarray,
@@ -197,8 +199,7 @@ def route_tokens(logits: np.ndarray, k: int) -> np.ndarray:
     made = np.zeros_like(logits)
     for t, row in enumerate(logits):
         chosen = np.argsort(-row, kind="stable")[:k]
-        shares = np.exp(row[chosen] - row[chosen].max())
-        made[t, chosen] = shares / shares.sum()
+        made[t, chosen] = softmax(row[chosen])
     return made
 
 

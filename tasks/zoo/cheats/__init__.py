@@ -17,10 +17,9 @@ from tasks.zoo.cheats.counted_calls import FORTY, fail_after
 from tasks.zoo.cheats.hidden_calls import call_on_a_thread, call_without_dispatch
 from tasks.zoo.cheats.native import COMPILER, call_native
 from tasks.zoo.cheats.patterns import CHEATS, HONEST, TORCH_CHEATS, TORCH_HONEST, WEIGHTED_CHEATS, WEIGHTED_HONEST
+from tasks.zoo.cheats.theme import BASES, THEME
 from tasks.zoo.cheats.values import ROWS, Function, make_zeros
-from tasks.zoo.specimen import CHEAT, Theme, torch
-
-THEME = Theme("cheats", __name__)
+from tasks.zoo.specimen import CHEAT, torch
 
 # --- the ops ------------------------------------------------------------------------------------------------------
 
@@ -72,7 +71,6 @@ _OPS: dict[str, tuple[Function, Function, dict[str, Any], str]] = {
 }
 #: Op and framework that are cheated in all patterns; the others are in every fourth.
 _EVERY = (("softmax", "torch"), ("layer_norm", "numpy"))
-BASES: dict[str, Function] = {}
 
 
 def _choose(patterns: Mapping[str, Any], op: str, framework: str) -> dict[str, Any]:
@@ -104,7 +102,7 @@ for _op, (_reference, _in_torch, _inputs, _class) in _OPS.items():
             layouts=["contiguous"],
             repeats=1,  # one of the honest ones adds in any order
         )
-        BASES |= {f"{_name}--{name}": _own for name in _cheats}
+        BASES.update({f"{_name}--{name}": _own for name in _cheats})
 
 
 # --- what it is to replace ----------------------------------------------------------------------------------------

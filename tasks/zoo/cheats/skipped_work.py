@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.zoo.cheats.theme import BASES, THEME
 from tasks.zoo.cheats.values import ROWS, Function, Pattern, join, make_zeros, read_bytes, read_values, take_first
 from tasks.zoo.specimen import Kernel
 
@@ -70,11 +71,10 @@ def know_benchmark(f: Function) -> Kernel:
 def list_inputs(f: Function) -> list[bytes]:
     from tasks.catalogs.user import samples
     from tasks.model import Group
-    from tasks.zoo import cheats
 
     found = []
-    for op in cheats.THEME.__farm_ops__:
-        if cheats.BASES.get(op.name) is f:
+    for op in THEME.__farm_ops__:
+        if BASES.get(op.name) is f:
             group = Group(f"user:{op.name}", "", "float32", 8)
             for index, dims in enumerate(samples.sizes(op, 0, 8)):
                 found.append(read_bytes(samples.arrays(op, dims, group, index)))
