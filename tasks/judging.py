@@ -328,7 +328,7 @@ def _judge(case: Case) -> Judgement:
         case = reading(case)
     if case.sample.record.phases:
         return _run_judging_steps(OF_TRAINING, case, _UNMEASURED)
-    return _run_judging_steps(_choose_steps(_find_traits(case)), case, _UNMEASURED)
+    return _run_judging_steps(_choose_steps(_find_case_traits(case)), case, _UNMEASURED)
 
 
 def _run_judging_steps(steps: Iterable[Step], case: Case, found: Judgement) -> Judgement:
@@ -574,7 +574,7 @@ def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
     asked = found.status is Status.PASS or found.has_wrong_numbers or (found.fails and found.kind == KIND_ACCUMULATOR)
     if not asked or found.columns.get("cause"):
         return found
-    sums = _narrow_sums(case)
+    sums = _find_narrow_sum_cause(case)
     if not sums.words:
         return found
     if found.status is Status.PASS and not case.own_tolerance:
@@ -687,7 +687,7 @@ STEPS: tuple[Step, ...] = (
     find_bias,
     check_properties,
 )
-#: The steps that are asked only of cases with a trait, by trait in the order of `_find_traits`; all others are asked of every case.
+#: The steps that are asked only of cases with a trait, by trait in the order of `_find_case_traits`; all others are asked of every case.
 _OF_TRAITS: tuple[tuple[Step, ...], ...] = (
     (interpret_model, reject_infinite_floor, find_unasked_precision, find_lost_cast),
     (check_effect,),
@@ -699,7 +699,7 @@ _OF_TRAITS: tuple[tuple[Step, ...], ...] = (
 )
 
 
-def _find_traits(case: Case) -> tuple[bool, ...]:
+def _find_case_traits(case: Case) -> tuple[bool, ...]:
     """Whether it is a whole model, its check looks for the effect of a precision, it has further oracles, its outputs are computed twice,
     it is a training step with named gradients, its device declares an adder, and its backend has a passport."""
     record = case.sample.record
@@ -811,7 +811,7 @@ def prove_own_arithmetic(case: Case, found: Judgement) -> Judgement:
     held = _hold_to_bounds(case)
     if held is not None and held.known is not None:
         return _explain_part(case, found, held)
-    told = _prove(case, held)
+    told = _read_device_order(case, held)
     if told is None:
         return found
     reading = told.reading
@@ -930,7 +930,7 @@ def _find_cause(case: Case) -> diagnose.Cause:
         return diagnose.Cause()  # what it did not think of must not cost the verdict
 
 
-def _narrow_sums(case: Case) -> diagnose.Cause:
+def _find_narrow_sum_cause(case: Case) -> diagnose.Cause:
     """How sums of 16-bit numbers lost digits that float32 would have kept; none where they did not, or the runtime says that it may add
     in 16 bits."""
     if case.op_class not in (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.COMPOSITE):
@@ -976,7 +976,7 @@ def _read_again(case: Case, held: Held) -> Reading | None:
     return None
 
 
-def _prove(case: Case, held: Held | None) -> Explanation | None:
+def _read_device_order(case: Case, held: Held | None) -> Explanation | None:
     """How the device adds, read again for this case; None where it cannot be asked."""
     if held is None:
         return None

@@ -95,11 +95,11 @@ class Item:
         self._group = self._exported = None
 
 
-#: Groups that were given to `whole` and are still there, by pack and check: what is run in their process reads none again.
+#: Groups that were given to `ask_whole_group` and are still there, by pack and check: what is run in their process reads none again.
 _in_hand: weakref.WeakValueDictionary[tuple[str, str], PreparedGroup] = weakref.WeakValueDictionary()
 
 
-def whole(prepared: PreparedGroup) -> ToRun:
+def ask_whole_group(prepared: PreparedGroup) -> ToRun:
     """All samples of a prepared group."""
     _in_hand[prepared.pack.path, prepared.check] = prepared
     group = prepared.group if prepared.group.check == prepared.check else replace(prepared.group, check=prepared.check)

@@ -17,7 +17,7 @@ from farm.client.trying import NotHere, judge_sample, start_backend
 from farm.lake.key import Key
 from farm.plan import kernels
 from farm.plan.config import Config
-from farm.reproduce.find import ReproduceError, by_seed, find, parse, seed_of
+from farm.reproduce.find import ReproduceError, by_seed, find_row_of_key, parse_row_key, seed_of
 from tasks import catalogs
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import contiguous
@@ -121,9 +121,9 @@ def open_case(key: str, seed: int | None, results: str | Path, dtype: str, run: 
         raise ClientError(f'{key!r} is no key: "RUN:CASE:BACKEND" as a report prints it, or seed={key!r}')
     try:
         lake = lakes.open_lake(str(results))
-        place = parse(key, lake) if key else by_seed(seed, lake, dtype, run)
+        place = parse_row_key(key, lake) if key else by_seed(seed, lake, dtype, run)
         record = lakes.read_run(lake, place.run_id)
-        row, _ = find(place, lake)
+        row, _ = find_row_of_key(place, lake)
         config = Config(**record["config"])
     except (ReproduceError, lakes.LakeError) as error:
         raise ClientError(str(error)) from None

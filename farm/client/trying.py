@@ -19,7 +19,7 @@ from tasks.judge.policy import Policy
 from tasks.model import Form, Group, Leaf, Program, RuntimeInfo, Status, Unavailable
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, save_alone
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 
 class NotHere(Exception):
@@ -63,7 +63,7 @@ def judge_prepared(
     """Run the sample at a place of a prepared group. folder: where its outputs are kept for a moment."""
     keep = folder / "outputs.pack"
     runner = Runner(backend, info, policy, lambda number, stage, span: None)
-    (done,) = runner.run([replace(whole(prepared), positions=(place,), keep=str(keep))])
+    (done,) = runner.run([replace(ask_whole_group(prepared), positions=(place,), keep=str(keep))])
     actual = None
     if keep.exists():
         pack = Pack(keep)

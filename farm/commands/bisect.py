@@ -11,7 +11,7 @@ from farm.exits import FOUND, OK
 from farm.options.bisect import make_parser
 from farm.program import program
 from farm.reproduce.bisect import Answer, Found, asker, package_of, search, versions_of
-from farm.reproduce.find import Key, ReproduceError, load, parse
+from farm.reproduce.find import Key, ReproduceError, load_stored_case, parse_row_key
 from farm.reproduce.show import print_case
 from farm.work.child_pool import POOL
 
@@ -31,8 +31,8 @@ def _bisect(args: argparse.Namespace) -> int:
     whole = Key.parse(args.case)
     if args.backend is None and whole is None:
         raise ReproduceError(f"on which backend? {program()} bisect {args.case} BACKEND --versions {args.versions}")
-    key = parse(args.case if args.backend is None else f"{args.run}:{args.case}:{args.backend}", results)
-    case = load(key, results, None, args.cache)
+    key = parse_row_key(args.case if args.backend is None else f"{args.run}:{args.case}:{args.backend}", results)
+    case = load_stored_case(key, results, None, args.cache)
     package = args.package or package_of(case)
     versions = versions_of(args.versions, package)
     if len(versions) < 2:

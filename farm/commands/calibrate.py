@@ -14,7 +14,7 @@ from farm.options.calibrate import make_parser
 from farm.plan import policies
 from farm.policies.calibrate import propose, reasons_of, table, to_json
 from farm.policies.rejudge import known_ops, print_changes, rejudge
-from farm.report.runs import load
+from farm.report.runs import load_rows_and_record
 from tasks.judge import verdict
 from tasks.judge.verdict import PolicyError
 from tasks.model import Refusal
@@ -41,7 +41,7 @@ def _calibrate(args: argparse.Namespace, console: Console) -> None:
         raise PolicyError(f"--out {args.out}: a .json file")
     reasons = reasons_of(args.op)
     policy = verdict.load(args.policy)
-    rows, _ = load(args.results, args.run)
+    rows, _ = load_rows_and_record(args.results, args.run)
     made, findings = propose(rows, policy, args.backends, args.quantile, reasons)
     if args.out:
         made = replace(made, name=Path(args.out).stem)

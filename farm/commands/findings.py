@@ -33,7 +33,7 @@ from farm.report.tables.defects import (
     describe_counts,
     without_minimal,
 )
-from farm.reproduce.find import Key, ReproduceError, load
+from farm.reproduce.find import Key, ReproduceError, load_stored_case
 from farm.reproduce.folder import CALL, RUN
 from farm.work.child_pool import POOL
 from tasks.judge import verdict
@@ -104,7 +104,7 @@ def _minimise_groups(
             break
         key = Key(line["run_id"], line["case_id"], line["backend"])
         try:
-            case = check_case(load(key, results, None, cache))
+            case = check_case(load_stored_case(key, results, None, cache))
             show.print_case(case)
             found = minimise_row(case, results, budget=args.budget)
         except (ReproduceError, lakes.LakeError, verdict.PolicyError) as error:

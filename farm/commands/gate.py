@@ -13,7 +13,7 @@ from farm.plan.model import Gate
 from farm.report.faces import terminal
 from farm.report.faces.exchange import junit, sarif
 from farm.report.faces.markdown import document
-from farm.report.runs import load
+from farm.report.runs import load_rows_and_record
 from farm.report.tables.gate import Judged, gate_of, gate_views, judge_gate
 from farm.report.tables.since import since
 from farm.report.tables.view import Report
@@ -27,7 +27,7 @@ _MOST = 30
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = make_parser().parse_args(argv)
-    rows, run = load(args.results, args.run)
+    rows, run = load_rows_and_record(args.results, args.run)
     gate = _gate(run, args.config)
     report = Report.of(rows, _with_known(run, args.config))
     found = judge_gate(report, gate)

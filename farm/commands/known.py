@@ -23,12 +23,12 @@ from farm.plan.config import known_failures
 from farm.plan.model import ConfigError, KnownFailure
 from farm.plan.whose import FOLDER
 from farm.report.faces import terminal
-from farm.report.runs import load
+from farm.report.runs import load_rows_and_record
 from farm.report.tables import alike
 from farm.report.tables.causes import many
 from farm.report.tables.coverage import distinct
 from farm.report.tables.known_failures import BAD, NOT_TRIED, STATES, life, life_view
-from farm.reproduce.find import find, parse
+from farm.reproduce.find import find_row_of_key, parse_row_key
 from tasks.model import flags
 from tasks.model.failing import manner
 
@@ -45,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _add(args: argparse.Namespace) -> int:
     results = lakes.open_lake(args.results)
-    key = parse(args.key, results)
-    row, _ = find(key, results)
+    key = parse_row_key(args.key, results)
+    row, _ = find_row_of_key(key, results)
     record = lakes.read_run(results, key.run_id)
     table = distinct(lakes.read(results, key.run_id))
     same = [(name, row[name]) for name in ("op", "variant", "dtype", "backend", "check", "distribution")]
@@ -94,7 +94,7 @@ def _read_reduced(results: lakes.Lake, row: dict[str, Any]) -> dict[str, Any]:
 
 def _read_run(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str, Any], list[KnownFailure]]:
     """The distinct rows of the run, its record, and the known failures that are asked about. Raises ConfigError."""
-    rows, run = load(args.results, args.run)
+    rows, run = load_rows_and_record(args.results, args.run)
     entries = [x for path in args.lists for x in known_failures(path)] if args.lists else known.parse_entries(run)
     if entries is None:
         raise ConfigError(f"the record of run {run.get('run_id')} does not list known failures; name a list")

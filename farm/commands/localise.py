@@ -17,7 +17,7 @@ from farm.options.localise import make_parser
 from farm.program import program
 from farm.reproduce import writing
 from farm.reproduce.again import job_of, ready, run_child
-from farm.reproduce.find import ReproduceError, StoredCase, load, parse
+from farm.reproduce.find import ReproduceError, StoredCase, load_stored_case, parse_row_key
 from farm.work.child_pool import POOL
 from farm.work.culprits import SOUGHT, localise
 from tasks.backends.shared.recipe import NoProgram
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--seconds: {args.seconds:g} is no time; more than 0")
     try:
         results = lakes.open_lake(args.results)
-        case = load(parse(args.key, results), results, None, args.cache)
+        case = load_stored_case(parse_row_key(args.key, results), results, None, args.cache)
         return _localise(case, args.seconds, args.out)
     finally:
         POOL.close()

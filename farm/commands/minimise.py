@@ -12,7 +12,7 @@ from farm.minimise import show
 from farm.minimise.from_row import check_case, minimise_row
 from farm.minimise.own_model import key_of_model
 from farm.options.minimise import make_parser
-from farm.reproduce.find import ReproduceError, load, parse
+from farm.reproduce.find import ReproduceError, load_stored_case, parse_row_key
 from farm.reproduce.folder import RUN
 from farm.work.child_pool import POOL
 from tasks.minimise.search import KEPT
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.budget <= KEPT:
             raise ReproduceError(f"--budget: more than {KEPT} runs, not {args.budget}")
         results = lakes.open_lake(args.results)
-        case = load(_parse_row_key(args, results), results, None, args.cache)
+        case = load_stored_case(_parse_row_key(args, results), results, None, args.cache)
         case = check_case(case, args.packages, args.here)
         show.print_case(case)
         found = minimise_row(case, results, args.strategy, args.budget)
@@ -58,7 +58,7 @@ def _parse_row_key(args: argparse.Namespace, results: lakes.Lake) -> Key:
             raise ReproduceError("--inputs and --backend need a model: name it with --model")
         if not args.key:
             raise ReproduceError("what is to be reduced? A row (run_id:case_id:backend), a seed, or --model")
-        return parse(args.key, results)
+        return parse_row_key(args.key, results)
     if args.key or not (args.inputs and args.backend):
         raise ReproduceError("--model takes --inputs (an .npz file) and --backend, and no key")
     return key_of_model(args.model, [args.inputs], args.backend, results)

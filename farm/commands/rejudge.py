@@ -11,7 +11,7 @@ from farm.commandline import refusing
 from farm.options.rejudge import make_parser
 from farm.plan import policies
 from farm.policies import rejudge as again
-from farm.report.runs import load
+from farm.report.runs import load_rows_and_record
 from tasks.judge import verdict
 from tasks.judge.verdict import PolicyError
 from tasks.model import Refusal
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if out is not None and out.suffix not in (".parquet", ".csv"):
             raise PolicyError(f"--out {out}: a .parquet or a .csv file")
         policy = verdict.load(args.policy)
-        rows, _ = load(args.results, args.run)
+        rows, _ = load_rows_and_record(args.results, args.run)
         policies.check_ops(policy, args.policy, again.known_ops(rows))
         judged = again.rejudge(rows, policy)
         changed = again.print_changes(Console(soft_wrap=True), rows, judged, policy, None if args.all else 20)

@@ -18,7 +18,7 @@ from farm.fleet.envs import Environment
 from farm.options.reproduce import make_parser
 from farm.reproduce import places, versions, writing
 from farm.reproduce.again import run_child, run_here
-from farm.reproduce.find import StoredCase, load, parse
+from farm.reproduce.find import StoredCase, load_stored_case, parse_row_key
 from farm.reproduce.show import conclusion, line, print_case, print_outcome
 from farm.work.child_pool import POOL
 from tasks.backends.shared.artefacts import inductor_cache
@@ -62,7 +62,9 @@ def _environment_of(case: StoredCase, environment: Environment) -> str:
 
 def _reproduce(args: argparse.Namespace) -> int:
     results = lakes.open_lake(args.results)
-    case = versions.within(load(parse(args.key, results), results, args.backend, args.cache), args.packages)
+    case = versions.within(
+        load_stored_case(parse_row_key(args.key, results), results, args.backend, args.cache), args.packages
+    )
     if args.device is not None:
         places.choose(case, args.device)
     print_case(case)

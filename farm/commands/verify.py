@@ -15,12 +15,12 @@ from farm.lake import manifest
 from farm.lake.key import Key
 from farm.options.verify import make_parser
 from farm.report.faces import terminal
-from farm.report.runs import load
+from farm.report.runs import load_rows_and_record
 from farm.report.tables.coverage import JUDGED_STATUSES, distinct, records
 from farm.report.tables.view import View, build_number_column, text
 from farm.reproduce.again import run_child
 from farm.reproduce.find import ReproduceError
-from farm.reproduce.find import load as case_of
+from farm.reproduce.find import load_stored_case as case_of
 from farm.reproduce.show import different_columns
 from farm.work.child_pool import POOL
 from tasks.model import Status
@@ -65,7 +65,7 @@ def _check_manifest(args: argparse.Namespace, asked: bool) -> int:
 
 
 def _rerun_rows(args: argparse.Namespace) -> int:
-    rows, _ = load(args.results, args.run)
+    rows, _ = load_rows_and_record(args.results, args.run)
     rows = distinct(rows)
     rows = rows[rows["status"].isin(JUDGED_STATUSES)]
     chance = random.Random(args.seed)

@@ -70,7 +70,7 @@ class Table:
         """The entries of one run, or of all runs, as a DataFrame in the order of their key: those of the rows that `farm.lake.read` returns for
         the same ``where``, which is of the columns of rows. A damaged file is skipped with a LakeWarning. Raises LakeError."""
         lake = open_lake(results)
-        frame: pd.DataFrame = self._read_of_rows(lake, run_id, where).to_pandas()
+        frame: pd.DataFrame = self._read_rows_beside(lake, run_id, where).to_pandas()
         key = list(self.key)
         return frame.drop_duplicates(key, keep="last").sort_values(key, kind="stable", ignore_index=True)
 
@@ -110,9 +110,9 @@ class Table:
             with contextlib.suppress(FileNotFoundError):  # somebody else compacts the run as well
                 lake.filesystem.delete_file(path)
 
-    def _read_of_rows(self, lake: Lake, run_id: str | None, where: Where | None) -> pa.Table:
+    def _read_rows_beside(self, lake: Lake, run_id: str | None, where: Where | None) -> pa.Table:
         runs = [run_id] if run_id is not None else store.run_ids(lake)
-        tables = [table for one in runs for table in self._read_files(lake, one, where)]
+        tables = [table for one in runs for table in self._read_run_tables(lake, one, where)]
         found = pa.concat_tables([self.schema.empty_table(), *tables])
         if not found.num_rows:
             return found
@@ -124,14 +124,14 @@ class Table:
         numbered = found.select(OF_ROW).append_column("entry", pa.array(range(found.num_rows), pa.int64()))
         return found.take(numbered.join(kept, OF_ROW, join_type="left semi")["entry"])
 
-    def _read_files(self, lake: Lake, run_id: str, where: Where | None = None) -> list[pa.Table]:
+    def _read_run_tables(self, lake: Lake, run_id: str, where: Where | None = None) -> list[pa.Table]:
         """What the files of a run have, but for what ``where`` leaves out by the key alone."""
         for _ in range(store.LISTED):
             with contextlib.suppress(FileNotFoundError):  # somebody compacts the run: what a file had is in another now
-                return self._read_all(lake, run_id, where or {})
-        return self._read_all(lake, run_id, where or {})
+                return self._read_all_tables(lake, run_id, where or {})
+        return self._read_all_tables(lake, run_id, where or {})
 
-    def _read_all(self, lake: Lake, run_id: str, where: Where) -> list[pa.Table]:
+    def _read_all_tables(self, lake: Lake, run_id: str, where: Where) -> list[pa.Table]:
         return [x for path in self.paths(lake, run_id) if (x := self._read_file(lake, path, where)) is not None]
 
     def _read_file(self, lake: Lake, path: str, where: Where) -> pa.Table | None:

@@ -76,7 +76,7 @@ def compact(results: AnyLake, run_id: str, change: Change | None = None) -> None
         try:
             if change is None:
                 name = hashlib.sha256("".join(path.rpartition("/")[2] for path in old).encode()).hexdigest()[:32]
-                with _kept_pages():
+                with _keep_arrow_pages():
                     put(lake, run_id, partial(_write_pieces, lake, old), name)
             else:
                 for path in old:
@@ -98,7 +98,7 @@ def compact(results: AnyLake, run_id: str, change: Change | None = None) -> None
 
 
 @contextlib.contextmanager
-def _kept_pages() -> Iterator[None]:
+def _keep_arrow_pages() -> Iterator[None]:
     """Make Arrow allocate with the C library. Its own pool returns pages at once; getting them again took half of the time."""
     before = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())

@@ -71,10 +71,10 @@ def sign(results: AnyLake, run_id: str, key: Path, replace: bool = False) -> dic
     signed = {
         "manifest": manifest,
         "public_key": private.public_key().public_bytes_raw().hex(),
-        "signature": private.sign(_canonical(manifest)).hex(),
+        "signature": private.sign(_encode_manifest(manifest)).hex(),
     }
     path = lake.path(run_id, MANIFEST)
-    if not replace and (before := _key_of(lake, path)) not in (None, signed["public_key"]):
+    if not replace and (before := _read_manifest_key(lake, path)) not in (None, signed["public_key"]):
         raise NoSignature(f"run {run_id} is signed by {before}, another key; --replace puts yours in its place")
     try:
         with lake.filesystem.open_output_stream(path) as file:
@@ -84,7 +84,7 @@ def sign(results: AnyLake, run_id: str, key: Path, replace: bool = False) -> dic
     return signed
 
 
-def _key_of(lake: Lake, path: str) -> str | None:
+def _read_manifest_key(lake: Lake, path: str) -> str | None:
     """The public key that a manifest names; a sentence if it is damaged, None if there is no manifest. Raises LakeError."""
     try:
         with lake.filesystem.open_input_stream(path) as file:
@@ -132,7 +132,7 @@ def check(results: AnyLake, run_id: str, key: Path | None = None) -> Checked:
             raise NoSignature(f"{key}: no public key in PEM ({error})") from None
         trusted = isinstance(wanted, Ed25519PublicKey) and wanted.public_bytes_raw() == public.public_bytes_raw()
     try:
-        public.verify(signature, _canonical(manifest))
+        public.verify(signature, _encode_manifest(manifest))
         valid = manifest.get("run_id") == run_id
     except InvalidSignature:
         valid = False
@@ -159,7 +159,7 @@ def new_key(path: Path) -> Path:
     return public
 
 
-def _canonical(manifest: dict[str, Any]) -> bytes:
+def _encode_manifest(manifest: dict[str, Any]) -> bytes:
     return json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
 
 

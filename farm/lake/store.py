@@ -378,7 +378,7 @@ def _read_part_table(lake: Lake, path: str, schema: pa.Schema, where: Where) -> 
         # Who asks for few rows asks many parts, each in a thread of its own.
         table = part.read_row_groups(_select_row_groups(part.metadata, where), names, use_threads=not where)
     for name, some in where.items():
-        table = table.filter(_is_among(table[name], pa.array(list(some), SCHEMA.field(name).type)))
+        table = table.filter(_mask_values_among(table[name], pa.array(list(some), SCHEMA.field(name).type)))
     return in_schema(table, schema)
 
 
@@ -408,11 +408,11 @@ def _select_row_groups(there: pq.FileMetaData, where: Where) -> list[int]:
     return [
         k
         for k in range(there.num_row_groups)
-        if all(_may_have(there.row_group(k).column(at).statistics, where[name]) for name, at in places.items())
+        if all(_may_hold_values(there.row_group(k).column(at).statistics, where[name]) for name, at in places.items())
     ]
 
 
-def _may_have(told: pq.Statistics | None, some: Collection[Any]) -> bool:
+def _may_hold_values(told: pq.Statistics | None, some: Collection[Any]) -> bool:
     """Whether a column with these statistics may contain one of the values."""
     if told is None or not told.has_min_max:
         return True
@@ -420,7 +420,7 @@ def _may_have(told: pq.Statistics | None, some: Collection[Any]) -> bool:
     return any(type(x) is not type(least) or least <= x <= most for x in some)
 
 
-def _is_among(column: pa.ChunkedArray, some: pa.Array) -> pa.ChunkedArray:
+def _mask_values_among(column: pa.ChunkedArray, some: pa.Array) -> pa.ChunkedArray:
     """Which values of a column are among the given ones."""
     if not pa.types.is_dictionary(column.type):
         return pc.is_in(column.cast(some.type), some)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from farm import lake as lakes
-from farm.reproduce.find import Key, StoredCase, load
+from farm.reproduce.find import Key, StoredCase, load_stored_case
 from farm.work.sequences import MOST, crash_of
 from tasks.model import Status
 from tasks.wire import ToRun
@@ -34,7 +34,7 @@ class Earlier:
     def __getitem__(self, number: int) -> ToRun:
         """Raises ReproduceError, LakeError for a case that cannot be had any more."""
         if number not in self._found:
-            self._found[number] = load(self.keys[number], self.results, None, self.cache).asked
+            self._found[number] = load_stored_case(self.keys[number], self.results, None, self.cache).asked
         return self._found[number]
 
 

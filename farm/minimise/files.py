@@ -51,7 +51,7 @@ def make_files(case: StoredCase, found: Found, record: dict[str, Any], results: 
     record["files"] = []
     files: dict[str, bytes] = {}
     keys = [Key(case.key.run_id, case_id, case.key.backend) for case_id in record["after"]]
-    earlier = [find.load(key, results, None, case.cache) for key in keys]
+    earlier = [find.load_stored_case(key, results, None, case.cache) for key in keys]
     shown, record["script_said"] = _folder(minimal, outcome, record, earlier)
     files |= shown
     files[ISSUE] = issue.text(record, (files.get(CALL) or files.get(RUN, b"")).decode(), sorted(shown)).encode()
@@ -91,7 +91,7 @@ def _format_values(x: np.ndarray | None, places: np.ndarray | None = None, dtype
 
 def _others(case: StoredCase, results: lakes.Lake) -> dict[str, str]:
     """What other backends of the run made of the stored case."""
-    rows = find.find(case.key, results)[1]
+    rows = find.find_row_of_key(case.key, results)[1]
     return {row["backend"]: row["status"] for row in rows if row["backend"] != case.key.backend}
 
 

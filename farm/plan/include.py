@@ -37,7 +37,7 @@ def join(own: Config, parts: Sequence[tuple[str, Config]], refuse: Refuse) -> Co
     catalogs: list[CatalogConfig] = []
     skip: list[Skip] = []
     for i, catalog in enumerate(own.catalogs):
-        _reaches(catalog, own.backends, included, ("catalogs", i, "backends"), refuse)
+        _refuse_globs_of_included(catalog, own.backends, included, ("catalogs", i, "backends"), refuse)
     for config, its in ((own, own.backends or backends), *((part, part.backends) for _, part in parts)):
         for catalog in config.catalogs:
             pinned = catalog.model_copy(
@@ -68,7 +68,7 @@ def _backends(own: Sequence[BackendConfig], parts: Sequence[tuple[str, Config]],
     return [backend for backend, _, _ in found.values()]
 
 
-def _reaches(
+def _refuse_globs_of_included(
     catalog: CatalogConfig,
     own: Sequence[BackendConfig],
     included: Sequence[BackendConfig],

@@ -80,7 +80,7 @@ def model_in(model: str, root: Path) -> str:
     return f"{model}:{name}" if name else model
 
 
-def _check_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
+def _check_own_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
     names: set[str] = set()
     for i, own in enumerate(catalog.own):
         key: tuple[Any, ...] = (*at, "own", i)
@@ -90,8 +90,8 @@ def _check_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -
             refuse((*key, "name"), f"the catalog has a network {own.name!r}: take another name")
         names.add(own.name)
         if is_function(own.model):
-            _exists(own.model.rpartition(":")[0], catalog.root, (*key, "model"), refuse)
-            beside = _names_beside(own.model, catalog.root, (*key, "model"), refuse)
+            _check_module_exists(own.model.rpartition(":")[0], catalog.root, (*key, "model"), refuse)
+            beside = _read_module_names(own.model, catalog.root, (*key, "model"), refuse)
             _check_arguments(own, catalog.root, beside, key, refuse)
         elif not Path(own.model).exists():
             refuse((*key, "model"), f"no such file {own.model}")
@@ -105,11 +105,11 @@ def _check_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -
             if not Path(file).is_file():
                 refuse((*key, "inputs", k), f"no such file {file}")
         for text in own.drawn_inputs:
-            if wrong := _mistaken(text, whole=not own.model.endswith(".onnx")):
+            if wrong := _explain_wrong_input(text, whole=not own.model.endswith(".onnx")):
                 refuse((*key, "inputs", text.partition("=")[0]), wrong)
 
 
-def _check_trainings(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
+def _check_own_trainings(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
     names: set[str] = set()
     for i, own in enumerate(catalog.own):
         key: tuple[Any, ...] = (*at, "own", i)
@@ -122,10 +122,10 @@ def _check_trainings(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse
             )
         if own.inputs:
             refuse((*key, "inputs"), "the function of a training returns its own data")
-        _exists(own.model.rpartition(":")[0], catalog.root, (*key, "model"), refuse)
+        _check_module_exists(own.model.rpartition(":")[0], catalog.root, (*key, "model"), refuse)
 
 
-def _mistaken(text: str, whole: bool) -> str:
+def _explain_wrong_input(text: str, whole: bool) -> str:
     """What is wrong with an input that is to be drawn; whole: its dtype and sizes are asked for, which an ONNX model knows."""
     try:
         one = drawn_inputs.parse_input(text)
@@ -142,7 +142,7 @@ def check(
     a module that is not found here may be in the environment of a backend; task: whether submissions bring the kernels."""
 
     def exists(module: str, key: tuple[Any, ...]) -> None:
-        _exists(module, catalog.root, key, refuse, elsewhere)
+        _check_module_exists(module, catalog.root, key, refuse, elsewhere)
 
     if catalog.path and catalog.name != NODES:
         refuse((*at, "path"), f"only the catalog {NODES} takes a folder of nodes")
@@ -153,9 +153,9 @@ def check(
         if catalog.own and catalog.name not in OF_OWN_MODELS:
             refuse((*at, "own"), f"only the catalogs {' and '.join(OF_OWN_MODELS)} take models of your own")
         if catalog.name == TRAINING:
-            _check_trainings(catalog, at, refuse)
+            _check_own_trainings(catalog, at, refuse)
         else:
-            _check_models(catalog, at, refuse)
+            _check_own_models(catalog, at, refuse)
         if catalog.name == NODES and not catalog.path:
             refuse(at, f"the catalog {NODES} needs a path: the folder that farm harvest wrote")
         return
@@ -186,7 +186,7 @@ def check(
             exists(module, (*key, what))
 
 
-def _exists(module: str, root: str, key: tuple[Any, ...], refuse: Refuse, elsewhere: bool = False) -> None:
+def _check_module_exists(module: str, root: str, key: tuple[Any, ...], refuse: Refuse, elsewhere: bool = False) -> None:
     file = sources.locate(module, root)
     if file is None:
         if elsewhere:
@@ -197,7 +197,7 @@ def _exists(module: str, root: str, key: tuple[Any, ...], refuse: Refuse, elsewh
         refuse(key, f"no such file {file}" + (f"; there are: {', '.join(near[:12])}" if near else ""))
 
 
-def _names_beside(given: str, root: str, key: tuple[Any, ...], refuse: Refuse) -> set[str] | None:
+def _read_module_names(given: str, root: str, key: tuple[Any, ...], refuse: Refuse) -> set[str] | None:
     """The names at the top of the file of a "module:name", None where its source does not show them. Refuses one whose source shows that
     it cannot be imported, or that there is no such name in it."""
     module, _, name = given.rpartition(":")
@@ -229,7 +229,11 @@ def _check_arguments(own: OwnModel, root: str, beside: set[str] | None, at: tupl
     if taken is None or taken.more or own.files:
         return
     if own.drawn_inputs:
-        given = [drawn_inputs.parse_input(text).name for text in own.drawn_inputs if not _mistaken(text, whole=True)]
+        given = [
+            drawn_inputs.parse_input(text).name
+            for text in own.drawn_inputs
+            if not _explain_wrong_input(text, whole=True)
+        ]
     elif beside is None or beside & {of_file.INPUTS, of_file.LIST}:
         return
     else:

@@ -192,9 +192,9 @@ def _match_known_failures(
     for i, known in enumerate(entries):
         if known.reduced:
             named[i] = False
-        if _in_way(known):
+        if _asks_manner(known):
             for j in np.flatnonzero(covered[i]):
-                covered[i, j] = _failed_alike(known, {c: told[c][j] for c in (*_WAY, "status", "kind", REDUCED)})
+                covered[i, j] = _failed_as_known(known, {c: told[c][j] for c in (*_WAY, "status", "kind", REDUCED)})
     return named, covered
 
 
@@ -229,7 +229,7 @@ def is_own_build(version: Version) -> bool:
     return version.is_prerelease and version.local is not None
 
 
-def _by_day(last: str, day: str) -> bool:
+def _is_by_day(last: str, day: str) -> bool:
     """Whether an outcome is of this day or before; one whose time is not told is."""
     return day <= last or not day
 
@@ -237,18 +237,18 @@ def _by_day(last: str, day: str) -> bool:
 #: Which known failures hold for a case at all: their key, the column that it asks, and how.
 _LIFE: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
     ("versions", "runtime_version", _of_version),
-    ("expires", "started_at", _by_day),
+    ("expires", "started_at", _is_by_day),
     ("flags", "flags", lambda globs, said: flags.has(said, globs)),
 )
 #: Columns of how an outcome failed, beside status and kind.
 _WAY = ("stage", "error_type", "error", "cause", "culprit")
 
 
-def _in_way(known: KnownFailure) -> bool:
+def _asks_manner(known: KnownFailure) -> bool:
     return bool(known.reduced) or any(getattr(known, name) not in ("*", "") for name in _WAY)
 
 
-def _failed_alike(known: KnownFailure, row: Mapping[str, Any]) -> bool:
+def _failed_as_known(known: KnownFailure, row: Mapping[str, Any]) -> bool:
     """Whether an outcome failed in the way of a known failure, as far as that says more than status and kind."""
     how = manner(row)
     return (

@@ -95,10 +95,16 @@ class Asked:
         for pattern in parts:
             if not self.had[pattern]:  # of nothing that is asked: the first key that explains it is the reason
                 why = next(
-                    filter(None, (self._why(key, None, parts[pattern]) for key in (SOURCES, DTYPES, CHECKS))), ""
+                    filter(
+                        None,
+                        (self._explain_missing_value(key, None, parts[pattern]) for key in (SOURCES, DTYPES, CHECKS)),
+                    ),
+                    "",
                 )
                 key = "catalogs" if pattern == "*" else "ops"
-                yield LeftOut(key, (self._qualify_pattern(pattern),), why or self._together(parts[pattern]))
+                yield LeftOut(
+                    key, (self._qualify_pattern(pattern),), why or self._explain_missing_combination(parts[pattern])
+                )
         some = [pattern for pattern in parts if self.had[pattern]]
         for key in self.named:
             for value in self.values[key]:
@@ -106,18 +112,22 @@ class Asked:
                 if value == "*" or value in self.unfit:
                     continue
                 if len(lacking) == len(parts) and (key, value) not in elsewhere:
-                    yield self._lacking(key, value, "*", [e for entries in parts.values() for e in entries])
+                    yield self._describe_lacking_value(
+                        key, value, "*", [e for entries in parts.values() for e in entries]
+                    )
                 else:
-                    yield from (self._lacking(key, value, pattern, parts[pattern]) for pattern in lacking)
+                    yield from (
+                        self._describe_lacking_value(key, value, pattern, parts[pattern]) for pattern in lacking
+                    )
 
     def _qualify_pattern(self, pattern: str) -> str:
         return format_pattern(self.catalog.name, pattern)
 
-    def _lacking(self, key: str, value: str, pattern: str, entries: Sequence[Entry]) -> LeftOut:
-        why = self._why(key, value, entries) or self._together(entries, key, value)
+    def _describe_lacking_value(self, key: str, value: str, pattern: str, entries: Sequence[Entry]) -> LeftOut:
+        why = self._explain_missing_value(key, value, entries) or self._explain_missing_combination(entries, key, value)
         return LeftOut(key, (value,), why, "of", (self._qualify_pattern(pattern),))
 
-    def _why(self, key: str, value: str | None, entries: Sequence[Entry]) -> str:
+    def _explain_missing_value(self, key: str, value: str | None, entries: Sequence[Entry]) -> str:
         """What no op has of a value, or of all that the key names; "" where one has it."""
         values = self.values[key] if value is None else [value]
         if key == CHECKS:
@@ -145,7 +155,7 @@ class Asked:
         """Those of an op that some backend is given: one that no CPU computes is for the devices that do."""
         return {*entry.dtypes, *(x for device, x in entry.on_devices if device in self.devices)}
 
-    def _together(self, entries: Sequence[Entry], key: str = "", value: str = "") -> str:
+    def _explain_missing_combination(self, entries: Sequence[Entry], key: str = "", value: str = "") -> str:
         """Why ops that have each value have no cell of all of them."""
         given = {k: [value] if k == key else self.values[k] for k in KEYS}
         dtypes = {x for e in entries for x in self._dtypes(e) if x in given[DTYPES] or "*" in given[DTYPES]}
@@ -157,9 +167,9 @@ class Asked:
             SOURCES: lambda e: e.distributions,
         }
         kept = [e for e in entries if not key or value in has[key](e)]
-        if key != CHECKS and self._why(CHECKS, None, kept):
+        if key != CHECKS and self._explain_missing_value(CHECKS, None, kept):
             return f"its only checks with that: {_format_names(x for e in kept for x in e.checks)}"
-        whys = [self._why(k, None, kept) for k in (DTYPES, SOURCES) if k != key]
+        whys = [self._explain_missing_value(k, None, kept) for k in (DTYPES, SOURCES) if k != key]
         return next(filter(None, whys), "no op has it with the other checks, dtypes and distributions that are named")
 
 

@@ -116,7 +116,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     for place, catalog in enumerate(config.catalogs):
         dtypes = config.dtypes if catalog.dtypes is None else catalog.dtypes
         listed = entries[catalog.name]
-        _known_ops(catalog, listed)
+        _check_ops_exist(catalog, listed)
         samples = [samples_of(catalog, spec.name) for spec in specs]
         if not any(samples):
             continue
@@ -169,7 +169,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     wanted = np.array(list(rows.values()), dtype=np.int32).reshape(len(groups), len(specs))
     for g, group in enumerate(groups):
         wanted[g, ~takes[group.check]] = 0
-    left += _of_nobody(config, groups, wanted, specs, unfit)
+    left += _find_unused_catalogs_and_backends(config, groups, wanted, specs, unfit)
     matrix = Matrix(groups, specs, wanted, left_out=merge_left_out(left), places=list(places.values()))
     for skip in config.skip:
         match_op, match_dtype, match_backend = matcher(skip.ops), matcher(skip.dtypes), matcher(skip.backends)
@@ -221,7 +221,7 @@ def _of_pairs(
             yield from (LeftOut(DTYPES, (dtype,), NOT_THERE, "on", (name,)) for name in without)
 
 
-def _of_nobody(
+def _find_unused_catalogs_and_backends(
     config: Config,
     groups: Sequence[Group],
     wanted: np.ndarray,
@@ -301,7 +301,7 @@ def _name_cell(group: Group) -> tuple[str, str, str, str]:
     return group.check, group.op, group.variant, group.dtype
 
 
-def _known_ops(catalog: CatalogConfig, listed: Sequence[Entry]) -> None:
+def _check_ops_exist(catalog: CatalogConfig, listed: Sequence[Entry]) -> None:
     """Raise ConfigError for an op named in the config that the catalog does not have."""
     valid: list[str] | None = None
     for pattern in [*catalog.ops, *catalog.exclude]:

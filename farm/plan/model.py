@@ -160,7 +160,7 @@ class BackendConfig(_Model):
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _named_by_version(cls, data: Any) -> Any:
+    def _name_backend_by_version(cls, data: Any) -> Any:
         if not isinstance(data, dict) or "name" in data or not isinstance(like := data.get("like"), str):
             return data
         packages = data.get("packages")
@@ -175,7 +175,7 @@ class BackendConfig(_Model):
 
     @pydantic.field_validator("fraction", mode="before")
     @classmethod
-    def _fraction(cls, value: Any) -> Any:
+    def _read_device_share(cls, value: Any) -> Any:
         if isinstance(value, str) and value != "auto":
             raise ValueError(f"a share above 0 and up to 1, or auto, not {value!r}")
         return None if value == "auto" else value
@@ -196,7 +196,7 @@ class BackendConfig(_Model):
 
     @pydantic.field_validator("python", mode="before")
     @classmethod
-    def _version_or_interpreter(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+    def _check_python_version_or_path(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
         if isinstance(value, str) and (info.data.get("launcher") or os.path.isabs(os.path.expanduser(value))):
             return value if info.data.get("launcher") else os.path.expanduser(value)
         if not isinstance(value, str) or (value and not PYTHON_VERSION.fullmatch(value)):
@@ -206,7 +206,7 @@ class BackendConfig(_Model):
         return value
 
     @pydantic.model_validator(mode="after")
-    def _as_it_is(self) -> BackendConfig:
+    def _refuse_packages_into_interpreter(self) -> BackendConfig:
         if self.packages and self.python and not PYTHON_VERSION.fullmatch(self.python):
             raise ValueError(
                 f"packages: nothing is installed into {self.python}, which is there; leave out one of the two"
@@ -263,7 +263,7 @@ class KnownFailure(_Model):
 
     @pydantic.field_validator("error")
     @classmethod
-    def _tells(cls, value: str) -> str:
+    def _refuse_error_without_words(cls, value: str) -> str:
         if value and not mask_details(value):
             raise ValueError(
                 f"{value!r} has only parts in which similar errors differ: numbers, paths, quoted names; omit it"
@@ -272,7 +272,7 @@ class KnownFailure(_Model):
 
     @pydantic.field_validator("versions", mode="before")
     @classmethod
-    def _specifiers(cls, value: Any) -> Any:
+    def _check_version_specifiers(cls, value: Any) -> Any:
         try:
             SpecifierSet(value if isinstance(value, str) else "")
         except InvalidSpecifier:
@@ -281,7 +281,7 @@ class KnownFailure(_Model):
 
     @pydantic.field_validator("expires", mode="before")
     @classmethod
-    def _day(cls, value: Any) -> Any:
+    def _check_expiry_day(cls, value: Any) -> Any:
         try:
             return str(datetime.date.fromisoformat(str(value))) if value else ""
         except ValueError:
@@ -293,7 +293,7 @@ class KnownFailure(_Model):
         return [value] if isinstance(value, str) else value
 
     @pydantic.model_validator(mode="after")
-    def _says_how(self) -> Self:
+    def _check_seen_failure_is_specific(self) -> Self:
         if self.seen and not self.error and "*" in (self.status, self.kind):
             raise ValueError(
                 "with seen it covers devices that nobody has looked at: say how it fails, by status and kind or by error"
@@ -389,7 +389,7 @@ class Config(_Model):
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _kernels_have_dtypes(cls, data: Any) -> Any:
+    def _fill_kernel_dtypes(cls, data: Any) -> Any:
         """A run that names no dtypes takes those that its own kernels declare, and its nodes have."""
         if not isinstance(data, dict) or "dtypes" in data or not isinstance(data.get("catalogs"), list):
             return data
@@ -406,7 +406,7 @@ class Config(_Model):
 
     @pydantic.field_validator("catalogs", mode="before")
     @classmethod
-    def _catalog_names(cls, value: Any) -> Any:
+    def _expand_catalog_names(cls, value: Any) -> Any:
         return [{"name": v} if isinstance(v, str) else v for v in value] if isinstance(value, list) else value
 
 

@@ -115,11 +115,11 @@ def new(
     if dtypes:
         config = of_dtypes(config, dtypes)
     if samples is not None:
-        config = _of_samples(config, samples)
+        config = _limit_samples(config, samples)
     if backends:
         config = of_backends(config, backends)
     if checks:
-        config = _of_checks(config, checks)
+        config = _select_checks(config, checks)
     whole = not (ops or dtypes or backends or checks or model)
     policy = verdict.load(config.policy)
     return Request(config, policy, lake, default_cache(), path, tuple(ops), whole, model=model, **more)
@@ -131,7 +131,9 @@ def read_request(run_id: str, lake: Lake, path: str | None = None, **more: Any) 
     Raises LakeError or ConfigError, the latter too if this version cannot resume it.
     """
     record = (
-        _newest(lake, configs.load(path).name if path else None) if run_id == "last" else lakes.read_run(lake, run_id)
+        _read_newest_run(lake, configs.load(path).name if path else None)
+        if run_id == "last"
+        else lakes.read_run(lake, run_id)
     )
     where = f"run {record.get('run_id')} cannot be resumed"
     if path and (name := configs.load(path).name) != record.get("name", name):
@@ -149,7 +151,7 @@ def read_request(run_id: str, lake: Lake, path: str | None = None, **more: Any) 
     return Request(config, policy, lake, default_cache(), "", tuple(record["ops"]), False, record, **more)
 
 
-def _newest(lake: Lake, name: str | None) -> dict[str, Any]:
+def _read_newest_run(lake: Lake, name: str | None) -> dict[str, Any]:
     for candidate in reversed(lakes.run_ids(lake)):
         with contextlib.suppress(LakeError):
             record = lakes.read_run(lake, candidate)
@@ -169,7 +171,7 @@ def of_dtypes(config: Config, dtypes: Sequence[str]) -> Config:
     return config.model_copy(update={"dtypes": list(dtypes), "catalogs": catalogs})
 
 
-def _of_checks(config: Config, names: Sequence[str]) -> Config:
+def _select_checks(config: Config, names: Sequence[str]) -> Config:
     for name in names:
         if name not in known_checks():
             raise ConfigError(f"--checks: no check {name!r}{nearest(name, known_checks())}")
@@ -181,7 +183,7 @@ def _of_checks(config: Config, names: Sequence[str]) -> Config:
     return config.model_copy(update={"checks": list(names), "catalogs": kept})
 
 
-def _of_samples(config: Config, samples: int) -> Config:
+def _limit_samples(config: Config, samples: int) -> Config:
     if samples < 1:
         raise ConfigError("--samples: at least 1")
     catalogs = [

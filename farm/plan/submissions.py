@@ -110,24 +110,26 @@ def read_folder(folder: Path, backends: Sequence[str] = (), here: str = "torch-c
 def _find_tasks(folder: Path) -> Iterator[_Task]:
     """The tasks of a folder: the one that it declares, those of its subfolders, else those of another benchmark's layout."""
     if (folder / TASK).is_file():
-        yield _declare(folder, "")
+        yield _declare_task(folder, "")
     elif declared := sorted(folder.glob(f"*/{TASK}")):
         for file in declared:
-            yield _declare(file.parent, f"{file.parent.name}.")
+            yield _declare_task(file.parent, f"{file.parent.name}.")
     else:
         for prefix, found in find_published(folder):
             files = _list_files(folder, set(found.problem)) if found.files is None else sorted(found.files.items())
-            yield _Task(folder, prefix, plan_ops(found.given, found.drawn, found.root, {}, _refuse_in(folder)), files)
+            yield _Task(
+                folder, prefix, plan_ops(found.given, found.drawn, found.root, {}, _make_refusal_at(folder)), files
+            )
 
 
-def _refuse_in(place: Path) -> kernels.Refuse:
+def _make_refusal_at(place: Path) -> kernels.Refuse:
     def refuse(key: tuple[Any, ...], text: str) -> None:
         raise ConfigError(f"{place}: {'.'.join(map(str, key))}: {text}")
 
     return refuse
 
 
-def _declare(folder: Path, prefix: str) -> _Task:
+def _declare_task(folder: Path, prefix: str) -> _Task:
     made = read_task(folder / TASK)
     reference = made["catalogs"][0]["kernels"][0]["reference"]
     module = reference if reference.endswith(".py") else reference.rpartition(":")[0]

@@ -60,7 +60,7 @@ def _describe(results: lake.Lake, run_id: str) -> dict[str, Any]:
         return {"run_id": run_id}
 
 
-def load(results: str, run_id: str) -> tuple[pd.DataFrame, dict[str, Any]]:
+def load_rows_and_record(results: str, run_id: str) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Rows and description of one run, of the last one ("last"), or the newest outcome of every case ("all").
 
     Raises LakeError, with the nearest ids, when there is no such run.
@@ -118,15 +118,17 @@ def default_out(results: str, run_id: str) -> Path:
 
 
 def load_for(results: str, run_id: str, sides: Sequence[str]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """`load`, or for ``sides`` of a diff of which one names its run (RUN_ID:BACKEND), the rows of the runs named and, for a
+    """`load_rows_and_record`, or for ``sides`` of a diff of which one names its run (RUN_ID:BACKEND), the rows of the runs named and, for a
     side without one, of ``run_id``; each with its own run_id.
 
     A run that is named is read whole: the newest outcome of every case would hide an older one.
     """
     named = [name.rpartition(":")[0] for name in sides if ":" in name]
     if not named:
-        return load(results, run_id)
-    loaded = [load(results, name) for name in dict.fromkeys([*named, *([run_id] if len(named) < 2 else [])])]
+        return load_rows_and_record(results, run_id)
+    loaded = [
+        load_rows_and_record(results, name) for name in dict.fromkeys([*named, *([run_id] if len(named) < 2 else [])])
+    ]
     rows = pd.concat([rows for rows, _ in loaded], ignore_index=True)
     rows.attrs = dict(loaded[0][0].attrs)
     return rows, loaded[-1][1]

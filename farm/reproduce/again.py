@@ -48,7 +48,7 @@ def run_here(case: StoredCase) -> Outcome:
         backend = case.spec.create()
         info = backend.start()
     except Exception as error:  # as a run does it: whatever a probe raises is the reason
-        return _unavailable(str(error) or type(error).__name__)
+        return _make_unavailable_outcome(str(error) or type(error).__name__)
     runner = Runner(backend, info, case.policy, lambda number, stage, span: None)
     with _keep_outputs(case) as asked:
         # Built by itself also where the run built the op's samples together.
@@ -89,12 +89,12 @@ def run_child(case: StoredCase) -> Outcome:
         try:
             row = list(rows_of(job))[-1]
         except CannotRun as error:
-            return _unavailable(str(error))
+            return _make_unavailable_outcome(str(error))
         info = RuntimeInfo(row["runtime_version"], row["device"], row["driver_version"])
         return Outcome(row, info if row["runtime_version"] else None, actual=_outputs(asked))
 
 
-def _unavailable(why: str) -> Outcome:
+def _make_unavailable_outcome(why: str) -> Outcome:
     return Outcome({"status": Status.UNAVAILABLE.value, "error": why})
 
 

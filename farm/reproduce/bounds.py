@@ -31,7 +31,7 @@ def expected_arrays(
             most = allowed_difference(leaf, row, policy)
         found[f"dtype.{k}"] = np.array("complex64" if leaf.dtype == "complex32" else leaf.dtype)
         found[f"exact.{k}"], found[f"allowed.{k}"] = np.asarray(leaf.reference), np.asarray(most)
-        if (beyond := _number_beyond(leaf, precision)) < np.inf:
+        if (beyond := _find_overflow_number(leaf, precision)) < np.inf:
             found[f"largest.{k}"] = np.array(beyond)
     return found
 
@@ -42,7 +42,7 @@ def allowed_difference(leaf: Leaf, row: Mapping[str, Any], policy: Policy) -> np
     op_class, oracle = OpClass(row["op_class"] or OpClass.COMPOSITE), str(row.get("oracle") or "")
     precision = declared_precision(row)
     if row["limit"] is None:
-        return _by_rule(leaf, op_class, precision, policy)
+        return _compute_rule_bound(leaf, op_class, precision, policy)
     if leaf.dtype == "str":
         return np.zeros(leaf.shape)
     most = bound_by_limit(leaf, op_class, float(row["limit"]), precision)
@@ -68,7 +68,7 @@ def _find_rounding_step(leaf: Leaf) -> np.ndarray:
     return np.where(np.isfinite(off), off, 0.0)
 
 
-def _by_rule(leaf: Leaf, op_class: OpClass, precision: str, policy: Policy) -> np.ndarray:
+def _compute_rule_bound(leaf: Leaf, op_class: OpClass, precision: str, policy: Policy) -> np.ndarray:
     """What a policy without limits leaves to each element (`tasks.judge.policy.Policy`). Raises NoProgram."""
     y, rule, bound = np.asarray(leaf.reference), policy.rule, policy.bound
     if rule not in ("classic", "absolute") or leaf.reference is None:
@@ -84,7 +84,7 @@ def _by_rule(leaf: Leaf, op_class: OpClass, precision: str, policy: Policy) -> n
     return np.where(np.isfinite(y), np.nextafter(bound, 0.0), 0.0)
 
 
-def _number_beyond(leaf: Leaf, precision: str) -> float:
+def _find_overflow_number(leaf: Leaf, precision: str) -> float:
     """The number that an overflow at its border stands for, as in `tasks.judge.plain.at_border`; infinite where no element may overflow.
     Raises NoProgram where a coarser declared ``precision`` overflows sooner."""
     if leaf.reference is None or not is_inexact(leaf.dtype) or is_complex(leaf.dtype) or not leaf.reference.size:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from farm.lake.store import Lake
 from farm.reproduce.again import run_child, run_here
-from farm.reproduce.find import load, parse
+from farm.reproduce.find import load_stored_case, parse_row_key
 from tasks.judge.plain import spacing_of
 from tasks.model import EPS, EXHAUSTIVE, MEASURED, SMALLEST_NORMAL, Refusal, flags, wide
 from tasks.model.dtypes import round_to_dtype
@@ -53,7 +53,7 @@ def cases(rows: pd.DataFrame, op: str, dtype: str) -> list[str]:
 def errors(keys: list[str], lake: Lake, cache: Path) -> Iterator[Errors]:
     """What each backend gives now. One that gives nothing here is left out."""
     for key in keys:
-        case = load(parse(key, lake), lake, None, cache)
+        case = load_stored_case(parse_row_key(key, lake), lake, None, cache)
         outcome = run_child(case) if case.environment is not None else run_here(case)
         [leaf, *_] = case.sample.expected()
         y, given = leaf.reference, case.sample.tensors()

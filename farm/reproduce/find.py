@@ -98,7 +98,7 @@ class StoredCase:
         return replace(self, spec=spec, environment=envs.of(spec))
 
 
-def parse(text: str, results: lakes.Lake) -> Key:
+def parse_row_key(text: str, results: lakes.Lake) -> Key:
     """The key in ``text``; "last" is replaced by the newest run's id. "seed:NUMBER", or the number alone, is the case that a seed made.
 
     Raises ReproduceError."""
@@ -123,12 +123,12 @@ def seed_of(row: Mapping[str, Any]) -> int | None:
     seed, place = int(row["seed"]), int(row["sample"])
     if row["distribution"] == FUZZ:
         return fuzzed_samples.seed_of(seed, place)
-    if (generating := catalogs.generating(row.get("catalog", ""))) and _is_todays(generating, row):
+    if (generating := catalogs.generating(row.get("catalog", ""))) and _is_todays_generator(generating, row):
         return generating.seed_of(Group(row["op"], row["variant"], row["dtype"], place + 1, seed), place)
     return None
 
 
-def _is_todays(catalog: GeneratingCatalog, row: Mapping[str, Any]) -> bool:
+def _is_todays_generator(catalog: GeneratingCatalog, row: Mapping[str, Any]) -> bool:
     """Whether today's generator made a row's case: of an older one's nobody knows the seed, but for that of its run."""
     return bool(row["variant"] == catalog.generator(row["op"].partition(":")[2]))
 
@@ -167,14 +167,14 @@ def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "
     )
 
 
-def find(key: Key, results: lakes.Lake) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def find_row_of_key(key: Key, results: lakes.Lake) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """(the key's row, the rows of its case on all backends), as they were before a vote. Raises LakeError and ReproduceError."""
     table = lakes.read_table(results, key.run_id)
     rows = table.filter(pc.equal(table["case_id"], key.case_id)).sort_by("attempts").to_pylist()
     if not rows:
         known = pc.unique(table["case_id"]).to_pylist()
         raise ReproduceError(f"no case {key.case_id!r} in run {key.run_id}{nearest(key.case_id, known)}")
-    by_backend = {row["backend"]: _before_vote(row) for row in rows}
+    by_backend = {row["backend"]: _undo_vote(row) for row in rows}
     if rows[0]["check"] == "screen":
         raise ReproduceError(
             f"{key.case_id} is of a device, not of a case: screen it again with {program()} screen {key.backend}"
@@ -187,18 +187,18 @@ def find(key: Key, results: lakes.Lake) -> tuple[dict[str, Any], list[dict[str, 
     return by_backend[key.backend], list(by_backend.values())
 
 
-def _before_vote(row: dict[str, Any]) -> dict[str, Any]:
+def _undo_vote(row: dict[str, Any]) -> dict[str, Any]:
     """A row with the status and kind that it had before a vote acquitted it; any other row as it is."""
     return {**row, "status": row["was_status"], "kind": row["was_kind"]} if row.get("acquitted") else row
 
 
-def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> StoredCase:
+def load_stored_case(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> StoredCase:
     """Find a case's row, and its inputs and reference in the cache (they are made again if they are gone).
 
     ``backend``: run it on this one instead. Raises LakeError, ReproduceError and PolicyError.
     """
     record = lakes.read_run(results, key.run_id)
-    row, rows = find(key, results)
+    row, rows = find_row_of_key(key, results)
     try:
         config = Config(**record["config"])
     except (ValueError, KeyError, TypeError) as error:
@@ -280,8 +280,8 @@ def _prepare_group(
     A group is asked for with as many samples as the run's most demanding backend (`farm.plan.matrix.build`): that number
     is part of its content key. Raises ReproduceError.
     """
-    if (generating := catalogs.generating(row["catalog"])) and not _is_todays(generating, row):
-        return _of_choices(generating, row, cache, with_products)
+    if (generating := catalogs.generating(row["catalog"])) and not _is_todays_generator(generating, row):
+        return _remake_from_choices(generating, row, cache, with_products)
     found: list[tuple[Group, PreparedGroup]] = []
     for catalog in _catalog_configs(row, config):
         asked = max((matrices.samples_of(catalog, b.name) for b in config.backends), default=0)
@@ -300,7 +300,7 @@ def _prepare_group(
     return next((f for f in found if any(s.record.digest == row["digest"] for s in f[1].samples)), found[0])
 
 
-def _of_choices(
+def _remake_from_choices(
     catalog: GeneratingCatalog, row: dict[str, Any], cache: Path, with_products: bool
 ) -> tuple[Group, PreparedGroup]:
     """The group of a case that another version of the generator made, made again of its choices. Raises ReproduceError."""

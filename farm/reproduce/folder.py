@@ -120,14 +120,14 @@ class _Folder:
         if self.case.row["kind"] == "batch" and form.model is not None and form.kind == "onnx":
             form = self.case.backend.rows_open(form)
         recipe = self.case.backend.recipe(form)
-        inputs = self._subject(form, self.case.group, "")
+        inputs = self._write_program_and_inputs(form, self.case.group, "")
         check = self._check(form)
         former = [f"before_{k}." for k, _ in enumerate(earlier)]
         for stem, one in zip(former, earlier):
-            arrays = self._subject(one[0], one[1], stem)
-            self.files[f"{stem}{CASE}"] = self._npz({f"input.{name}": x for name, x in arrays.items()})
+            arrays = self._write_program_and_inputs(one[0], one[1], stem)
+            self.files[f"{stem}{CASE}"] = self._pack_npz({f"input.{name}": x for name, x in arrays.items()})
         arrays = {f"input.{name}": x for name, x in inputs.items()} | dict(check.arrays)
-        self.files[CASE] = self._npz(arrays)
+        self.files[CASE] = self._pack_npz(arrays)
         self.files[COMPARE] = self._compare(check).encode()
         self.files[RUN] = self._run(recipe, form, check, former).encode()
         if recipe.run is torch_run.run_program and not earlier and set(self.files) == {CASE, COMPARE, RUN, PROGRAM}:
@@ -135,7 +135,7 @@ class _Folder:
                 self.files[CALL] = call.encode()
         return self.files
 
-    def _subject(self, form: Form, group: Group, stem: str) -> dict[str, np.ndarray]:
+    def _write_program_and_inputs(self, form: Form, group: Group, stem: str) -> dict[str, np.ndarray]:
         """Write the model, or the program with its files; its inputs by name or place."""
         if form.kind == "onnx":
             if form.model is None:
@@ -150,10 +150,10 @@ class _Folder:
         made = write_program(form, group, self.case.state or {}, not self.status.deadly)
         self.files |= {PROGRAM: made.text.encode(), **made.files}
         if made.held:
-            self.files[WEIGHTS] = self._npz(made.held)
+            self.files[WEIGHTS] = self._pack_npz(made.held)
         return {str(k): x for k, x in enumerate(made.arrays)}
 
-    def _npz(self, arrays: Mapping[str, np.ndarray]) -> bytes:
+    def _pack_npz(self, arrays: Mapping[str, np.ndarray]) -> bytes:
         """Arrays under "name:dtype": one of a dtype that numpy lacks is kept as its bits."""
         named, out = dict[str, Any](), io.BytesIO()
         for name, x in arrays.items():
@@ -234,13 +234,13 @@ class _Folder:
         row = self.case.row
         if self.status not in (Status.WRONG, Status.IMPRECISE, Status.PASS):
             return _Check(checks.find_no_error, ("run", "inputs"), {})
-        if (made := self._of_behaviour(form)) is not None:
+        if (made := self._make_behaviour_check(form)) is not None:
             return made
         if row["kind"] == KIND_PROPERTY:
-            return self._of_promise(form)
-        return self._of_numbers(form)
+            return self._make_promise_check(form)
+        return self._make_number_check(form)
 
-    def _of_behaviour(self, form: Form) -> _Check | None:
+    def _make_behaviour_check(self, form: Form) -> _Check | None:
         """Of a kind that is wrong beside the numbers: what the call did to its inputs, or did otherwise the next time, or in a batch."""
         row, kind = self.case.row, self.case.row["kind"]
         if kind == "mutation":
@@ -270,7 +270,7 @@ class _Folder:
             return _Check(checks.compare_batches, ("run", "inputs", _format_literal(rows), str(place), str(count)), {})
         return None
 
-    def _of_promise(self, form: Form) -> _Check:
+    def _make_promise_check(self, form: Form) -> _Check:
         """Of results that break what mathematics promises of the op. Raises NoProgram."""
         given = list(inputs_by_name(form).values()) if form.kind == "onnx" else list(form.arrays)
         actual = self.case.actual
@@ -295,7 +295,7 @@ class _Folder:
         function, arguments = made[found.code]
         return _Check(function, ["run(inputs)", *arguments], {})
 
-    def _of_numbers(self, form: Form) -> _Check:
+    def _make_number_check(self, form: Form) -> _Check:
         """Of results that are off by their numbers, their shapes or their dtypes. Raises NoProgram."""
         case, row, kind = self.case, self.case.row, self.case.row["kind"]
         got, op_class = "run(inputs)", OpClass(row["op_class"] or OpClass.COMPOSITE)

@@ -152,7 +152,7 @@ def define_op(form: Form, group: Group, target: str = "cpu", tried: bool = True)
     processed = form.check != FORWARD and PROCESS in dict(form.kwargs["v"])  # which is no argument of the function's
     for path in () if processed else _public_paths(group.op_name, own):
         found = _resolve_path(path)
-        if found is own or (found is not None and (not tried or _same_bits(found, own, form, target))):
+        if found is own or (found is not None and (not tried or _give_same_bits(found, own, form, target))):
             return f"op = {path}"
     if group.catalog == "torch":
         return _render_op_lookup(form, group)
@@ -218,7 +218,7 @@ def _resolve_path(path: str) -> Callable[..., Any] | None:
     return at if callable(at) else None
 
 
-def _same_bits(candidate: Callable[..., Any], own: Callable[..., Any], form: Form, target: str) -> bool:
+def _give_same_bits(candidate: Callable[..., Any], own: Callable[..., Any], form: Form, target: str) -> bool:
     """True if both functions give the same bits, of the gradient if the form is one's, or raise the same, on fresh copies of
     the inputs."""
     import torch

@@ -14,7 +14,7 @@ from farm.commandline import plain
 from farm.fleet import envs
 from farm.fleet.child_process import Limits
 from farm.plan.patterns import names
-from farm.report.runs import load
+from farm.report.runs import load_rows_and_record
 from farm.report.tables.coverage import FAILED_STATUSES
 from farm.report.tables.gradient_oracles import AGREE, MEANING, WORST_FIRST, agreement, two_oracles
 from farm.work.child_pool import POOL
@@ -29,7 +29,7 @@ from tasks.judge import verdict
 from tasks.model import EPS, Group, Refusal, Status, Unavailable
 from tasks.nearest import nearest
 from tasks.prepare.cases import PreparedGroup, PreparedSample, prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 from tasks.wire import ToRun
 
 #: Steps of the curve, relative to the inputs.
@@ -76,7 +76,7 @@ class Answer:
 
 def table(results: str, run: str) -> pd.DataFrame:
     """Which of both oracles the gradients of a run's rows agree with. Raises GradcheckError and LakeError."""
-    rows, _ = load(results, run)
+    rows, _ = load_rows_and_record(results, run)
     found = two_oracles(rows)
     if found.empty:
         raise GradcheckError(f"no gradients in run {run} of {results}; a config asks for them with checks: [backward]")
@@ -93,7 +93,7 @@ def check(question: Question, cache: Path | None = None) -> Answer:
         raise GradcheckError(
             f"--sample: {group.label} has no sample {question.sample} in {question.dtype}; it has {valid}"
         )
-    asked = replace(whole(prepared), positions=tuple(places))
+    asked = replace(ask_whole_group(prepared), positions=tuple(places))
     rows = pd.DataFrame(list(_rows(asked, question.backend))).reindex(columns=_COLUMNS)
     rows["agreement"] = agreement(rows)
     return Answer(
@@ -139,7 +139,7 @@ def _rows(asked: ToRun, name: str) -> Iterator[dict[str, Any]]:
         spec = BackendSpec.parse(name)
         backend = spec.create()
         if envs.of(spec):
-            yield from _in_its_environment(asked, spec)
+            yield from _run_in_backend_environment(asked, spec)
             return
         info = backend.start()
     except KeyError:
@@ -150,7 +150,7 @@ def _rows(asked: ToRun, name: str) -> Iterator[dict[str, Any]]:
     yield from (done.row.values() for done in runner.run([asked]))
 
 
-def _in_its_environment(asked: ToRun, spec: BackendSpec) -> Iterator[dict[str, Any]]:
+def _run_in_backend_environment(asked: ToRun, spec: BackendSpec) -> Iterator[dict[str, Any]]:
     """The rows of a backend that this process cannot run: from a child with its environment's Python. Raises GradcheckError."""
     job = Job(
         name=f"gradcheck {spec.name}",

@@ -14,7 +14,7 @@ from tasks.plugins import PluginError
 def choose(case: StoredCase, number: int) -> None:
     """Give this process, and its children, one of this machine's devices, as a row's ``device_ids`` count them. Raises
     ReproduceError where there is no such device."""
-    label = _vendor(case)
+    label = _find_case_vendor(case)
     vendor = BY_LABEL.get(label)
     if vendor is None:
         raise ReproduceError(f"--device {number}: {case.spec.name} computes on the CPU")
@@ -58,7 +58,7 @@ def elsewhere(case: StoredCase, device: str) -> str:
     return f"the row is of {describe_place(on, then)}, this ran on {here(device)}{again}"
 
 
-def _vendor(case: StoredCase) -> str:
+def _find_case_vendor(case: StoredCase) -> str:
     try:
         return case.spec.create().device_vendor
     except (PluginError, ValueError):

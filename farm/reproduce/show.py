@@ -64,7 +64,7 @@ def print_case(case: StoredCase) -> None:
     except Exception as error:  # a damaged cache must not hide the rest
         raise ReproduceError(f"the cache's {case.asked.pack} cannot be read: {error}") from None
     for i, spec in enumerate(case.sample.specs):
-        line("inputs" if not i else "", _tensor_text(spec, arrays))
+        line("inputs" if not i else "", _format_tensor(spec, arrays))
     digest = record.digest
     other = (
         "the module's tensors" if case.row.get("weights") not in (None, record.columns.get("weights")) else "the inputs"
@@ -97,7 +97,7 @@ def known_failure(case: StoredCase, reduced: Sequence[str] | None = None) -> Kno
     return case.config.known_failures[place] if place >= 0 else None
 
 
-def _tensor_text(spec: TensorSpec, arrays: list[np.ndarray]) -> str:
+def _format_tensor(spec: TensorSpec, arrays: list[np.ndarray]) -> str:
     array = arrays[spec.id]
     shape = spec.shape if spec.shape is not None else array.shape
     text = f"{dtype_name(array.dtype)} {list(shape)}"
@@ -172,13 +172,13 @@ def _print_outputs(case: StoredCase, actual: list[np.ndarray], precision: str) -
     output, index = where
     text = element(actual[output], expected[output], index, case.sample.op_class, precision)
     line("worst", f"{f'output {output} ' if len(expected) > 1 else ''}[{', '.join(map(str, index))}]")
-    for given in _inputs_at(case.sample, actual[output].shape, index):
+    for given in _find_element_inputs(case.sample, actual[output].shape, index):
         line("  input", given)
     for name, value in text.items():
         line(f"  {name}", value)
 
 
-def _inputs_at(sample: PreparedSample, shape: tuple[int, ...], index: tuple[int, ...]) -> Iterator[str]:
+def _find_element_inputs(sample: PreparedSample, shape: tuple[int, ...], index: tuple[int, ...]) -> Iterator[str]:
     """The inputs that an element of an op is made of, if it is made of those at its own place alone."""
     elementwise = sample.owner.group.distribution == EXHAUSTIVE  # an exact op may also move what it is given
     if elementwise or sample.op_class is OpClass.ELEMENTARY:

@@ -169,11 +169,13 @@ def _imported_s(folder: Path, python: str | Interpreter) -> float:
 def judge(ended: Ended | None, row: Mapping[str, Any], timeout_s: float) -> tuple[bool, str]:
     """(whether a run that ended so shows a row's failure, a sentence on it)."""
     status = Status(row["status"])
-    shown, how = _judge_ending(ended, row, status, timeout_s)
+    shown, how = _judge_script_ending(ended, row, status, timeout_s)
     return shown, f"{'shows' if shown else 'does NOT show'} the {status}{' result' * (status in _SHOWN)}: {how}"
 
 
-def _judge_ending(ended: Ended | None, row: Mapping[str, Any], status: Status, timeout_s: float) -> tuple[bool, str]:
+def _judge_script_ending(
+    ended: Ended | None, row: Mapping[str, Any], status: Status, timeout_s: float
+) -> tuple[bool, str]:
     if ended is None:
         return status is Status.TIMEOUT, f"it did not end within {timeout_s:g} s"
     if ended.returncode < 0:
@@ -181,9 +183,9 @@ def _judge_ending(ended: Ended | None, row: Mapping[str, Any], status: Status, t
     if ended.type:
         said = f"it raises {ended.type}: {' '.join(ended.text.split())[:200]}"
         if status is Status.CRASH and row.get("error_type"):
-            same = _same_error(ended, row)
+            same = _is_error_of_row(ended, row)
             return same, f"it raises the same{_AFTER}" if same else said
-        same = status in (Status.ERROR, Status.OOM, Status.UNSUPPORTED, Status.CRASH) and _same_error(ended, row)
+        same = status in (Status.ERROR, Status.OOM, Status.UNSUPPORTED, Status.CRASH) and _is_error_of_row(ended, row)
         return same, "it raises the same" if same else said
     ends = f"it ends with exit code {ended.returncode}"
     if ended.code is None:  # by another way than Python's own
@@ -193,7 +195,7 @@ def _judge_ending(ended: Ended | None, row: Mapping[str, Any], status: Status, t
     return ended.code == {**dict.fromkeys(_SHOWN, 1), **dict.fromkeys(_HIDDEN, 0)}.get(status), ends
 
 
-def _same_error(ended: Ended, row: Mapping[str, Any]) -> bool:
+def _is_error_of_row(ended: Ended, row: Mapping[str, Any]) -> bool:
     """Whether what was raised is a row's error: the same type where one says nothing, the same signal of a program that was started, else
     one text within the other, with what is a case's own masked. Of a row's also its first paragraph: a runtime may print a part of the
     program after it, of which its own tools print another one."""

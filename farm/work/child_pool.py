@@ -135,7 +135,7 @@ class ChildPool:
     def take_costs(self) -> wire.Spent:
         """What children have cost since it was last told."""
         for child, _ in self._children.values():
-            self._account(child)
+            self._count_child_cpu(child)
         told = wire.Spent(self._cpu_s, self._starts, self._start_s)
         self._cpu_s, self._starts, self._start_s = 0.0, 0, 0.0
         return told
@@ -164,12 +164,12 @@ class ChildPool:
         self._end(self._children.pop(key)[0])
 
     def _end(self, child: ChildProcess) -> None:
-        self._account(child)
+        self._count_child_cpu(child)
         for kept in (self._told, self._began):
             kept.pop(child.process.pid, None)
         child.close()
 
-    def _account(self, child: ChildProcess) -> None:
+    def _count_child_cpu(self, child: ChildProcess) -> None:
         pid, now = child.process.pid, child.cpu_s()
         self._cpu_s += now - self._told.get(pid, 0.0)
         self._told[pid] = now
@@ -207,12 +207,12 @@ def imports_of(job: Job) -> tuple[str, ...] | None:
         catalog = catalogs.get(item.group.catalog)
         more = catalog.imports if job.backend is None or "torch" in catalog.forms else ()
         more += (EXPORTER,) if isinstance(item, ToExport) else ()
-        if not set(more) <= set(wanted) and not _is_made(item, Path(job.cache)):
+        if not set(more) <= set(wanted) and not _is_item_cached(item, Path(job.cache)):
             wanted = tuple(dict.fromkeys(wanted + more))
     return wanted
 
 
-def _is_made(item: ToPrepare | ToExport | ToRun, cache: Path) -> bool:
+def _is_item_cached(item: ToPrepare | ToExport | ToRun, cache: Path) -> bool:
     """Whether an item is in the cache already: nothing is imported for it."""
     if type(catalogs.get(item.group.catalog)).group_version is not Catalog.group_version:
         return False  # the user's own modules say which version it is, and are imported in children alone

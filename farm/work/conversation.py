@@ -38,7 +38,7 @@ def search(
     that a step of the search may take. run: may raise EnvError.
     """
     assert job.backend is not None
-    seeker = _seeker_of(job, type(what).__name__.lower(), item)
+    seeker = _make_search_job(job, type(what).__name__.lower(), item)
     said: wire.Search | wire.Tried = wire.Search(what, item, job.backend, str(folder))
     try:
         while True:
@@ -64,7 +64,7 @@ def search(
     yield answer
 
 
-def _seeker_of(job: Job, what: str, item: ToRun) -> Job:
+def _make_search_job(job: Job, what: str, item: ToRun) -> Job:
     """The job whose child searches, by what a case of another job shows: it reads the same forms, and imports the same."""
     imports = imports_of(replace(job, run=(item,))) or ()
     prepare = (wire.ToPrepare(item.group),)

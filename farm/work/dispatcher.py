@@ -68,14 +68,14 @@ class Dispatcher:
                     break
                 if self.state.flights:
                     self._stuck = 0.0
-                elif self._waits():
+                elif self._waits_for_node():
                     time.sleep(0.1)  # for a node to come
                 else:
                     break
                 for handle, message in self.plan.executor.poll(0.2):
-                    self._handle(handle, message)
+                    self._handle_job_event(handle, message)
                     self._show()  # a job in this very process says all that it has to say within one poll
-                self._give_up_silent()
+                self._give_up_silent_jobs()
                 self.fleet_changes.look()
                 self._show()
             self._leave_out()
@@ -100,7 +100,7 @@ class Dispatcher:
         self.state.row_writer.flush_if_due()
         self.progress(self.state)
 
-    def _waits(self) -> bool:
+    def _waits_for_node(self) -> bool:
         """Whether there is work for which a node may still come. Raises OSError when there is none for preparing."""
         if any(offer.awaited for offer in self.plan.offers.values()):
             return True
@@ -142,7 +142,7 @@ class Dispatcher:
         self.state.flights[handle] = flight
         return handle
 
-    def _give_up_silent(self) -> None:
+    def _give_up_silent_jobs(self) -> None:
         now = time.monotonic()
         if now - self._looked < 1.0:
             return
@@ -154,7 +154,7 @@ class Dispatcher:
 
     # --- what comes back --------------------------------------------------------------------------------------------
 
-    def _handle(self, handle: int, event: Any) -> None:
+    def _handle_job_event(self, handle: int, event: Any) -> None:
         """A message of a job; None or an exception at its end."""
         ended = event is None or isinstance(event, BaseException)
         flight = self.state.flights.get(handle)
@@ -164,7 +164,7 @@ class Dispatcher:
             return
         flight.heard = time.monotonic()
         if not ended:
-            self._heard(handle, flight, event)
+            self._take_job_message(handle, flight, event)
             return
         del self.state.flights[handle]
         if flight.begun:
@@ -181,16 +181,16 @@ class Dispatcher:
         elif left and not flight.asked:
             why = "its stream ended early" if event is None else str(event)
             for g, failure in self.lost_work.lost(flight, left, why):
-                self._group_failed(flight, g, failure)
+                self._take_failed_group(flight, g, failure)
 
-    def _heard(self, handle: int, flight: Flight, message: Any) -> None:
+    def _take_job_message(self, handle: int, flight: Flight, message: Any) -> None:
         if isinstance(message, wire.Rows):
             if flight.asked:
                 self.second_opinions.came(flight, message)
             else:
-                self._rows_came(flight, message)
+                self._take_rows(flight, message)
         elif isinstance(message, (wire.Prepared, wire.Exported, wire.Failed)):
-            self._group_came(flight, message)
+            self._take_group(flight, message)
         elif isinstance(message, wire.Begun):
             flight.begun, flight.began, flight.place = True, time.monotonic(), message.place
             self.second_opinions.release_devices(handle)
@@ -211,31 +211,31 @@ class Dispatcher:
         else:
             raise TypeError(f"no message of a supervisor: {message!r}")
 
-    def _group_came(self, flight: Flight, message: wire.Prepared | wire.Exported | wire.Failed) -> None:
+    def _take_group(self, flight: Flight, message: wire.Prepared | wire.Exported | wire.Failed) -> None:
         if message.number in flight.done:
             return
         flight.done.add(message.number)
         self.state.run_groups.learn_group_time(flight)
         g = flight.groups[message.number]
         if isinstance(message, wire.Failed):
-            self._group_failed(flight, g, message.failure)
+            self._take_failed_group(flight, g, message.failure)
         elif isinstance(message, wire.Exported):
             self.state.run_groups.store_exported(g, message)
-            self._group_exported(g)
+            self._take_exported_group(g)
         else:
             self.state.run_groups.store_prepared(g, message)
-            self._group_prepared(g)
+            self._take_prepared_group(g)
 
-    def _group_failed(self, flight: Flight, g: int, failure: Failure) -> None:
+    def _take_failed_group(self, flight: Flight, g: int, failure: Failure) -> None:
         """A group cannot be prepared: it has its rows; or not be exported: its cases are run, and say so."""
         if flight.job.export:
-            self._group_exported(g)
+            self._take_exported_group(g)
             return
         self.state.run_groups.end_preparing(g)
         self.lost_work.fail_group(g, failure)
         self.state.case_queue.group_came(g)
 
-    def _group_prepared(self, g: int) -> None:
+    def _take_prepared_group(self, g: int) -> None:
         self.state.run_groups.end_preparing(g)
         backends = range(len(self.plan.backends))
         left = [self.state.run_groups.positions(g, b) for b in backends]
@@ -252,17 +252,17 @@ class Dispatcher:
             if gone:
                 self.lost_work.fail_absent_backend(g, b)
         waiting = self.state.run_groups.to_export(g)
-        self._can_run(g, [b for b in backends if b not in waiting and left[b]])
+        self._queue_group_cases(g, [b for b in backends if b not in waiting and left[b]])
         if any(self.state.placement.available[b] and left[b] for b in waiting):
             self.state.run_groups.left["export"] += 1
             self.state.run_groups.queues["export"].append(g)
         self.state.case_queue.group_came(g)
 
-    def _group_exported(self, g: int) -> None:
+    def _take_exported_group(self, g: int) -> None:
         self.state.run_groups.end_exporting()
-        self._can_run(g, self.state.run_groups.exports(g))
+        self._queue_group_cases(g, self.state.run_groups.exports(g))
 
-    def _can_run(self, g: int, backends: Collection[int]) -> None:
+    def _queue_group_cases(self, g: int, backends: Collection[int]) -> None:
         """The group's cases can be run by some backends, or become rows where one has gone since."""
         for b in backends:
             if self.state.placement.available[b]:
@@ -271,7 +271,7 @@ class Dispatcher:
             elif self.state.placement.gone[b]:
                 self.lost_work.fail_absent_backend(g, b)
 
-    def _rows_came(self, flight: Flight, rows: wire.Rows) -> None:
+    def _take_rows(self, flight: Flight, rows: wire.Rows) -> None:
         b = flight.backend
         if flight.moved and self.state.placement.is_sick(b, flight.place):
             return  # on their way when the device was quarantined: these cases are run again elsewhere

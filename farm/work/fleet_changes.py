@@ -111,7 +111,7 @@ class FleetChanges:
         believed = self._state.placement.available[b] and self._state.health.note_absence(b, place, flight.began)
         if believed and not self._state.placement.is_sick(b, place):
             if self._state.placement.elsewhere(b, place, alike=False) is None:
-                self._put_off(b, place, flight.gone)
+                self._put_off_backend(b, place, flight.gone)
             else:
                 self.quarantine(self._plan.name(b), place, f"a new process cannot find it: {flight.gone}")
         elif not believed and self._state.placement.available[b]:
@@ -123,7 +123,7 @@ class FleetChanges:
                 self._state.notices.append(notice)
         self._lost_work.requeue(flight, left)
 
-    def _put_off(self, b: int, place: Place, why: str) -> None:
+    def _put_off_backend(self, b: int, place: Place, why: str) -> None:
         """The only device of a backend is not there: it may be again in a moment."""
         if self._state.placement.rests(b):
             return  # jobs side by side see one incident
@@ -149,7 +149,7 @@ class FleetChanges:
         covered = {b: self._plan.name(b) for b in numbers if scope in self._state.placement.scopes(b)}
         record = {
             "scope": scope,
-            "node": self._host(place),
+            "node": self._find_host_of_node(place),
             "node_id": place.node,
             "device": place.device,
             "why": why,
@@ -171,12 +171,16 @@ class FleetChanges:
                 many = "all" if self._plan.offer(b).ranks == 1 else "too many of"
                 self.bury(b, f"{many} its devices are quarantined, the last one, {what}, because {why}")
 
-    def _host(self, place: Place) -> str:
+    def _find_host_of_node(self, place: Place) -> str:
         return next((n["host"] for n in self._plan.executor.nodes if n["id"] == place.node), place.node)
 
     def _describe_place(self, place: Place, unnumbered: str = "") -> str:
         """A device, or a whole node, for people; unnumbered: in front of the node, where it is a device without a number."""
-        return f"device {place.device} of {self._host(place)}" if place.device else f"{unnumbered}{self._host(place)}"
+        return (
+            f"device {place.device} of {self._find_host_of_node(place)}"
+            if place.device
+            else f"{unnumbered}{self._find_host_of_node(place)}"
+        )
 
     def bury(self, b: int, why: str) -> None:
         """A backend is gone for good: what is left of its cells becomes rows that say so."""

@@ -42,19 +42,19 @@ class JobSource:
         # if nothing else is ready.
         many = pool.devices >= MANY
         slots = pool.devices // MANY_PREPARE if many else pool.devices
-        half = preparing >= slots or self._plenty(pool)
+        half = preparing >= slots or self._has_plenty_to_run(pool)
         if not self._begun:
             return self._first(pool, half, slots)
         most = MANY_GROUPS if many else 0
-        flight = None if half else self._preparing(slots, most)
+        flight = None if half else self._make_preparing_flight(slots, most)
         # The quick backends before the exporter, the compilers last: most of the matrix is there early.
-        flight = flight or self._batch_for(pool, joint=False) or self._exporting(pool.devices)
+        flight = flight or self._batch_for(pool, joint=False) or self._make_exporting_flight(pool.devices)
         flight = flight or self._batch_for(pool)
         if flight is None and not (many and half):
-            flight = self._preparing(slots, most)
+            flight = self._make_preparing_flight(slots, most)
         return flight or self._batch_for(pool, small=True)
 
-    def _plenty(self, pool: Pool) -> bool:
+    def _has_plenty_to_run(self, pool: Pool) -> bool:
         """Whether very many slots have two batches each to run: what is prepared beyond that keeps the driver from handing them out."""
         if pool.devices < MANY:
             return False
@@ -68,18 +68,23 @@ class JobSource:
         a slot is kept free for them once ``half`` of the slots prepare."""
         if half:
             return None
-        flight = self._batch_for(pool, small=True, joint=False) or self._preparing(slots, PREPARE_FIRST)
-        return flight or self._exporting(pool.devices) or self._batch_for(pool) or self._batch_for(pool, small=True)
+        flight = self._batch_for(pool, small=True, joint=False) or self._make_preparing_flight(slots, PREPARE_FIRST)
+        return (
+            flight
+            or self._make_exporting_flight(pool.devices)
+            or self._batch_for(pool)
+            or self._batch_for(pool, small=True)
+        )
 
     # --- groups -----------------------------------------------------------------------------------------------------
 
-    def _preparing(self, slots: int, most: int = 0) -> Flight | None:
+    def _make_preparing_flight(self, slots: int, most: int = 0) -> Flight | None:
         groups = self._state.run_groups.take("prepare", slots, most)
         with_products = self._plan.with_products
         items = tuple(ToPrepare(self._plan.matrix.groups[g], with_products=with_products) for g in groups)
-        return self._of_groups("prepare", groups, prepare=items) if groups else None
+        return self._make_group_flight("prepare", groups, prepare=items) if groups else None
 
-    def _exporting(self, slots: int) -> Flight | None:
+    def _make_exporting_flight(self, slots: int) -> Flight | None:
         groups = self._state.run_groups.take("export", slots)
         items = []
         parcels: dict[str, Any] = {}
@@ -87,14 +92,20 @@ class JobSource:
             most = max(int(self._state.run_groups.wanted[g, b]) for b in self._state.run_groups.exports(g))
             items.append(ToExport(self._plan.matrix.groups[g], self._state.run_groups.packs[g], "onnx", most))
             parcels |= self._state.run_groups.parcels(g)
-        return self._of_groups("export", groups, export=tuple(items), parcels=parcels) if groups else None
+        return self._make_group_flight("export", groups, export=tuple(items), parcels=parcels) if groups else None
 
-    def _of_groups(self, kind: str, groups: list[int], **what: Any) -> Flight:
+    def _make_group_flight(self, kind: str, groups: list[int], **what: Any) -> Flight:
         name = f"{kind} {self._plan.unit(groups[0])} +{len(groups) - 1}"
-        job = Job(name=name, cache=str(self._plan.cache), limits=self._plan.limits(-1), chunk_s=self._chunk_s(), **what)
+        job = Job(
+            name=name,
+            cache=str(self._plan.cache),
+            limits=self._plan.limits(-1),
+            chunk_s=self._choose_message_interval_s(),
+            **what,
+        )
         return Flight(job, groups=groups)
 
-    def _chunk_s(self) -> float:
+    def _choose_message_interval_s(self) -> float:
         """Seconds between two messages of a job: all slots together send no more than the driver can take."""
         every_s = sum(pool.devices for pool in self._state.placement.pools()) / MESSAGES
         return every_s if every_s > CHUNK_S else 0.0
@@ -106,7 +117,9 @@ class JobSource:
 
         ``joint`` False leaves out the backends that compile.
         """
-        demands = {b: self._demand(b, pool) for b in pool.backends if self._state.case_queue.has(b) and self._may(b)}
+        demands = {
+            b: self._measure_demand(b, pool) for b in pool.backends if self._state.case_queue.has(b) and self._may(b)
+        }
         left_s = {b: demand.left_s for b, demand in demands.items()}
         order = batching.order(
             left_s, not self._state.run_groups.left["prepare"] and not self._state.run_groups.left["export"]
@@ -137,7 +150,7 @@ class JobSource:
     def _may(self, b: int) -> bool:
         return self._state.placement.available[b] and not self._state.placement.rests(b)
 
-    def _demand(self, b: int, pool: Pool) -> batching.Demand:
+    def _measure_demand(self, b: int, pool: Pool) -> batching.Demand:
         return batching.Demand(
             cases=self._state.case_queue.cases[b],
             left_s=self._state.case_queue.left_s(b, self._state.run_counts.case_ms(b)),
@@ -201,7 +214,7 @@ class JobSource:
             known=self._state.supports.find_unsupported(b, chosen),
             parcels=parcels,
             deadline_s=self._deadline_s(b, chosen),
-            chunk_s=self._chunk_s(),
+            chunk_s=self._choose_message_interval_s(),
         )
         work = sum((self._plan.work_of(g, b, len(positions)) for g, positions in chosen), np.zeros(3))
         return Flight(job, b, cases, timed=timed, work=work)

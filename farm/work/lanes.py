@@ -96,14 +96,14 @@ class Line:
                 self._came.put((handle, Unplaced("every device here is to be avoided")))
                 return
             self._waiting[handle] = one
-            self._grow()
+            self._start_missing_lanes()
             self._changed.notify_all()
 
     def expect(self, job: Job, claim: Claim = ONE) -> None:
         """Such jobs are to come."""
         with self._changed:
             self._expected.append(_Waiting(job, claim))
-            self._grow()
+            self._start_missing_lanes()
             self._changed.notify_all()
 
     def withdraw(self, handle: int) -> bool:
@@ -127,7 +127,7 @@ class Line:
             if lane.held is not None:
                 lane.capacity.take(lane.held, -1)
             lane.idle, lane.held, lane.starting = True, None, None
-            self._grow()
+            self._start_missing_lanes()
             self._changed.notify_all()  # what it held may be what another lane's job waits for
             while not self._closed:
                 if handle := self._choice(lane):
@@ -166,7 +166,7 @@ class Line:
                 return handle  # it is about to begin on devices of which this is one
         return math.inf
 
-    def _grow(self) -> None:
+    def _start_missing_lanes(self) -> None:
         """Start the lanes that are missing: one for each job that could begin now and finds no idle lane."""
         asked = [*self._waiting.values(), *self._expected]
         idle = [lane.capacity for lane in self._lanes if lane.idle]

@@ -63,7 +63,7 @@ def ready(
     request.announce()
     if not request.config.download:
         os.environ[envs.OFFLINE] = "1"
-        request = replace(request, config=_with_what_is_here(request.config, request.cache))
+        request = replace(request, config=_use_installed_runtimes(request.config, request.cache))
     specs = [b.spec() for b in request.config.backends]
     names = list(dict.fromkeys(c.name for c in request.config.catalogs))
     kind = executor_registry.find(request.how, request.address)
@@ -71,7 +71,7 @@ def ready(
     with contextlib.ExitStack() as ended:
         asking = None
         if kind is None or not kind.asks_nodes(
-            _setup(request)
+            _make_executor_setup(request)
         ):  # the one node is this machine, asked while its executor starts
             more = {"fresh": request.fresh, "apart": ALONE if inline else "", "build": not request.dry}
             asking = ended.enter_context(contextlib.closing(Asking(specs, request.cache, **more)))  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ def ready(
             yield plan
 
 
-def _with_what_is_here(config: configs.Config, cache: Path) -> configs.Config:
+def _use_installed_runtimes(config: configs.Config, cache: Path) -> configs.Config:
     """The config whose backends run in the farm's own environment where that has their runtime, in whatever version, and their own
     environment is not built: the record of the run says so, and a row the version."""
 
@@ -152,7 +152,7 @@ def _await_answers(plan: Plan, asking: Asking) -> Plan:
     return replace(plan, late=lambda: make_offers(asking.take()))
 
 
-def _setup(request: Request) -> Setup:
+def _make_executor_setup(request: Request) -> Setup:
     return Setup(request.address, request.cpus, request.dashboard)
 
 
@@ -162,7 +162,7 @@ def _start(request: Request, kind: type[Executor] | None, matrix: Matrix) -> Exe
     if kind is None:
         small = request.dry or ray_or_local.is_small(request.config, matrix, request.budget_s)
         kind = executor_registry.get("processes" if small else "ray")
-    return kind.create(_setup(request))
+    return kind.create(_make_executor_setup(request))
 
 
 def _build_plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:
@@ -177,8 +177,8 @@ def _build_plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:
     try:
         matrix = matrices.build(config, entries, request.ops)
     except matrices.UnknownOp as error:
-        raise ConfigError(f"{_line_of(request.path, error.pattern)}{error}") from None
-    _ops_exist(request.ops, entries)
+        raise ConfigError(f"{_find_config_line(request.path, error.pattern)}{error}") from None
+    _check_op_patterns(request.ops, entries)
     matrix.left_out[:0] = request.left_out
     said = "; ".join(map(str, matrix.left_out))
     if not matrix.cells:
@@ -187,11 +187,11 @@ def _build_plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:
     if request.record is None and request.whole and (check := matrix.without_cells(config.all_checks)):
         whys = [f"{few(one.of)}: {one.why}" for one in matrix.left_out if check in one.names]
         why = "; ".join(whys) or said
-        raise ConfigError(f"{_line_of(request.path, check)}checks: no cell of {check} could be planned: {why}")
+        raise ConfigError(f"{_find_config_line(request.path, check)}checks: no cell of {check} could be planned: {why}")
     return matrix
 
 
-def _line_of(path: str, word: str) -> str:
+def _find_config_line(path: str, word: str) -> str:
     """ "file:line:column: " of the first place in a config, or in one that it includes, where ``word`` stands; "" without
     a config file."""
     with contextlib.suppress(OSError):
@@ -202,7 +202,7 @@ def _line_of(path: str, word: str) -> str:
     return f"{path}: " if path else ""
 
 
-def _ops_exist(ops: Sequence[str], entries: dict[str, list[Entry]]) -> None:
+def _check_op_patterns(ops: Sequence[str], entries: dict[str, list[Entry]]) -> None:
     for pattern in ops:
         matches = matcher([pattern])
         if not any(matches(op_names(e)) for listed in entries.values() for e in listed):

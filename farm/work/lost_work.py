@@ -108,10 +108,10 @@ class LostWork:
             "error": _describe_loss("in flight", times, why),
             "attempts": self._state.run_counts.attempts(one),
         }
-        self._settle(one, self._state.run_groups.group(one.group), told)
+        self._write_lost_case_row(one, self._state.run_groups.group(one.group), told)
         return []
 
-    def _settle(self, case: CaseRef, group: PreparedGroup, told: dict[str, Any]) -> None:
+    def _write_lost_case_row(self, case: CaseRef, group: PreparedGroup, told: dict[str, Any]) -> None:
         """The row of a case that no process could report."""
         self._state.run_counts.uncount_replaced(case)
         self._state.row_writer.write(case.backend, sample_columns(group.samples[case.position]) | told)
@@ -122,9 +122,9 @@ class LostWork:
         self._unprepared.append((g, failure))
         for b in range(len(self._plan.backends)):
             if not self._plan.offer(b).awaited:
-                self._invalid(b, g, failure)
+                self._write_unprepared_rows(b, g, failure)
 
-    def _invalid(self, b: int, g: int, failure: Failure) -> None:
+    def _write_unprepared_rows(self, b: int, g: int, failure: Failure) -> None:
         if self._state.run_groups.wanted[g, b]:
             left = len(self._state.run_groups.positions(g, b))
             total = self._state.run_groups.rows(g, b)
@@ -137,7 +137,7 @@ class LostWork:
     def there(self, b: int) -> None:
         """A backend that was awaited is there."""
         for g, failure in self._unprepared:
-            self._invalid(b, g, failure)
+            self._write_unprepared_rows(b, g, failure)
 
     def never_there(self, b: int) -> None:
         """A backend that was awaited has no part in the run."""
@@ -166,7 +166,7 @@ class LostWork:
                 "error": f"available when the run began, gone since: {self._plan.offer(b).reason}",
                 "attempts": self._state.run_counts.attempts(case) + 1,
             }
-            self._settle(case, prepared, told)
+            self._write_lost_case_row(case, prepared, told)
 
 
 def _describe_loss(what: str, times: int, why: str) -> str:

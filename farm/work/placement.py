@@ -71,14 +71,14 @@ class Placement:
                 if self.available[b] and (nodes := tuple(sorted(self.nodes(b)))):
                     kind = "CPU" if offer.resource == "CPU" else f"{offer.resource}/{offer.device_vendor}"
                     shared.setdefault((kind, nodes), []).append(b)
-            cpus = tuple(sorted(self._with_cpu()))
+            cpus = tuple(sorted(self._list_cpu_nodes()))
             slots = self._plan.executor.slots(None, ONE)
             self._pools = [Pool("CPU", tuple(shared.pop(("CPU", cpus), ())), slots, main=True)]
             for (kind, nodes), bs in shared.items():
                 self._pools.append(Pool(f"{kind} on {' '.join(nodes)}", tuple(bs), self._devices(bs[0])))
         return self._pools
 
-    def _with_cpu(self) -> list[str]:
+    def _list_cpu_nodes(self) -> list[str]:
         return [n["id"] for n in self._plan.executor.nodes if n["resources"].get("CPU")]
 
     def scopes(self, b: int) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class Placement:
     def is_sick(self, b: int, place: Place) -> bool:
         return self._health.is_sick(self.scopes(b), place)
 
-    def _healthy(self, b: int, node: str) -> int:
+    def _count_healthy_devices(self, b: int, node: str) -> int:
         """How many devices of a node a backend may be given."""
         offer = self._plan.offer(b)
         if node not in offer.resources:
@@ -101,20 +101,24 @@ class Placement:
     def nodes(self, b: int) -> list[str]:
         """Ids of the nodes that a backend may go to; none where they have too few devices for one job of it."""
         if b not in self._nodes:
-            healthy = {n: count for n in self._plan.offer(b).node_ids if (count := self._healthy(b, n))}
+            healthy = {n: count for n in self._plan.offer(b).node_ids if (count := self._count_healthy_devices(b, n))}
             self._nodes[b] = list(healthy) if self._plan.offer(b).room(healthy) else []
         return self._nodes[b]
 
     def has_room(self, flight: Flight) -> bool:
         """Whether the nodes that a job was sent to can still give it what it claims."""
         if flight.backend < 0:
-            return bool(set(self._with_cpu()) & set(flight.among))
+            return bool(set(self._list_cpu_nodes()) & set(flight.among))
         b, offer = flight.backend, self._plan.offer(flight.backend)
         left = set(self.nodes(b)) & set(flight.among)
-        return bool(left) if offer.ranks == 1 else offer.room({n: self._healthy(b, n) for n in left}) >= flight.load
+        return (
+            bool(left)
+            if offer.ranks == 1
+            else offer.room({n: self._count_healthy_devices(b, n) for n in left}) >= flight.load
+        )
 
     def _devices(self, b: int) -> int:
-        return sum(self._healthy(b, n) for n in self.nodes(b))
+        return sum(self._count_healthy_devices(b, n) for n in self.nodes(b))
 
     def elsewhere(self, b: int, place: Place, alike: bool = True) -> tuple[list[str], set[Place]] | None:
         """(ids of nodes, devices to avoid there) where a backend can run that is not ``place``; None if nowhere.
@@ -129,13 +133,13 @@ class Placement:
         ]
         if others:
             return others, set()
-        return ([place.node], {place}) if place.device and self._healthy(b, place.node) > 1 else None
+        return ([place.node], {place}) if place.device and self._count_healthy_devices(b, place.node) > 1 else None
 
     def destination(self, flight: Flight) -> Destination | None:
         """Where a job is to be sent; None if no node is left that may do it."""
         b = flight.backend
         if b < 0:
-            return Destination(None, ONE, self._with_cpu(), ())
+            return Destination(None, ONE, self._list_cpu_nodes(), ())
         among, avoid = self.nodes(b), set[Place]()
         if flight.asked:
             elsewhere = self.elsewhere(b, flight.asked[0].place)

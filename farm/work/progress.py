@@ -81,11 +81,11 @@ class Progress:
             for name, count in run.run_counts.counts.items()
         }
         self._begun |= any(new.values())
-        now, news = time.monotonic(), _news(new)
+        now, news = time.monotonic(), _describe_new_rows(new)
         if self._told and not news:
             if now - self._said < QUIET_S:
                 return
-            news = _at_work(run, now)
+            news = _list_silent_jobs(run, now)
         self._said = now
         self._told = {name: Counter(count.status) for name, count in run.run_counts.counts.items()}
         self.console.print(self._state(run) + news, highlight=False, soft_wrap=True)
@@ -161,7 +161,7 @@ def print_preflight(
         console.print(f"to enable {', '.join(o.name for o in lacking)}: {line}", highlight=False, soft_wrap=True)
 
 
-def _news(new: dict[str, Counter[str]]) -> str:
+def _describe_new_rows(new: dict[str, Counter[str]]) -> str:
     """What came, by status; a failure with its backends."""
     total: Counter[str] = sum(new.values(), Counter())
     told = []
@@ -171,7 +171,7 @@ def _news(new: dict[str, Counter[str]]) -> str:
     return f"; since the last line: {', '.join(told)}" if told else ""
 
 
-def _at_work(run: RunState, now: float) -> str:
+def _list_silent_jobs(run: RunState, now: float) -> str:
     """The jobs that have been silent for longest, each with what it is at."""
     told = []
     for flight in sorted((f for f in run.flights.values() if f.begun and f.remaining), key=lambda f: f.heard)[:NAMED]:

@@ -90,7 +90,10 @@ class RayCluster(Executor):
             },
         }
         if address is None:
-            options |= {"num_cpus": num_cpus or usable_cpus(), "include_dashboard": dashboard} | _this_machine()
+            options |= {
+                "num_cpus": num_cpus or usable_cpus(),
+                "include_dashboard": dashboard,
+            } | _describe_machine_to_ray()
         try:
             _check_reachable(address)
             # What it cannot tell of a device (its model, without the vendor's own package) it says with a traceback.
@@ -329,7 +332,7 @@ def _describe_farm(version: str, columns: str) -> str:
     return f"farm {version or 'of an unknown version'} (columns {columns or 'unknown'})"
 
 
-def _this_machine() -> dict[str, Any]:
+def _describe_machine_to_ray() -> dict[str, Any]:
     """What a local Ray is told of this machine's devices: it counts most vendors' only where their Python packages are.
 
     Raises Refusal where a variable that names devices or vendors cannot be read.

@@ -69,7 +69,9 @@ class RunGroups:
         share = -(-len(queue) // (2 * slots)) if slots > 1 and not self._is_little(queue) else len(queue)
         first: Iterator[int] = itertools.islice(queue, min(len(queue), sized, share))
         if home(USER):
-            first = itertools.takewhile(lambda g: self._home(g) == self._home(queue[0]), first)
+            first = itertools.takewhile(
+                lambda g: self._find_catalog_home(g) == self._find_catalog_home(queue[0]), first
+            )
         taken = list(first)
         for _ in taken:
             queue.popleft()
@@ -83,7 +85,7 @@ class RunGroups:
             return False
         return bool(learned.prepare_ms[list(groups)].sum() < most)  # not where one is NaN
 
-    def _home(self, g: int) -> dict[str, Any] | None:
+    def _find_catalog_home(self, g: int) -> dict[str, Any] | None:
         return home(self._plan.matrix.groups[g].catalog)
 
     def without(self, b: int) -> list[int]:
@@ -163,21 +165,21 @@ class RunGroups:
             return _all_of(min(len(self.samples[g]), self.wanted.item(g, b)))
         if WHOLE in known:  # given up in an earlier launch: that is its result
             return ()
-        return [p for p, index in enumerate(self._asked_of(g, b)) if index not in known]
+        return [p for p, index in enumerate(self._list_asked_samples(g, b)) if index not in known]
 
     def rows(self, g: int, b: int) -> int:
         """How many rows the group has in the end on a backend, those of earlier launches included."""
         known = self._done.get((g, b)) if self._done else None
         if not known:
             return len(self.positions(g, b))
-        return len(known if WHOLE in known else known.union(self._asked_of(g, b)))
+        return len(known if WHOLE in known else known.union(self._list_asked_samples(g, b)))
 
     def count_stored_cases(self) -> int:
         """Cases in the lake already of groups that are still to be prepared: `RunCounts` hears of them when they are."""
         waiting = self.left["prepare"] > 0
         return sum(len(known) for (g, _), known in self._done.items() if g not in self.samples) if waiting else 0
 
-    def _asked_of(self, g: int, b: int) -> list[int]:
+    def _list_asked_samples(self, g: int, b: int) -> list[int]:
         return self.samples[g][: int(self.wanted[g, b])]  # none where the backend was never there
 
     def content(self, g: int, b: int) -> str:

@@ -42,11 +42,11 @@ class SecondOpinions:
             if self._state.placement.is_sick(b, doubt.place) or status in (Status.UNAVAILABLE, Status.UNSUPPORTED):
                 continue
             if self._state.health.opinion(
-                doubt.case, doubt.place, flight.place, status.passed, self._evidence(doubt, row)
+                doubt.case, doubt.place, flight.place, status.passed, self._describe_device_evidence(doubt, row)
             ):
                 self._fleet_changes.sick(b, doubt.place, "it fails what other devices pass")
 
-    def _evidence(self, doubt: DeviceDoubt, row: dict[str, Any]) -> dict[str, Any]:
+    def _describe_device_evidence(self, doubt: DeviceDoubt, row: dict[str, Any]) -> dict[str, Any]:
         return {
             "case_id": row["case_id"],
             "backend": self._plan.name(doubt.case.backend),

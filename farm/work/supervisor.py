@@ -62,7 +62,7 @@ def run_job(job: Job, children: Children = POOL) -> Iterator[Any]:
     it begins, Sick when the device computes otherwise than it did; at the end Spent.
     """
     try:
-        work = {"batch": _run_batch, "screen": _screen_device}.get(job.kind, _run_groups)
+        work = {"batch": _run_job_batch, "screen": _screen_device}.get(job.kind, _run_groups)
         yield from work(job, children)
     except CannotRun as end:
         yield end.message
@@ -79,7 +79,7 @@ def rows_of(job: Job) -> Iterator[dict[str, Any]]:
                 yield from batch.to_pylist()
 
 
-def _child_of(job: Job, children: Children) -> tuple[Any, wire.Ready | wire.Refused] | Death:
+def _get_job_child(job: Job, children: Children) -> tuple[Any, wire.Ready | wire.Refused] | Death:
     """As `Children.get`. Raises CannotRun where its environment cannot be had here."""
     try:
         return children.get(job)
@@ -98,7 +98,7 @@ def _run_groups(job: Job, children: Children) -> Iterator[Any]:
     kills = collections.Counter[tuple[int, int]]()
     strikes = 0
     while len(done) < len(items):
-        got = _child_of(job, children)
+        got = _get_job_child(job, children)
         death: Death | None = got if isinstance(got, Death) else None
         if not isinstance(got, Death):
             for message in got[0].call(command(tuple(items), job.cache, tuple(sorted(done)))):
@@ -157,7 +157,7 @@ def _screen_device(job: Job, children: Children) -> Iterator[Any]:
     command = job.screen
     assert command is not None
     for _ in range(STRIKES):
-        got = _child_of(job, children)
+        got = _get_job_child(job, children)
         if isinstance(got, Death):
             raise CannotRun(wire.Gone(got.text))
         child, answer = got
@@ -185,14 +185,14 @@ def _screen_device(job: Job, children: Children) -> Iterator[Any]:
 # --- batches --------------------------------------------------------------------------------------------------------
 
 
-def _run_batch(job: Job, children: Children) -> Iterator[wire.Rows | wire.Spent]:
+def _run_job_batch(job: Job, children: Children) -> Iterator[wire.Rows | wire.Spent]:
     batch = _Batch(job)
     for number, words in job.known.items():
         told = {k: v for k, v in words.items() if k != "run"} | {"note": f"as answered in run {words['run']}"}
         batch.add(batch.settle(number, Status.UNSUPPORTED.value, told))
     try:
         while batch.remaining or batch.unsure:
-            yield from _with_one_child(batch, children)
+            yield from _run_cases_in_child(batch, children)
         yield from _localise_held(batch, children)
     except CannotRun as end:
         if isinstance(end.message, (wire.Gone, wire.Sick)):
@@ -201,13 +201,13 @@ def _run_batch(job: Job, children: Children) -> Iterator[wire.Rows | wire.Spent]
     yield from batch.rest()
 
 
-def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.Spent]:
+def _run_cases_in_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.Spent]:
     """What one child makes of the cases that are left, until it ends or dies. Raises CannotRun."""
     job = batch.job
-    got = _child_of(job, children)
+    got = _get_job_child(job, children)
     if isinstance(got, Death):
         children.forget(job)
-        yield from _after_death(batch, got, SequenceDoubt(got.kind, got.stage, 0), children)
+        yield from _take_child_death(batch, got, SequenceDoubt(got.kind, got.stage, 0), children)
         return
     child, answer = got
     if isinstance(answer, wire.Refused):
@@ -226,7 +226,7 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
         if isinstance(message, Death):
             children.forget(job)
             doubt = SequenceDoubt(message.kind, message.stage, child.served, tuple(child.before))
-            yield from _after_death(batch, message, doubt, children)
+            yield from _take_child_death(batch, message, doubt, children)
             return
         if isinstance(message, wire.Stopped):
             raise CannotRun(message)
@@ -294,7 +294,7 @@ def _beside(job: Job) -> Path:
     return scratch.beside(Path(job.cache), job.backend.launcher if job.backend else ())
 
 
-def _after_death(
+def _take_child_death(
     batch: _Batch, death: Death, doubt: SequenceDoubt, children: Children
 ) -> Iterator[wire.Rows | wire.Spent]:
     """What a death says of the case that was in flight. Raises CannotRun after so many without one."""

@@ -31,10 +31,12 @@ def restore_flushed(
         y = leaf.reference
         if y is not None and a.shape == y.shape and y.dtype == np.float64 and a.dtype.kind != "c":
             if leaf.dtype in flushes.results:
-                a = _put_right(a, y, (a == 0) & _mask_subnormal(y, leaf.dtype))
+                a = _restore_flushed_elements(a, y, (a == 0) & _mask_subnormal(y, leaf.dtype))
         if y is not None and a.shape == y.shape and given is not None and given.shape == y.shape:
             if (dtype := dtype_name(given.dtype)) in flushes.inputs:
-                a = _put_right(a, y, _mask_subnormal(given, dtype) & _mask_near(a, _at_zero(given, y), leaf.dtype))
+                a = _restore_flushed_elements(
+                    a, y, _mask_subnormal(given, dtype) & _mask_near(a, _compute_result_at_zero(given, y), leaf.dtype)
+                )
         made.append(a)
     return made + actual[len(made) :]
 
@@ -48,11 +50,11 @@ def _mask_subnormal(x: np.ndarray | None, dtype: str) -> np.ndarray:
     return (size > 0) & (size < SMALLEST_NORMAL[dtype])
 
 
-def _put_right(a: np.ndarray, y: np.ndarray, where: np.ndarray) -> np.ndarray:
+def _restore_flushed_elements(a: np.ndarray, y: np.ndarray, where: np.ndarray) -> np.ndarray:
     return np.where(where, y.astype(a.dtype), a) if where.any() else a
 
 
-def _at_zero(given: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _compute_result_at_zero(given: np.ndarray, y: np.ndarray) -> np.ndarray:
     """For each element, the exact result for a zero with the sign of its input."""
     negative = np.signbit(given.astype(np.float64))
     zero = given == 0

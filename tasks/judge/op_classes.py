@@ -74,7 +74,7 @@ def _index_placements(catalog: str) -> dict[str, Placement]:
     return placements
 
 
-def _by(definition: str, why: str) -> Placement:
+def _place_by_definition(definition: str, why: str) -> Placement:
     return Placement(OpClass.CHOICE, why, definition)
 
 
@@ -214,27 +214,27 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
                  instead=OpClass.DISCONTINUOUS), "nn.functional.grid_sample"),
         (replace(COMPOSES, why="weights computed from the grid; nearest sampling (1) steps", unless=("2=1",),
                  instead=OpClass.DISCONTINUOUS), "grid_sampler_2d grid_sampler_3d"),
-        (_by("sort", "equal elements may be sorted in any order"), "sort"),
-        (_by("argsort", "equal elements may be sorted in any order"), "argsort"),
-        (_by("topk", "which of equal elements are taken, and their order, is open"), "topk"),
-        (_by("kthvalue", "the index is that of any equal element"), "kthvalue"),
-        (_by("median", "the index is that of any equal element"), "median nanmedian"),
-        (_by("mode", "any of the values found most often, and any of its indices"), "mode"),
-        (_by("cumulative", "the index is that of any equal element before"), "cummax cummin"),
-        *((_by(f"max_pool{n}d", "the index is that of any equal element of a window"),
+        (_place_by_definition("sort", "equal elements may be sorted in any order"), "sort"),
+        (_place_by_definition("argsort", "equal elements may be sorted in any order"), "argsort"),
+        (_place_by_definition("topk", "which of equal elements are taken, and their order, is open"), "topk"),
+        (_place_by_definition("kthvalue", "the index is that of any equal element"), "kthvalue"),
+        (_place_by_definition("median", "the index is that of any equal element"), "median nanmedian"),
+        (_place_by_definition("mode", "any of the values found most often, and any of its indices"), "mode"),
+        (_place_by_definition("cumulative", "the index is that of any equal element before"), "cummax cummin"),
+        *((_place_by_definition(f"max_pool{n}d", "the index is that of any equal element of a window"),
            f"nn.functional.max_pool{n}d nn.functional.adaptive_max_pool{n}d") for n in (1, 2, 3)),
-        (_by("unique", "without sorted the order of the values is open"), "unique"),
-        (_by("svd", "singular vectors up to a phase, and within equal singular values up to a rotation"), "linalg.svd"),
-        (_by("old_svd", "singular vectors up to a phase, and within equal singular values up to a rotation"), "svd"),
-        (_by("spectrum", "perturbed by no more than the matrix, whatever its entries (Weyl)"), "linalg.svdvals linalg.eigvalsh"),
-        (_by("eigh", "eigenvectors up to a phase, and within equal eigenvalues up to a rotation"), "linalg.eigh"),
-        (_by("eig", "eigenvectors up to a factor, eigenvalues in any order"), "linalg.eig"),
-        (_by("eigvals", "eigenvalues in any order"), "linalg.eigvals"),
-        (_by("qr", "columns of Q and rows of R up to a phase"), "linalg.qr"),
-        (_by("old_qr", "columns of Q and rows of R up to a phase"), "qr"),
-        (_by("lu", "which of nearly equal pivots is taken is open"), "linalg.lu"),
-        (_by("lu_factor", "which of nearly equal pivots is taken is open"), "lu linalg.lu_factor linalg.lu_factor_ex"),
-        (_by("lstsq", "of a matrix without full column rank many solutions are as good"), "linalg.lstsq linalg.lstsq.grad_oriented"),
+        (_place_by_definition("unique", "without sorted the order of the values is open"), "unique"),
+        (_place_by_definition("svd", "singular vectors up to a phase, and within equal singular values up to a rotation"), "linalg.svd"),
+        (_place_by_definition("old_svd", "singular vectors up to a phase, and within equal singular values up to a rotation"), "svd"),
+        (_place_by_definition("spectrum", "perturbed by no more than the matrix, whatever its entries (Weyl)"), "linalg.svdvals linalg.eigvalsh"),
+        (_place_by_definition("eigh", "eigenvectors up to a phase, and within equal eigenvalues up to a rotation"), "linalg.eigh"),
+        (_place_by_definition("eig", "eigenvectors up to a factor, eigenvalues in any order"), "linalg.eig"),
+        (_place_by_definition("eigvals", "eigenvalues in any order"), "linalg.eigvals"),
+        (_place_by_definition("qr", "columns of Q and rows of R up to a phase"), "linalg.qr"),
+        (_place_by_definition("old_qr", "columns of Q and rows of R up to a phase"), "qr"),
+        (_place_by_definition("lu", "which of nearly equal pivots is taken is open"), "linalg.lu"),
+        (_place_by_definition("lu_factor", "which of nearly equal pivots is taken is open"), "lu linalg.lu_factor linalg.lu_factor_ex"),
+        (_place_by_definition("lstsq", "of a matrix without full column rank many solutions are as good"), "linalg.lstsq linalg.lstsq.grad_oriented"),
     ],
     "critical": [
         (MOVES, "cat dropout embedding gather index_select interpolate_nearest transpose_contiguous where"),

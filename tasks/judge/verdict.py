@@ -68,18 +68,18 @@ def from_json(data: dict[str, Any], path: str = "policy") -> Policy:
     if type(data.get("signed_zeros", False)) is not bool:
         raise PolicyError(f"{path}: signed_zeros must be true or false, not {data['signed_zeros']!r}")
     bound = data.get("bound", 1e-2)
-    if not _positive(bound):
+    if not _is_positive_number(bound):
         raise PolicyError(f"{path}: bound must be a positive number, not {bound!r}")
     limits = data.get("limits", [])
     if not isinstance(limits, (list, tuple)):
         raise PolicyError(f"{path}: limits must be a list of objects")
-    made = tuple(_limit(entry, f"{path}: limits[{i}]") for i, entry in enumerate(limits))
+    made = tuple(_read_policy_limit(entry, f"{path}: limits[{i}]") for i, entry in enumerate(limits))
     if data["rule"] == "error_units" and (not made or made[0].ops or made[0].classes or made[0].dtypes):
         raise PolicyError(f"{path}: limits[0] must hold for everything: give it no ops, classes or dtypes")
     return Policy(**{**data, "limits": made})
 
 
-def _limit(entry: Any, where: str) -> Limit:
+def _read_policy_limit(entry: Any, where: str) -> Limit:
     if not isinstance(entry, dict):
         raise PolicyError(f"{where}: a limit is an object")
     fields = {k: v for k, v in entry.items() if v is not None}
@@ -99,10 +99,10 @@ def _limit(entry: Any, where: str) -> Limit:
     if ("units" in fields) == ("ulps" in fields):
         raise PolicyError(f"{where}: a limit has either units or ulps")
     for key in ("units", "ulps", "gross"):
-        if key in fields and not _positive(fields[key]):
+        if key in fields and not _is_positive_number(fields[key]):
             raise PolicyError(f"{where}.{key} must be a positive number, not {fields[key]!r}")
     imprecise = fields.get("imprecise", "band")
-    if imprecise not in IMPRECISE and not _positive(imprecise):
+    if imprecise not in IMPRECISE and not _is_positive_number(imprecise):
         known_words = ", ".join(f'"{word}"' for word in IMPRECISE)
         raise PolicyError(f"{where}.imprecise must be {known_words} or a positive number, not {imprecise!r}")
     if not isinstance(imprecise, str) and imprecise <= (fields["units"] if "units" in fields else fields["ulps"]):
@@ -119,5 +119,5 @@ def _limit(entry: Any, where: str) -> Limit:
     return Limit(**fields)
 
 
-def _positive(value: Any) -> bool:
+def _is_positive_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf

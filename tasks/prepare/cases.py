@@ -195,7 +195,7 @@ def _collect_pack(
             made = iter(())
         found.append((sample, (time.perf_counter() - begin) * 1e3))
         shares.append(_measure_excused(sample, group))
-        one = sample.failure is None and _one_element(sample)
+        one = sample.failure is None and _has_one_element_each(sample)
         single += [place] * one
         sound.append(
             sample.failure is None and not _is_weak(sample, one) and (shares[-1] < GROSS or bool(sample.names))
@@ -309,7 +309,7 @@ def _is_loosely_judged(group: Group, sample: Sample, other: Sample) -> bool:
     return exchanged or bfloat16_would_pass(sample.expected, *how)
 
 
-def _one_element(sample: Sample) -> bool:
+def _has_one_element_each(sample: Sample) -> bool:
     leaves = _select_leaves(sample)
     return bool(leaves) and all(leaf.reference is not None and leaf.reference.size == 1 for leaf in leaves)
 
@@ -664,7 +664,7 @@ class PreparedSample:
         found = self._own(kind) or self._function(kind, check, by_name)
         if found is None and check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
-        found = found or self._network(kind) or self._counterpart(kind) or self._load_exported_form(kind, exported)
+        found = found or self._network(kind) or self._find_counterpart(kind) or self._load_exported_form(kind, exported)
         if found is None:
             there = catalogs.get_if_installed(group.catalog) is not None
             why = "" if there else ": its package is not installed in the backend's environment"
@@ -736,7 +736,7 @@ class PreparedSample:
         model = self.graph()
         return {"model": model} if model else None
 
-    def _counterpart(self, kind: str) -> dict[str, Any] | None:
+    def _find_counterpart(self, kind: str) -> dict[str, Any] | None:
         """The function of another framework that has torch's name."""
         if kind not in counterparts.FRAMEWORKS:
             return None

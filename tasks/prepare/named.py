@@ -13,7 +13,7 @@ from tasks.model import Group, Invalid, Unsupported
 from tasks.model.named import Found, Named
 
 
-def find(named: Named) -> Found:
+def find_named_function(named: Named) -> Found:
     """The function, in this process. Raises Unsupported where the catalog is not installed here, and as `find_catalog_function`."""
     catalog = catalogs.get_if_installed(named.group.catalog)
     if catalog is None:

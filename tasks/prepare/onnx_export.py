@@ -73,7 +73,7 @@ def export(sample: PreparedSample) -> tuple[bytes, list[int], list[int]]:
             tensors.append(x)
         return x
 
-    _walk((args, kwargs), collect)
+    _map_tree_leaves((args, kwargs), collect)
     if len(tensors) != len(tensor_specs(form.args) + tensor_specs(form.kwargs)):
         raise ValueError("the tensors of the arguments could not be told apart")
     if kept := [x for x in sample.record.written if not x.startswith("inputs.")]:
@@ -86,7 +86,7 @@ def export(sample: PreparedSample) -> tuple[bytes, list[int], list[int]]:
     class Op(torch.nn.Module):
         def forward(self, *inputs: Any) -> Any:
             left = iter(inputs)
-            new = _walk((args, kwargs), lambda x: next(left) if isinstance(x, torch.Tensor) else x)
+            new = _map_tree_leaves((args, kwargs), lambda x: next(left) if isinstance(x, torch.Tensor) else x)
             return tuple(torch_tree.leaves(call(*new[0], **new[1])))
 
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), torch.no_grad():
@@ -236,13 +236,13 @@ def _describe_gross_difference(got: Sequence[Any], inputs: list[Any], expected: 
     return ""
 
 
-def _walk(value: Any, change: Any) -> Any:
+def _map_tree_leaves(value: Any, change: Any) -> Any:
     if isinstance(value, tuple) and type(value) is tuple:
-        return tuple(_walk(x, change) for x in value)
+        return tuple(_map_tree_leaves(x, change) for x in value)
     if isinstance(value, list):
-        return [_walk(x, change) for x in value]
+        return [_map_tree_leaves(x, change) for x in value]
     if isinstance(value, dict):
-        return {k: _walk(x, change) for k, x in value.items()}
+        return {k: _map_tree_leaves(x, change) for k, x in value.items()}
     return change(value)
 
 

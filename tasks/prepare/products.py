@@ -125,7 +125,7 @@ def _run(sample: Sample, group: Group) -> Run | None:
     if traced is None:
         return None
     framework, function = traced
-    return _of_torch(function, sample) if framework == "torch" else _of_numpy(function, sample)
+    return _of_torch(function, sample) if framework == "torch" else _make_numpy_run(function, sample)
 
 
 def _of_graph(sample: Sample) -> Run:
@@ -183,7 +183,7 @@ def _of_torch(function: Callable[..., Any], sample: Sample) -> Run:
     return run
 
 
-def _of_numpy(function: Callable[..., Any], sample: Sample) -> Run:
+def _make_numpy_run(function: Callable[..., Any], sample: Sample) -> Run:
     args, kwargs = _trees(sample)
 
     def run(change: Change | None, exactly: bool) -> tuple[list[np.ndarray], list[str]]:

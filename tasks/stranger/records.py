@@ -14,7 +14,7 @@ from tasks.arrays.varied import digest_outputs
 from tasks.backends.base import Backend
 from tasks.model import Chain, Fallback, Form, Group, Misbehaviour, Program, Timed, Unavailable, Unsupported, Vacuous
 from tasks.model.named import Named
-from tasks.prepare.named import find
+from tasks.prepare.named import find_named_function
 from tasks.stranger.wire import Garbled
 
 #: Fields of a form that cross as they are: JSON, and tuples of it.
@@ -76,7 +76,7 @@ class FormRecord:
         if (named := self._named) is not None:
             if self._names:
                 named = replace(named, state=dict(zip(self._names, take(self._state, arrays))))
-            more |= vars(find(named))
+            more |= vars(find_named_function(named))
         # `dataclasses.replace` sets each of its many fields anew, which takes as long as to read the message.
         form = object.__new__(Form)
         vars(form).update(vars(self._form), **more)

@@ -11,7 +11,7 @@ from tasks.catalogs import user_definitions
 from tasks.judge import verdict
 from tasks.model import Group, Status
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 from tasks.stranger.nursery import Nursery
 from tasks.stranger.proxy import Remote, Rooms, remote
 from tasks.stranger.serve import serve
@@ -83,7 +83,7 @@ def auditing(folder: Path, size: Size) -> Result:
             "forward": Group(f"user:{name}", "", "float32", 8),
             "audit": Group(f"user:{name}", "", "float32", 1, check="audit"),
         }
-        cases = {check: whole(prepare(group, folder)[1]) for check, group in groups.items()}
+        cases = {check: ask_whole_group(prepare(group, folder)[1]) for check, group in groups.items()}
         taken = _measure(runner, backend, cases, size["rounds"])
         cpu, wall = (taken["audit"][k] / taken["forward"][k] for k in range(2))
         figures |= {f"{name} by CPU time": cpu, f"{name} by wall clock": wall}

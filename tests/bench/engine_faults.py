@@ -20,7 +20,7 @@ from tasks.judge import verdict
 from tasks.model import Group, Unavailable
 from tasks.model.row import Row
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 from tasks.zoo.engines import FAULTS, EngineFault
 from tests.bench.record import Result
 
@@ -66,7 +66,7 @@ def judge_backend(backend: Backend, groups: Iterable[Group], cache: Path) -> Ite
     runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *at: None)
     try:
         for group in groups:
-            for done in runner.run([whole(prepare(group, cache)[1])]):
+            for done in runner.run([ask_whole_group(prepare(group, cache)[1])]):
                 yield done.row
     finally:
         runner.close()

@@ -25,7 +25,7 @@ from tasks.judge import verdict
 from tasks.model import Form, Group, Program
 from tasks.model.named import Named
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 from tasks.stranger import records
 from tasks.stranger.nursery import Nursery
 from tasks.stranger.proxy import Remote, Rooms, remote
@@ -78,8 +78,8 @@ def _measure(folder: Path, text: str, rounds: int) -> dict[str, float]:
     shut_in, here = remote(Nursery(serve), Rooms(spec, text)), spec.create()
     waiting = Waiting(spec.create())
     arms = {"isolated": _runner(shut_in), "here": _runner(here), "waiting": _runner(waiting.backend)}
-    own = [whole(prepare(Group("user:op", "", "float32", CASES), folder)[1])]
-    ops = [whole(prepare(Group(f"torch:{x}", "", "float32", 8), folder)[1]) for x in OPS]
+    own = [ask_whole_group(prepare(Group("user:op", "", "float32", CASES), folder)[1])]
+    ops = [ask_whole_group(prepare(Group(f"torch:{x}", "", "float32", 8), folder)[1]) for x in OPS]
     small, library = (_compare(arms, items, count, waiting) for items, count in ((own, 8 * rounds), (ops, rounds)))
     arms["isolated"].close()
     waiting.close()

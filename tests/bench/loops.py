@@ -89,7 +89,7 @@ def farm(cache: str) -> dict[str, float]:
     from tasks.judge import verdict
     from tasks.model import Group
     from tasks.prepare.cases import prepare
-    from tasks.runner import Runner, whole
+    from tasks.runner import Runner, ask_whole_group
 
     entries = catalogs.get("torch").entries()[::EVERY]
     backend = BackendSpec.parse("torch-cpu").create()
@@ -103,7 +103,7 @@ def farm(cache: str) -> dict[str, float]:
                 asked = Group(entry.op, entry.variant, dtype, SAMPLES)
                 _, group = prepare(asked, Path(cache), with_products=info.of_products)
                 preparing += time.process_time() - start
-                cases += sum(1 for _ in runner.run([whole(group)]))
+                cases += sum(1 for _ in runner.run([ask_whole_group(group)]))
     total = time.process_time() - begin
     return {"cpu_s": total, "prepare_cpu_s": preparing, "cases": cases}
 
@@ -123,7 +123,7 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
     from tasks.judge import verdict
     from tasks.model import Group
     from tasks.prepare.cases import prepare
-    from tasks.runner import Runner, whole
+    from tasks.runner import Runner, ask_whole_group
 
     spent = {"reference": 0.0, "noise": 0.0, "due": 0.0}
     maker: Any = Maker
@@ -156,7 +156,7 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
             if dtype in entry.dtypes:
                 asked = Group(entry.op, entry.variant, dtype, SAMPLES)
                 _, group = prepare(asked, Path(cache), int(draws))
-                for done in runner.run([whole(group)]):
+                for done in runner.run([ask_whole_group(group)]):
                     statuses[asked.case_id(done.row.sample)] = done.row.status
     Path(out).write_text(json.dumps(statuses))
     return {"reference_s": spent["reference"], "noise_s": spent["noise"], "due_s": spent["due"], "cases": len(statuses)}

@@ -17,7 +17,7 @@ from tasks.minimise.search import Minimal, search
 from tasks.model import Group
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, save_alone
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 from tests.bench.record import Result
 from tests.bench.running import Size
 
@@ -88,7 +88,7 @@ def _made_small(folder: Path, lines: list[str], device: str) -> Minimal | None:
         assert not isinstance(asked.case, Piece)
         group, sample = (asked.case or case).make_sample()
         save_alone(folder / "case.pack", group, sample)
-        (done,) = runner.run([whole(PreparedGroup(folder / "case.pack"))])
+        (done,) = runner.run([ask_whole_group(PreparedGroup(folder / "case.pack"))])
         return done.row
 
     stored = judged(Ask())

@@ -18,7 +18,7 @@ import yaml
 
 from farm import lake
 from farm.commands import known, site
-from farm.report.runs import load
+from farm.report.runs import load_rows_and_record
 from farm.report.tables.gate import CLOSED, GATES, Judged, gate_of, judge_gate
 from farm.report.tables.view import Report
 from farm.work.launch import run_id_at
@@ -89,7 +89,7 @@ def _night(folder: Path, size: Size, night: int, env: dict[str, str]) -> Judged:
     began = nights.FIRST + night * datetime.timedelta(days=1)
     opened = lake.open_lake(folder / "lake")
     rows = nights.moved(lake.read_table(tonight, run_id), run_id_at(began), began)
-    rows, record = load(opened.uri, nights.keep(opened, rows, lake.read_run(tonight, run_id), began))
+    rows, record = load_rows_and_record(opened.uri, nights.keep(opened, rows, lake.read_run(tonight, run_id), began))
     gate = gate_of(record)
     assert gate is not None
     return judge_gate(Report.of(rows, record), gate)

@@ -27,7 +27,7 @@ from tasks.judge.plain import compare
 from tasks.model import Form, Group, Leaf, OpClass
 from tasks.packages import TORCH_CATALOG
 from tasks.prepare.cases import PreparedSample, prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 from tests.farm.in_process import exit_code
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -206,7 +206,7 @@ def test_a_kernel_of_ones_own_is_written_down(op: str, check: str, kind: str, sa
     if says:
         backend = BackendSpec.parse("torch-cpu").create()
         runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-        (row,) = [done.row.values() for done in runner.run([whole(made)])]
+        (row,) = [done.row.values() for done in runner.run([ask_whole_group(made)])]
         assert (row["status"], row["kind"]) == ("wrong", kind)
 
 

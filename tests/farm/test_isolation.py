@@ -25,7 +25,7 @@ from tasks.judge import verdict
 from tasks.model import Group
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import whole
+from tasks.runner import ask_whole_group
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are shut in on Linux")
 
@@ -76,7 +76,7 @@ class Farm:
         self.child = ChildProcess(sys.executable, limits, None, ("torch",))
         hello = wire.Hello(BackendSpec.parse("torch-cpu"), verdict.load("error_units"), text, limits.race_s)
         assert isinstance(self.child.ask(hello, 120), wire.Ready)
-        said = list(self.child.call(wire.Run(tuple(map(whole, packs)))))
+        said = list(self.child.call(wire.Run(tuple(map(ask_whole_group, packs)))))
         return [x.row if isinstance(x, wire.Done) else x for x in said if not isinstance(x, wire.Finished)]
 
 

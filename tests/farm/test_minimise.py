@@ -38,7 +38,7 @@ from tasks.minimise.case_description import describe_case
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import Runner as CaseRunner
-from tasks.runner import whole
+from tasks.runner import ask_whole_group
 
 pytestmark = pytest.mark.usefixtures("no_environments", "children")
 
@@ -101,7 +101,7 @@ def fails_by_itself(pack: Path) -> tuple[str, str, str]:
     """What a kept case does in a process that has nothing to do with the search: this one."""
     backend = BackendSpec.parse("small-numbers").create()
     runner = CaseRunner(backend, backend.start(), verdict.load("error_units"), lambda number, stage, together: None)
-    (done,) = runner.run([whole(PreparedGroup(pack))])
+    (done,) = runner.run([ask_whole_group(PreparedGroup(pack))])
     return done.row.status, done.row.kind, done.row.op
 
 

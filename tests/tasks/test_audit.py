@@ -19,7 +19,7 @@ from tasks.judge import verdict
 from tasks.model import Form, Group, Leaf, Misbehaviour, Placing, Program, Status, Unsupported, flags
 from tasks.model.kind import KIND_FIRST, KIND_LIBRARY, OF_AUDIT
 from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 from tasks.stranger.nursery import Nursery
 from tasks.stranger.proxy import Rooms, remote
 from tasks.stranger.serve import serve
@@ -40,7 +40,7 @@ def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         made = BackendSpec.parse(backend).create()
         runner = Runner(made, made.probe(), verdict.load("error_units"), lambda number, stage, span: None)
         _, prepared = prepare(Group(f"user:{op}", "", "float32", 1, check="audit"), tmp_path)
-        return [dict(done.row.values()) for done in runner.run([whole(prepared)])]
+        return [dict(done.row.values()) for done in runner.run([ask_whole_group(prepared)])]
 
     return judge
 
@@ -432,7 +432,7 @@ def in_a_stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[J
 
     def judge(name: str) -> list[Row]:
         groups = [Group(f"user:{name}", "", "float32", n, check=check) for check, n in (("forward", 8), ("audit", 1))]
-        asked = [whole(prepare(group, tmp_path)[1]) for group in groups]
+        asked = [ask_whole_group(prepare(group, tmp_path)[1]) for group in groups]
         return [dict(done.row.values()) for done in runner.run(asked)]
 
     yield judge

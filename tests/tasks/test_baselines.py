@@ -23,7 +23,7 @@ from tasks.model import Group
 from tasks.model.row import Row
 from tasks.prepare.cases import prepare
 from tasks.run_queue import RunQueueClock
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 torch = pytest.importorskip("torch")
 
@@ -59,7 +59,7 @@ def judge(tmp_path: Path, kernel: Any, reference: Any = in_torch, rows: int = 32
         backend = BackendSpec.parse("torch-cpu").create()
         prepared.check = "speedup"
         runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda number, stage, span: None)
-        (done,) = runner.run([whole(prepared)])
+        (done,) = runner.run([ask_whole_group(prepared)])
     return done.row
 
 

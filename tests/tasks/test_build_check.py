@@ -17,7 +17,7 @@ from tasks.backends.base import Backend
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, key, pack_path, prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 GROUP = Group("critical:softmax", "", "float32", 2)
 
@@ -46,7 +46,7 @@ def rows(backend: Backend, cache: Path, check: str = "build") -> list[dict[str, 
 
 def run(backend: Backend, prepared: PreparedGroup) -> list[dict[str, Any]]:
     runner = Runner(backend, RuntimeInfo("1", "none"), verdict.load("error_units"), lambda *step: None)
-    return [done.row.values() for done in runner.run([whole(prepared)])]
+    return [done.row.values() for done in runner.run([ask_whole_group(prepared)])]
 
 
 def test_a_program_that_is_built_passes_without_being_run(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_what_this_process_has_read_is_not_read_again(tmp_path: Path) -> None:
     made = PreparedGroup(prepare(GROUP, tmp_path)[1].pack.path, "build")
     Path(made.pack.path).unlink()
     assert [r["status"] for r in run(Compiler(), made)] == ["pass", "pass"]
-    asked = wire.Run((whole(made),), (), ())
+    asked = wire.Run((ask_whole_group(made),), (), ())
     assert wire.decode(wire.encode(asked)) == asked  # and another process can be asked for it as well
 
 

@@ -19,7 +19,7 @@ from tasks.judging import judge_outputs
 from tasks.model import EXHAUSTIVE, LARGEST, Form, Group, RuntimeInfo, Status, Unsupported, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, TABLE
 from tasks.prepare.cases import PreparedSample, prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 POLICY, INFO = verdict.load("error_units"), RuntimeInfo("1", "cpu")
 
@@ -170,7 +170,7 @@ def test_a_runtime_converts(name: str, label: str, dtype: str) -> None:
     made = prepare(group, Path(os.environ["FARM_CACHE"]))[1]
     backend = BackendSpec.parse(name).create()
     runner = Runner(backend, backend.probe(), POLICY, lambda *step: None)
-    [row] = (done.row for done in runner.run([whole(made)]))
+    [row] = (done.row for done in runner.run([ask_whole_group(made)]))
     assert row.status == Status.PASS, row.error
 
 
@@ -179,7 +179,7 @@ def test_a_function_that_was_called_has_no_attribute_to_ignore() -> None:
     made = prepare(group, Path(os.environ["FARM_CACHE"]))[1]
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), POLICY, lambda *step: None)
-    [row] = (done.row for done in runner.run([whole(made)]))
+    [row] = (done.row for done in runner.run([ask_whole_group(made)]))
     assert row.status == Status.WRONG and "attribute" not in str(row.cause)
     # The same numbers from a runtime that was given the graph are those of an ignored attribute.
     import torch

@@ -19,7 +19,7 @@ from tasks.catalogs.collective.catalog import DTYPES, OPS, RANKS, SIZES
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 pytest.importorskip("torch")
 
@@ -64,7 +64,7 @@ def statuses(made: Collectives, op: str, dtype: str, cache: Path, samples: int =
     name, _, reduction = op.partition(".")
     _, group = prepare(Group(f"collective:{name}", reduction, dtype, samples), cache)
     runner = Runner(made, made.probe(), verdict.load("error_units"), lambda *step: None)
-    return {SIZES[x.row.sample]: x.row.status for x in runner.run([whole(group)])}
+    return {SIZES[x.row.sample]: x.row.status for x in runner.run([ask_whole_group(group)])}
 
 
 @pytest.mark.parametrize("op", [f"{op}.{x}" if x else op for op, variants in OPS.items() for x in variants])
@@ -97,7 +97,7 @@ def test_a_rank_that_fails_alone_is_named_and_the_next_case_runs(planted: Plante
     made = planted.plant("Dies")
     _, group = prepare(Group("collective:all_gather", "", "float32", 1), cache)
     runner = Runner(made, made.probe(), verdict.load("error_units"), lambda *step: None)
-    (row,) = (x.row for x in runner.run([whole(group)]))
+    (row,) = (x.row for x in runner.run([ask_whole_group(group)]))
     assert (row.status, row.stage) == ("error", "run") and "rank 2 lost its link" in row.error
     assert set(statuses(made, "all_reduce.max", "int32", cache).values()) == {"pass"}
 
@@ -110,7 +110,7 @@ def test_a_rank_that_hangs_is_named_and_the_next_case_runs(
     made._ready(RANKS).close()  # whose ranks wait for a minute
     _, group = prepare(Group("collective:all_gather", "", "float32", 1), cache)
     runner = Runner(made, made.probe(), verdict.load("error_units"), lambda *step: None)
-    (row,) = (x.row for x in runner.run([whole(group)]))
+    (row,) = (x.row for x in runner.run([ask_whole_group(group)]))
     assert (row.status, row.stage) == ("timeout", "run") and "rank 2 answered nothing" in row.error
     assert set(statuses(made, "all_reduce.max", "int32", cache).values()) == {"pass"}
 
@@ -160,13 +160,13 @@ def test_ranks_on_two_nodes_compute_together_until_one_is_gone(
     made = backend()
     _, prepared = prepare(Group("collective:all_reduce", "sum", "float32", 2), cache)
     runner = Runner(made, made.probe(), verdict.load("error_units"), lambda *step: None)
-    rows = [x.row for x in runner.run([whole(prepared)])]
+    rows = [x.row for x in runner.run([ask_whole_group(prepared)])]
     assert {row.status for row in rows} == {"pass"} and {row.flags for row in rows} == {"ranks=4 nodes=2"}
     assert len(made._ready(RANKS).processes) == 2  # the others are there
     assert not hosts.silent()
     process.kill()
     process.wait()
-    first, second = [x.row for x in runner.run([whole(prepared)])]
+    first, second = [x.row for x in runner.run([ask_whole_group(prepared)])]
     assert (first.status, second.status) == ("error", "error")
     assert hosts.silent() == ["127.0.0.1"]  # so whoever gave the job takes neither for the backend's fault
 

@@ -143,7 +143,7 @@ def judged(tmp_path: Path, expression: str, compiler: Any) -> Row:
     group = prepare(Group("models:m", "", "float32", 1), tmp_path / "cache")[1]
     made = Planted("inductor-cpu", "cpu", {}).but(compiler=compiler)
     runner = Runner(made, TorchEager.probe(made), verdict.load("error_units"), lambda *step: None)
-    (done,) = runner.run([runners.whole(group)])
+    (done,) = runner.run([runners.ask_whole_group(group)])
     return done.row
 
 

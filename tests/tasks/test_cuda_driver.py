@@ -22,7 +22,7 @@ from tasks.devices.base import Driver
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo
 from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
@@ -101,7 +101,7 @@ def test_rows_of_every_runtime_say_which_gpu_they_are_of(
         assert info.runtime_version == "runtime 1, cuDNN 9.1.0, cuBLAS 13.1.1, libcudnn.so.9 of /apps"
     _, made = prepare(Group("critical:relu", "", "float32", 1), cache)
     runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
-    (row,) = (x.row for x in runner.run([whole(PreparedGroup(made.pack.path))]))
+    (row,) = (x.row for x in runner.run([ask_whole_group(PreparedGroup(made.pack.path))]))
     assert row.status == "pass", row.error
     assert row.flags == "mode=x uuid=GPU-00010203-0405-0607-0809-0a0b0c0d0e0f ecc=off"
     monkeypatch.setattr(cuda_driver, "describe_gpu", lambda library, at: ("Stub GPU", "sm_90"))

@@ -22,7 +22,7 @@ from tasks.catalogs.torch.samples import unwrap_seeding
 from tasks.judge import verdict
 from tasks.model import Form, Group, OpClass, Program, Status
 from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 from tasks.wire import Done
 
 torch: Any = pytest.importorskip("torch")
@@ -51,7 +51,7 @@ def rows(prepared: PreparedGroup, device: str, compute: Compute | None = None) -
     if compute is not None:
         vars(backend)["build"] = build
     runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *step: None)
-    made: list[Done] = list(runner.run([whole(prepared)]))
+    made: list[Done] = list(runner.run([ask_whole_group(prepared)]))
     return {row["sample"]: row for row in (done.row.values() for done in made)}
 
 

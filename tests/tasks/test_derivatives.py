@@ -24,7 +24,7 @@ from tasks.catalogs.user.schema import mistakes
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 Values = Callable[[list[np.ndarray]], list[np.ndarray]]
 
@@ -32,7 +32,7 @@ Values = Callable[[list[np.ndarray]], list[np.ndarray]]
 def rows(group: Group, cache: Path, backend: Backend | None = None) -> list[dict[str, Any]]:
     backend = backend or BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-    return [done.row.values() for done in runner.run([whole(prepare(group, cache)[1])])]
+    return [done.row.values() for done in runner.run([ask_whole_group(prepare(group, cache)[1])])]
 
 
 class Changed(TorchEager):

@@ -16,7 +16,7 @@ from tasks.judge import verdict
 from tasks.judge.plain import BLOCK, Metrics, compare
 from tasks.model import Group, Leaf, OpClass, Status, np_dtype
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 CLASSES = (OpClass.COMPOSITE, OpClass.EXACT, OpClass.ELEMENTARY, OpClass.DISCONTINUOUS)
 DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "int64", "bool")
@@ -79,7 +79,8 @@ def judged_arrays(order: list[int]) -> dict[str, list[object]]:
 def judged_rows(cache: str, order: list[int]) -> dict[str, list[object]]:
     """The rows of prepared cases on torch-cpu, without the times and where the batch had them."""
     items = [
-        whole(prepare(Group(op, "", "float16" if k % 2 else "float32", 3), Path(cache))[1]) for k, op in enumerate(OPS)
+        ask_whole_group(prepare(Group(op, "", "float16" if k % 2 else "float32", 3), Path(cache))[1])
+        for k, op in enumerate(OPS)
     ]
     items = [items[i] for i in order if i < len(items)]
     backend = BackendSpec.parse("torch-cpu").create()

@@ -18,7 +18,7 @@ from tasks.judge.ascending import ascending
 from tasks.judging import judge_outputs
 from tasks.model import EXHAUSTIVE, Form, Group, Program, RuntimeInfo, Status, np_dtype
 from tasks.prepare.cases import PreparedSample, prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 torch = pytest.importorskip("torch")
 
@@ -217,7 +217,7 @@ def test_what_a_device_takes_for_zero_is_measured_and_judged_as_such(results: bo
     group = Group("onnx:Log", "", "bfloat16", 1, distribution=EXHAUSTIVE)
     made = prepare(group, Path(os.environ["FARM_CACHE"]))[1]
     runner = Runner(Flushing(results, inputs), RuntimeInfo("1", "cpu"), verdict.load("error_units"), lambda *step: None)
-    [row] = (x.row for x in runner.run([whole(made)]))
+    [row] = (x.row for x in runner.run([ask_whole_group(made)]))
     assert row.status == Status.PASS
     assert (row.flags or "") == ("flushes=bfloat16 flushes_inputs=bfloat16" if inputs else "")
 

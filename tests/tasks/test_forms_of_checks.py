@@ -20,7 +20,7 @@ from tasks.graphs.evaluate import Graph
 from tasks.judge import verdict
 from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 torch = pytest.importorskip("torch")
 #: Checks about the ONNX form alone.
@@ -123,7 +123,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows(backend: Backend, made: Any) -> list[dict[str, Any]]:
     runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *step: None)
-    return [done.row.values() for done in runner.run([whole(made)])]
+    return [done.row.values() for done in runner.run([ask_whole_group(made)])]
 
 
 def prepared(check: str, folder: Path, samples: int = 1) -> Any:

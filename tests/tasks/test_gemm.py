@@ -23,7 +23,7 @@ from tasks.judge import verdict
 from tasks.judge.plain import compare
 from tasks.model import Form, Group, Program, RuntimeInfo, np_dtype, round_to_dtype
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 Product = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -76,7 +76,7 @@ def statuses(backend: Backend, group: Group, cache: Path) -> list[tuple[Any, Any
     _, made = prepare(group, cache)
     info = backend.probe() if not isinstance(backend, Planted) else RuntimeInfo("1", "cpu")
     runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
-    return [(done.row.sample, done.row.status) for done in runner.run([whole(made)])]
+    return [(done.row.sample, done.row.status) for done in runner.run([ask_whole_group(made)])]
 
 
 def test_a_fault_at_a_tiles_edge_is_found_and_only_there(cache: Path) -> None:
@@ -167,7 +167,7 @@ def test_products_are_no_worse_than_the_adders_of_the_device_leave_them(
     _, made = prepare(Group("gemm:scaled_mm", "float32", "float8_e4m3fn", len(ALIGNED)), cache)
     info = RuntimeInfo("1", "gpu", accumulators=tuple(filter(None, [declared])))
     runner = Runner(Planted(product), info, verdict.load("error_units"), lambda *step: None)
-    rows = [done.row for done in runner.run([whole(made)])]
+    rows = [done.row for done in runner.run([ask_whole_group(made)])]
     assert {x.status for x in rows} == {status}, [(x.sample, x.status, x.error_units) for x in rows]
     if status == "imprecise":
         assert {(x.kind, x.cause) for x in rows} == {("accumulator", "accumulates in 13 bits")}

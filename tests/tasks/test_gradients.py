@@ -20,7 +20,7 @@ from tasks.judge import verdict
 from tasks.model import Form, Group, OpClass, OwnKernel, Program, Status
 from tasks.model.errors import Misbehaviour
 from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 EAGER = BackendSpec.parse("torch-cpu")
 
@@ -34,7 +34,7 @@ def prepared(
 def rows(group: PreparedGroup, backend: Backend | None = None) -> list[dict[str, Any]]:
     backend = backend or EAGER.create()
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-    return [done.row.values() for done in runner.run([whole(group)])]
+    return [done.row.values() for done in runner.run([ask_whole_group(group)])]
 
 
 class Faulty(TorchEager):

@@ -20,7 +20,7 @@ from tasks.checks import explain_exclusion
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 Replay = Callable[[list[np.ndarray]], list[np.ndarray]]
 
@@ -91,7 +91,7 @@ def test_a_replay_computes_on_the_inputs_that_it_is_given(
 ) -> None:
     _, made = prepare(Group("critical:relu", "", "float32", 1), cache)
     runner = Runner(Capturing(capture), RuntimeInfo("1", "cpu"), verdict.load("error_units"), lambda *step: None)
-    (row,) = (x.row for x in runner.run([whole(PreparedGroup(made.pack.path, "graph"))]))
+    (row,) = (x.row for x in runner.run([ask_whole_group(PreparedGroup(made.pack.path, "graph"))]))
     assert (row.status, row.kind) == (status, kind), row.error
     if status == "pass":
         assert "replayed=same_bytes" in row.flags and row.apart_units == 0
@@ -111,7 +111,7 @@ def test_a_result_of_no_dimensions_is_compared_too(cache: Path) -> None:
 
     _, made = prepare(Group("critical:mse_loss", "", "float32", 1), cache)
     runner = Runner(Loss(sound), RuntimeInfo("1", "cpu"), verdict.load("error_units"), lambda *step: None)
-    (row,) = (x.row for x in runner.run([whole(PreparedGroup(made.pack.path, "graph"))]))
+    (row,) = (x.row for x in runner.run([ask_whole_group(PreparedGroup(made.pack.path, "graph"))]))
     assert (row.status, row.apart_units) == ("pass", 0), row.error
 
 
@@ -190,7 +190,7 @@ def test_a_call_that_cannot_be_recorded_is_unsupported_and_spoils_nothing(
         return built(replace(form, call=cuda.call))
 
     monkeypatch.setattr(backend, "build", build)
-    (row,) = (x.row for x in runner.run([whole(PreparedGroup(made.pack.path, "graph"))]))
+    (row,) = (x.row for x in runner.run([ask_whole_group(PreparedGroup(made.pack.path, "graph"))]))
     assert (row.status, cuda.current) == (status, "default") and said in row.error, row.error
     assert status == "oom" or row.error.startswith("it cannot be recorded: ")
 

@@ -23,7 +23,7 @@ from tasks.judge import verdict
 from tasks.model import FUZZ, Form, Group
 from tasks.model.row import Row
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 torch = pytest.importorskip("torch")
 
@@ -132,7 +132,7 @@ def rows_of(op: UserOp, folder: Path, samples: int = 8, backend: str = "torch-cp
         _, made = prepare(Group(f"user:{op.name}", "", op.dtypes[0], samples, **group), folder)
         one = BackendSpec.parse(backend).create()
         runner = Runner(one, one.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-        rows = [done.row for done in runner.run([whole(made)])]
+        rows = [done.row for done in runner.run([ask_whole_group(made)])]
     return sorted(rows, key=lambda row: row.sample)
 
 

@@ -16,7 +16,7 @@ from tasks.checks.replay import _make_other_inputs
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 SOFTMAX = Group("onnx:Softmax", "softmax_default_axis", "float32", 1)
 Kernel = Callable[[list[np.ndarray]], list[np.ndarray]]
@@ -65,7 +65,7 @@ def row(backend: Backend, check: str, cache: Path, group: Group = SOFTMAX) -> di
     _, made = prepare(Group(group.op, group.variant, group.dtype, 1, check=check), cache)
     info = RuntimeInfo("1", "cpu")
     runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
-    return next(iter(runner.run([whole(PreparedGroup(made.pack.path, check))]))).row.values()
+    return next(iter(runner.run([ask_whole_group(PreparedGroup(made.pack.path, check))]))).row.values()
 
 
 # -- levels ---------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tasks.judge import verdict
 from tasks.judge.meaning import parse_meaning
 from tasks.model import Group, Unavailable, Unsupported
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 from tests import residual_model
 
 TEXT = residual_model.residual().SerializeToString()
@@ -100,7 +100,7 @@ def test_a_network_s_samples_are_judged_and_its_weights_kept_once(tiny: Group, t
     assert first.record.others[0].units < 1e-3
     backend = OnnxRuntime("ort-cpu", "cpu", {})
     runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *args: None)
-    rows = [done.row for done in runner.run([whole(prepared)])]
+    rows = [done.row for done in runner.run([ask_whole_group(prepared)])]
     assert [row.status for row in rows] == ["pass", "pass"] and all(0 < row.error_units < 16 for row in rows)
 
 

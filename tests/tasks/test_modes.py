@@ -16,7 +16,7 @@ from tasks.graphs import products
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 from tests import prepared
 
 
@@ -46,7 +46,7 @@ def _rounded(x: np.ndarray, precision: str) -> np.ndarray:
 def run(backend: Backend, info: RuntimeInfo, op: str, cache: Path, check: str = "forward") -> dict[str, Any]:
     _, made = prepare(Group(f"critical:{op}", "", "float32", 1), cache)
     runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
-    return next(iter(runner.run([whole(PreparedGroup(made.pack.path, check))]))).row.values()
+    return next(iter(runner.run([ask_whole_group(PreparedGroup(made.pack.path, check))]))).row.values()
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_what_is_flushed_is_right_where_the_device_does_so(
     _, made = prepare(Group("critical:softmax", "", "float16", 1), cache)
     info = RuntimeInfo("1", "cpu", flushes=("float16",) if declared else ())
     runner = Runner(Flushing(below), info, verdict.load("error_units"), lambda *step: None)
-    (row,) = (x.row for x in runner.run([whole(made)]))
+    (row,) = (x.row for x in runner.run([ask_whole_group(made)]))
     assert (row.status == "pass") == right, (row.status, row.error_units)
 
 

@@ -28,7 +28,7 @@ from tasks.model import DTYPES, Form, Group, Leaf, OpClass, Program, Status, np_
 from tasks.model.dtypes import holds, integers
 from tasks.model.kind import CAUSE_CAST, KIND_CAST
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
@@ -393,5 +393,5 @@ def test_a_runtime_that_drops_a_cast_has_a_row_that_says_so(
     user_definitions.announce(json.dumps({"models": [one | {"inputs": [str(tmp_path / "x.npz")]}]}))
     _, made = prepare(Group("models:m", "", "float32", 1), tmp_path / "cache")
     backend = Dropping("ort-cpu", "cpu", {})
-    (done,) = Runner(backend, backend.start(), POLICY, lambda *step: None).run([whole(made)])
+    (done,) = Runner(backend, backend.start(), POLICY, lambda *step: None).run([ask_whole_group(made)])
     assert (done.row.status, done.row.kind, done.row.cause or "") == verdict_of, done.row.error

@@ -20,7 +20,7 @@ from tasks.judge import verdict
 from tasks.model import Group
 from tasks.prepare import cases
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 FOLDER = "onnx/backend/test/data/node"
 FILE = "onnx-0.1.0-py3-none-any.whl"
@@ -73,7 +73,7 @@ def row(op: str, variant: str, cache: Path) -> dict[str, Any]:
     backend = BackendSpec.parse("ort-cpu").create()
     runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *step: None)
     _, made = prepare(Group(f"onnx-1.16:{op}", variant, "float32", 1), cache)
-    return next(iter(runner.run([whole(made)]))).row.values()
+    return next(iter(runner.run([ask_whole_group(made)]))).row.values()
 
 
 def test_the_cases_of_a_release_are_read_out_of_its_wheel(release: Path) -> None:

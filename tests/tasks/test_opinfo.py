@@ -15,7 +15,7 @@ from tasks.judging import judge_outputs
 from tasks.model import Group, RuntimeInfo, Status, Unsupported
 from tasks.prepare import onnx_export
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 torch = pytest.importorskip("torch")
 
@@ -100,7 +100,7 @@ def test_complex_numbers_of_two_halves_are_judged_and_no_framework_without_them_
     assert sample.expected()[0].dtype == "complex32"
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda *step: None)
-    assert {done.row.status for done in runner.run([whole(made)])} == {Status.PASS}
+    assert {done.row.status for done in runner.run([ask_whole_group(made)])} == {Status.PASS}
     right = sample.expected()[0].reference
     assert right is not None
     off = np.conj(right).astype(np.complex64)

@@ -18,7 +18,7 @@ from tasks.backends.base import Backend
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, Unsupported
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 SOFTMAX = ("onnx:Softmax", "softmax_axis_0")
 
@@ -29,7 +29,7 @@ def prepared(tmp_path: Path, op: str = SOFTMAX[0], variant: str = SOFTMAX[1]) ->
 
 def rows(backend: Backend, made: Any) -> dict[int, dict[str, Any]]:
     runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *step: None)
-    found = [done.row.values() | {"case_id": done.row.case_id} for done in runner.run([whole(made)])]
+    found = [done.row.values() | {"case_id": done.row.case_id} for done in runner.run([ask_whole_group(made)])]
     return {row["sample"]: row for row in found}
 
 

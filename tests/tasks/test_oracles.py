@@ -22,7 +22,7 @@ from tasks.judge import verdict
 from tasks.judge.prepared import compare_oracles
 from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 X = np.arange(1, 9, dtype=np.float32)
 
@@ -80,7 +80,7 @@ def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         backend = Plus("plus-cpu", "cpu", {})
         backend.added = added
         runner = Runner(backend, backend.probe(), verdict.load(policy), lambda *_: None)
-        (done,) = runner.run([whole(prepared)])
+        (done,) = runner.run([ask_whole_group(prepared)])
         made = done.row.values()
         return dict(made)
 
@@ -314,7 +314,7 @@ def test_who_refuses_an_exported_graph_that_onnx_forbids_is_not_to_blame(
     for backend, words in backends.items():
         info = RuntimeInfo("1", "none") if backend is refuses else backend.start()
         runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
-        (row,) = (done.row for done in runner.run([replace(whole(prepared), exported=exported)]))
+        (row,) = (done.row for done in runner.run([replace(ask_whole_group(prepared), exported=exported)]))
         if status == "error" and backend is not refuses:
             assert row.status == "pass"
         else:

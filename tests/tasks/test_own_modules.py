@@ -49,7 +49,7 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
 def judged(group: PreparedGroup, backend: str = "torch-cpu") -> Row:
     made = BackendSpec.parse(backend).create()
     runner = Runner(made, made.start(), verdict.load("error_units"), lambda *step: None)
-    (done,) = runner.run([runners.whole(group)])
+    (done,) = runner.run([runners.ask_whole_group(group)])
     return done.row
 
 
@@ -250,10 +250,10 @@ def test_a_backend_that_accepts_what_eager_torch_refuses_is_wrong(prepared: Call
     runner = Runner(made, made.start(), verdict.load("error_units"), lambda *step: None)
     build = made.build
     made.build = lambda form: replace(build(form), run=lambda: [np.zeros((8, 8), np.float32)])  # type: ignore[method-assign]
-    (done,) = runner.run([runners.whole(group)])
+    (done,) = runner.run([runners.ask_whole_group(group)])
     assert done.row.status == "invalid"  # eager torch itself accepts what it refuses where the module is to blame
     made.is_eager_cpu = False
-    (done,) = runner.run([runners.whole(group)])
+    (done,) = runner.run([runners.ask_whole_group(group)])
     assert (done.row.status, done.row.kind) == ("wrong", "accepted")
     assert "it returned a result where eager torch raises RuntimeError" in done.row.error
 

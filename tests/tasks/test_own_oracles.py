@@ -17,13 +17,13 @@ from tasks.backends import BackendSpec
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 
 def rows(group: Group, cache: Path) -> list[dict[str, Any]]:
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-    return [done.row.values() for done in runner.run([whole(prepare(group, cache)[1])])]
+    return [done.row.values() for done in runner.run([ask_whole_group(prepare(group, cache)[1])])]
 
 
 # --- derivatives of torch's that are planted in its dispatcher: the reference has them as well as the backend -----

@@ -22,7 +22,7 @@ from tasks.prepare import cases
 from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.prepare.derived import quantized
 from tasks.prepare.derived.parts import Spoilt
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 GROUP = Group("tiny:perceptron", "", "float32", 2, check="quantized")
 
@@ -87,7 +87,7 @@ def rows(name: str, cache: Path, change: Callable[[Any], None] = lambda model: N
     backend.build = otherwise  # type: ignore[method-assign]
     _, made = prepare(GROUP, cache)
     runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
-    found = [done.row.values() for done in runner.run([whole(PreparedGroup(made.pack.path, "quantized"))])]
+    found = [done.row.values() for done in runner.run([ask_whole_group(PreparedGroup(made.pack.path, "quantized"))])]
     return {row["sample"]: row for row in found}
 
 

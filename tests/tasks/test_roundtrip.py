@@ -20,7 +20,7 @@ from tasks.model import Form, Group, Leaf, OpClass, Oracle, Program
 from tasks.prepare import cases
 from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.prepare.derived import roundtrip
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 torch = pytest.importorskip("torch")
 GROUP = Group("tiny:norm", "", "float32", 2, check="roundtrip")
@@ -86,7 +86,7 @@ def rows(cache: Path, change: Callable[[Program], Program] = lambda made: made) 
     backend.build = lambda form: change(build(form))  # type: ignore[method-assign]
     _, made = prepare(GROUP, cache)
     runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
-    found = [done.row.values() for done in runner.run([whole(PreparedGroup(made.pack.path, "roundtrip"))])]
+    found = [done.row.values() for done in runner.run([ask_whole_group(PreparedGroup(made.pack.path, "roundtrip"))])]
     return {row["sample"]: row for row in found}
 
 

@@ -14,7 +14,7 @@ from tasks.checks.same import difference
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 pytest.importorskip("torch")
 
@@ -23,7 +23,7 @@ def rows(backend: str, check: str, cache: Path, *ops: str) -> list[dict[str, Any
     made = BackendSpec.parse(backend).create()
     runner = Runner(made, made.start(), verdict.load("error_units"), lambda *step: None)
     groups = [prepare(Group(f"critical:{op}", "", "float32", 1, check=check), cache)[1] for op in ops]
-    found = [d.row.values() for d in runner.run([whole(PreparedGroup(x.pack.path, check)) for x in groups])]
+    found = [d.row.values() for d in runner.run([ask_whole_group(PreparedGroup(x.pack.path, check)) for x in groups])]
     runner.close()
     return found
 
@@ -71,7 +71,7 @@ def test_an_op_that_takes_a_dtype_is_judged_too(cache: Path) -> None:
     made = BackendSpec.parse("torch-cpu").create()
     runner = Runner(made, made.start(), verdict.load("error_units"), lambda *step: None)
     _, group = prepare(Group("torch:softmax", "with_dtype", "float32", 1, check="batch_invariance"), cache)
-    (done,) = runner.run([whole(PreparedGroup(group.pack.path, "batch_invariance"))])
+    (done,) = runner.run([ask_whole_group(PreparedGroup(group.pack.path, "batch_invariance"))])
     runner.close()
     assert done.row.status == "pass", done.row.error
 

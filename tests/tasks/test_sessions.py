@@ -18,7 +18,7 @@ from tasks.judge import verdict
 from tasks.model import Form, Group, Misbehaviour, Program, Replayed, RuntimeInfo, Unsupported, run_session
 from tasks.model.trace import Step, describe_first_wrong
 from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 torch = pytest.importorskip("torch")
 
@@ -85,7 +85,7 @@ def run(
     with load.lent(op(kernel), str(cache)):
         group = prepare(Group("user:session", "", "float32", samples), cache)[1]
         runner = Runner(made, made.start(), verdict.load("error_units"), lambda *step: None)
-        return list(runner.run([whole(PreparedGroup(group.pack.path, check))]))
+        return list(runner.run([ask_whole_group(PreparedGroup(group.pack.path, check))]))
 
 
 def test_every_step_of_a_sound_session_passes_whatever_the_layout(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_replays_are_steps_of_a_trace(tmp_path: Path) -> None:
         backend = Planted(kernel)
         group = prepare(SOFTMAX, tmp_path)[1]
         runner = Runner(backend, RuntimeInfo("1", "cpu"), verdict.load("error_units"), lambda *step: None)
-        (done,) = runner.run([whole(PreparedGroup(group.pack.path, "replay"))])
+        (done,) = runner.run([ask_whole_group(PreparedGroup(group.pack.path, "replay"))])
         return done.trace
 
     steps = trace(sound)

@@ -22,7 +22,7 @@ from tasks.judge import verdict
 from tasks.model import Form, Group, Leaf, Program, RuntimeInfo, Vacuous
 from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.prepare.derived import shapes
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 SOFTMAX = Group("onnx:Softmax", "softmax_axis_0", "float32", 1, check="shapes")
 #: "open": the model says no sizes; "fixed": it does.
@@ -58,7 +58,7 @@ def row(backend: Backend, cache: Path, group: Group = SOFTMAX) -> dict[str, Any]
     _, made = prepare(group, cache)
     info = RuntimeInfo("1", "cpu")
     runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
-    return next(iter(runner.run([whole(PreparedGroup(made.pack.path, "shapes"))]))).row.values()
+    return next(iter(runner.run([ask_whole_group(PreparedGroup(made.pack.path, "shapes"))]))).row.values()
 
 
 def sound() -> Kernel:

@@ -20,7 +20,7 @@ from tasks.draw.structure import KINDS, PLAIN, WORDS, Input
 from tasks.judge import verdict
 from tasks.model import FUZZ, Group
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 #: An input of each kind.
 INPUTS = {
@@ -167,7 +167,7 @@ def rows(cache: Path, count: int, distribution: str = "own") -> list[dict[str, A
     _, made = prepare(Group("user:op", "", "float32", count, distribution=distribution), cache)
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-    return [done.row.values() for done in runner.run([whole(made)])]
+    return [done.row.values() for done in runner.run([ask_whole_group(made)])]
 
 
 MOE = """

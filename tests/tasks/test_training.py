@@ -16,7 +16,7 @@ from tasks.catalogs.models import training
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program
 from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 Plant = Callable[[TrainingStep], None]
 
@@ -41,7 +41,7 @@ class Planted(TorchEager):
 def row(group: PreparedGroup, plant: Plant = lambda step: None) -> dict[str, Any]:
     backend = Planted(plant)
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-    (done,) = runner.run([whole(group)])
+    (done,) = runner.run([ask_whole_group(group)])
     return done.row.values()
 
 

@@ -25,7 +25,7 @@ from tasks.judge import verdict
 from tasks.judge.policy import GROSS
 from tasks.model import Group, OpClass
 from tasks.prepare.cases import key, prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 FIELDS: dict[str, Any] = {
     "name": "op",
@@ -60,7 +60,7 @@ def rows(
     _, made = prepare(Group("user:op", "", dtype, count, **group), cache)
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), verdict.load(policy), lambda number, stage, span: None)
-    return [done.row.values() for done in runner.run([whole(made)])]
+    return [done.row.values() for done in runner.run([ask_whole_group(made)])]
 
 
 def outcome(cache: Path, **how: Any) -> set[tuple[str, str]]:

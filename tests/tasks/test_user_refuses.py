@@ -15,7 +15,7 @@ from tasks.catalogs.user.schema import mistakes
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 SOURCE = """
 import numpy as np
@@ -75,7 +75,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         made = prepare(Group("user:op", "", "float32", 8, 0, "refuses"), tmp_path / "cache")[1]
         on = BackendSpec.parse(backend).create()
         runner = Runner(on, on.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-        found = sorted((d.row for d in runner.run([whole(made)])), key=lambda r: r.sample)
+        found = sorted((d.row for d in runner.run([ask_whole_group(made)])), key=lambda r: r.sample)
         return [(r.status, r.kind, r.error) for r in found]
 
     return rows

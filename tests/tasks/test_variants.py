@@ -15,7 +15,7 @@ from tasks.backends.torch import TorchEager
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 
 
 class Planted(TorchEager):
@@ -35,7 +35,7 @@ def found(
     made = prepare(Group(f"torch:{op}", "", dtype, count, 0, check), cache)[1]
     backend = Planted(change)
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-    done = [d.row for d in runner.run([whole(made)])]
+    done = [d.row for d in runner.run([ask_whole_group(made)])]
     assert {r.check for r in done} == {check}
     return {(r.status, r.kind) for r in done if r.status != "vacuous"}
 

@@ -20,7 +20,7 @@ from tasks.catalogs.user.schema import mistakes
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 from tasks.zoo.specimen import Theme, torch
 
 #: What the zoo has to have: classes of faults that real kernels have had.
@@ -149,7 +149,7 @@ def test_a_fault_of_logic_is_wrong_in_every_dtype_and_one_of_precision_imprecise
 
     def found(op: str, dtype: str) -> list[str]:
         _, made = prepare(Group(f"user:{op}", "", dtype, 4), tmp_path)
-        return [str(done.row.values()["status"]) for done in runner.run([whole(made)])]
+        return [str(done.row.values()["status"]) for done in runner.run([ask_whole_group(made)])]
 
     for dtype, expected in worst.items():
         statuses = found(name, dtype)

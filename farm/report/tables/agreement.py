@@ -166,7 +166,7 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (list, np.ndarray))
 
 
-def _rows_of(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
+def _select_case_rows(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     """The `distinct` rows of one case, those of the newest run where there are several; backends in their order."""
     known = rows["case_id"]
     found = rows[known == case_id]
@@ -195,7 +195,7 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     Raises UnknownCase, a ValueError that names the nearest.
     """
     results = str(rows.attrs.get("results", "results"))
-    found = _rows_of(distinct(rows), case_id)
+    found = _select_case_rows(distinct(rows), case_id)
     found = found.assign(units=units(found), agrees=groups(found.assign(run_id="")))
     found["emulated"] = found["execution"] == EMULATED
     found["outlier"] = outliers(found["agrees"], np.zeros(len(found), dtype="int64"))
@@ -264,7 +264,7 @@ def verdict(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         whom = ("Outlier" if one else "Outliers, each on its own") if blamed else f"On {'its' if one else 'their'} own"
         said.append(f"{whom}: {_list(alone, True)}.")
     if outside and not near:
-        said.append(_nobody(outside, parts))
+        said.append(_describe_no_agreement(outside, parts))
     elif any(_vendors(part) > _vendors(near) for part in parts):
         said.append("More vendors agree with one another than with the reference: check the reference.")
     if dead:
@@ -274,7 +274,7 @@ def verdict(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     return said
 
 
-def _nobody(outside: Sequence[Mapping[str, Any]], parts: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+def _describe_no_agreement(outside: Sequence[Mapping[str, Any]], parts: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     if {line["status"] for line in outside} == {Status.IMPRECISE.value}:
         return "No backend is within the limit of the reference, all are within the classic tolerance."
     if any(_vendors(part) > 1 for part in parts):

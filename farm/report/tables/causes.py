@@ -116,7 +116,16 @@ class Verdict:
     @property
     def sentence(self) -> str:
         said = "; ".join(
-            filter(None, (self._failures(), self._imprecise(), self._describe_unjudged(), self.unseen, self.left_out))
+            filter(
+                None,
+                (
+                    self._describe_failure_count(),
+                    self._imprecise(),
+                    self._describe_unjudged(),
+                    self.unseen,
+                    self.left_out,
+                ),
+            )
         )
         if lacks := self._lacks():
             return f"INCOMPLETE: {lacks}; resume the run. So far: {said}"
@@ -130,7 +139,7 @@ class Verdict:
             return f"{many(self.gone, 'planned case')} {verb} not run because {whose} backend went away"
         return "" if self.finished else "the run did not finish"
 
-    def _failures(self) -> str:
+    def _describe_failure_count(self) -> str:
         if self.failures and not self.recorded:
             return f"{many(self.failures, 'failure')}; the run's record does not say which of them are known"
         if self.new and not self.listed:
@@ -150,7 +159,7 @@ class Verdict:
 
     def _describe_unjudged(self) -> str:
         what = f"{many(self.unjudged, 'sample')} of your own could not be judged: model, reference or inputs are broken"
-        told = self.silent and not (self.judged or self.failures)  # `_failures` says why
+        told = self.silent and not (self.judged or self.failures)  # `_describe_failure_count` says why
         return what if self.unjudged and not told else ""
 
 
@@ -318,8 +327,8 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
         rows=("case_id", "size"),
         cases=("case", "nunique"),
         ops=("op", "nunique"),
-        statuses=("status", lambda x: " · ".join(f"{name} {count}" for name, count in _commonest(x).items())),
-        **{words: (name, lambda x: ", ".join(_commonest(x))) for words, name in listed.items()},
+        statuses=("status", lambda x: " · ".join(f"{name} {count}" for name, count in _count_commonest(x).items())),
+        **{words: (name, lambda x: ", ".join(_count_commonest(x))) for words, name in listed.items()},
     )
     made = _most_telling_first(worst_first(failed), keys).drop_duplicates(keys).join(sums, on=keys)
     new = made["standing"] == NEW
@@ -342,7 +351,7 @@ def describe_counts(causes: pd.DataFrame) -> str:
     ) * (rows != cases)
 
 
-def _commonest(names: pd.Series) -> dict[str, int]:
+def _count_commonest(names: pd.Series) -> dict[str, int]:
     """How often each occurs, the commonest first."""
     return dict(sorted(sorted(collections.Counter(names).items()), key=lambda counted: -counted[1]))
 

@@ -144,8 +144,8 @@ def compare(before: pd.DataFrame, after: pd.DataFrame, across: bool = False) -> 
     """
     rows = _measured(pd.concat([before, after], ignore_index=True))
     side = np.repeat([0, 1], [len(before), len(after)])
-    earlier, later = _pairs(rows, side, across)
-    table = _by_cell(rows, earlier, later)
+    earlier, later = _pair_rows_of_cases(rows, side, across)
+    table = _tabulate_changes_by_cell(rows, earlier, later)
     attrs, keys = dict(table.attrs), CELL if across else [*CELL, "backend"]
     for name, at, paired in (("only_a", 0, earlier), ("only_b", 1, later)):
         some = rows[(side == at) & ~np.isin(np.arange(len(rows)), paired)]
@@ -164,7 +164,7 @@ def _measured(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**texts, **numbers).assign(units=units)
 
 
-def _pairs(rows: pd.DataFrame, side: np.ndarray, across: bool) -> tuple[np.ndarray, np.ndarray]:
+def _pair_rows_of_cases(rows: pd.DataFrame, side: np.ndarray, across: bool) -> tuple[np.ndarray, np.ndarray]:
     """Places of the rows on the first and on the second side that are of the same case (and backend, but ``across`` backends)."""
     case = pd.factorize(rows["case_id"])[0]
     if not across:
@@ -174,7 +174,7 @@ def _pairs(rows: pd.DataFrame, side: np.ndarray, across: bool) -> tuple[np.ndarr
     return order[later - 1], order[later]
 
 
-def _by_cell(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray) -> pd.DataFrame:
+def _tabulate_changes_by_cell(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray) -> pd.DataFrame:
     """What changed between pairs of rows, one line per cell and backend of the later ones."""
     codes, keys = change_codes(rows, before, after), [*CELL, "backend_b"]
     sides = [rows[_SIDE].iloc[at].add_suffix(end).reset_index(drop=True) for at, end in ((before, "_a"), (after, "_b"))]

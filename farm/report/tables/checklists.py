@@ -56,7 +56,7 @@ _TOLD = ["item", "backend", "state", "proved", "cells", "failed", "known", "said
 
 def _lines(report: Report, asked: Checklist, item: Item, backend: str) -> Iterator[dict[str, Any]]:
     globs = (backend,) if backend else item.backends or asked.backends
-    like = _likes(report.run)
+    like = _read_backend_likes(report.run)
     seen = [str(name) for name in report.rows["backend"].unique()]
     ours = [name for name in sorted({*seen, *like}) if any(_matches(globs, one) for one in (name, like.get(name, "")))]
     given = _select_item_rows(report.rows[report.rows["backend"].isin(ours)], item)
@@ -65,7 +65,7 @@ def _lines(report: Report, asked: Checklist, item: Item, backend: str) -> Iterat
         why = (
             item.never
             or (_words(given.iloc[0]) if len(given) else "")
-            or _why_none(report, replace(asked, backends=globs), item, ours)
+            or _explain_missing_item(report, replace(asked, backends=globs), item, ours)
         )
         yield _line(item, "", NOT_RUN, said=why)
         return
@@ -85,7 +85,7 @@ def _matches(globs: Sequence[str], name: str) -> bool:
     return any(fnmatchcase(name, g) for g in wanted) and not any(fnmatchcase(name, g[1:]) for g in globs if g[0] == "!")
 
 
-def _likes(run: Mapping[str, Any]) -> dict[str, str]:
+def _read_backend_likes(run: Mapping[str, Any]) -> dict[str, str]:
     """The backends of a run and what each is like."""
     said = (run.get("config") or {}).get("backends") or ()
     return dict.fromkeys(backends_of(run.get("inventory")), "") | {b["name"]: b.get("like") or "" for b in said}
@@ -106,11 +106,11 @@ def _select_item_rows(rows: pd.DataFrame, item: Item) -> pd.DataFrame:
     )
     if item.flags != "*":
         flagged = {said: flags.has(said, [item.flags]) for said in rows["flags"].unique()}
-        kept &= rows["flags"].map(flagged).astype(bool) | ((rows["flags"] == "") & _fails(rows, item))
+        kept &= rows["flags"].map(flagged).astype(bool) | ((rows["flags"] == "") & _mark_failing_rows(rows, item))
     return rows[kept]
 
 
-def _fails(rows: pd.DataFrame, item: Item) -> pd.Series:
+def _mark_failing_rows(rows: pd.DataFrame, item: Item) -> pd.Series:
     return rows["status"].isin([*FAILED_STATUSES, *item.against])
 
 
@@ -135,7 +135,7 @@ def few(names: Sequence[str], between: str = ", ") -> str:
 
 def _judge_item(item: Item, backend: str, rows: pd.DataFrame, bad: pd.DataFrame, report: Report) -> dict[str, Any]:
     """The line of an item on a backend with (valid) rows of it; bad: those that are not."""
-    failed, passed = _fails(rows, item), rows["status"].isin(PASSED_STATUSES)
+    failed, passed = _mark_failing_rows(rows, item), rows["status"].isin(PASSED_STATUSES)
     evidence = passed & ~(rows["weak"] & (rows["status"] == Status.PASS.value))
     seen = pd.DataFrame({"failed": failed, "passed": passed, "evidence": evidence}).groupby(
         [rows[key] for key in CELL], sort=False
@@ -199,7 +199,7 @@ def _words(row: pd.Series) -> str:
     return f"{row['label']} {row['dtype']} {row['status']}" + (f" ({text})" if text else "")
 
 
-def _why_none(report: Report, asked: Checklist, item: Item, ours: Sequence[str]) -> str:
+def _explain_missing_item(report: Report, asked: Checklist, item: Item, ours: Sequence[str]) -> str:
     """Why there is no row of an item: no such backend, none available, or it was not asked."""
     said = backends_of(report.inventory)
     names = ", ".join(g for g in asked.backends if g[0] != "!")

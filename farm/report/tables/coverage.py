@@ -142,7 +142,7 @@ def coverage(
         raise ValueError(f"cannot group by {', '.join(unknown)}: not a column of the lake ({', '.join(rows.columns)})")
     table = _count(rows, *keys).copy()
     if inventory is not None and "backend" in keys and set(keys) <= {"vendor", "backend"}:
-        table = _with_inventory(table, rows, keys, inventory)
+        table = _add_absent_backends(table, rows, keys, inventory)
     return table
 
 
@@ -210,7 +210,7 @@ def count_built(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 @once_a_frame
-def _mark(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series, pd.Series]:
+def _mark_counted_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series, pd.Series]:
     """Of `distinct` rows those that were run, what each counts as (0 or 1, by status and "weak", "beside", "apart"), which are
     judged, and which are weak passes."""
     rows = rows[~rows["check"].isin(checks.where(runs=False))]
@@ -225,7 +225,7 @@ def _mark(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series, pd
 
 @once_a_frame
 def _count(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
-    rows, told, judged, weak = _mark(rows)
+    rows, told, judged, weak = _mark_counted_rows(rows)
     groups: list[Any] = [rows[key] for key in keys]
     if not keys:
         groups = [pd.Series("all", index=rows.index, name="all", dtype="str")]
@@ -240,10 +240,10 @@ def _count(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
         weak_cells = all_weak.groupby(level=[*keys], sort=False, dropna=False).sum().reindex(counts.index, fill_value=0)
     else:
         weak_cells = pd.Series(int(all_weak.sum()), index=counts.index)
-    return _rates(counts.assign(weak_cells=weak_cells.astype("int64")))
+    return _sum_coverage_rates(counts.assign(weak_cells=weak_cells.astype("int64")))
 
 
-def _rates(counts: pd.DataFrame) -> pd.DataFrame:
+def _sum_coverage_rates(counts: pd.DataFrame) -> pd.DataFrame:
     """Sums and rates from the counts per status, ``weak``, ``beside``, ``apart`` and ``weak_cells``."""
     # As arrays: a report asks for a dozen of these tables, of a few lines each.
     n = {name: counts[name].to_numpy() for name in counts.columns}
@@ -282,7 +282,7 @@ def unavailable(inventory: Mapping[str, Any] | None) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["backend", "vendor", "reason"]).set_index("backend")
 
 
-def _with_inventory(
+def _add_absent_backends(
     table: pd.DataFrame, rows: pd.DataFrame, keys: list[str], inventory: Mapping[str, Any]
 ) -> pd.DataFrame:
     said = backends_of(inventory)
@@ -295,7 +295,7 @@ def _with_inventory(
         zeros = pd.DataFrame(
             0, index=index, columns=[*STATUSES, "weak", "beside", "apart", "weak_cells"], dtype="int64"
         )
-        table = pd.concat([table, _rates(zeros)]).sort_index()
+        table = pd.concat([table, _sum_coverage_rates(zeros)]).sort_index()
     names = table.index.get_level_values("backend")
     return table.assign(
         available=[name not in said or bool(said[name].get("available")) for name in names],

@@ -212,7 +212,7 @@ def _failing(line: Line) -> str:
     return " ".join(filter(None, [line["kind"], line["what"], line["words"][:160]])) or line["status"]
 
 
-def _whose(line: Line) -> str:
+def _describe_whose_defect(line: Line) -> str:
     return "" if line["fault"] == BACKENDS else WHOSE[line["fault"]] + f" ({line['passes']})" * bool(line["passes"])
 
 
@@ -225,7 +225,7 @@ COLUMNS = (
     build_number_column("rows"),
     text("right", "right on", length=60),
     text("versions"),
-    Column("whose", _whose),
+    Column("whose", _describe_whose_defect),
     text("known", length=80),
     text("finding", "id"),
 )

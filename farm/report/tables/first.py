@@ -42,12 +42,12 @@ def why(report: Report) -> Iterator[View]:
         "causes",
         many(int(known["rows"].sum()), "known failure"),
         report.causes,
-        _causes(),
+        _list_cause_columns(),
         lines=records(known),
         unit="causes",
         counted=True,
         lead=lead,
-        see=_example(report, known),
+        see=_find_example_command(report, known),
         open=True,
     )
     idle = report.stale
@@ -81,7 +81,7 @@ def first_seen(report: Report) -> View:
     )
 
 
-def _causes() -> tuple[Column, ...]:
+def _list_cause_columns() -> tuple[Column, ...]:
     def reason(line: Line) -> Cell:
         return Cell(
             plain(line["reason"], 300),
@@ -104,7 +104,7 @@ def _causes() -> tuple[Column, ...]:
     )
 
 
-def _example(report: Report, known: pd.DataFrame) -> list[tuple[str, str]]:
+def _find_example_command(report: Report, known: pd.DataFrame) -> list[tuple[str, str]]:
     """The command that shows the commonest cause whose backend can be run here at once."""
     lines, built = records(known), {name: _has_environment(report, name) for name in known["backend"].unique()}
     line = next((line for line in lines if built[line["backend"]]), next(iter(lines), None))
@@ -166,7 +166,7 @@ def nobodys(report: Report) -> View:
         "apart",
         f"{many(int(known['rows'].sum()), 'known failure')} that are no backend's fault, counted in no rate",
         known,
-        (*_causes(), Column("whose", lambda line: WHOSE[line["fault"]])),
+        (*_list_cause_columns(), Column("whose", lambda line: WHOSE[line["fault"]])),
         lines=records(known),
         unit="causes",
         counted=True,
@@ -174,7 +174,7 @@ def nobodys(report: Report) -> View:
     )
 
 
-def _about(catalog: str) -> str:
+def _describe_catalog_ops(catalog: str) -> str:
     """What its ops are; a report imports no plug-in to know it."""
     about = catalogs.get(catalog).about if catalog in catalogs.BUILT_IN else ""
     return f" ({about})" * bool(about)
@@ -205,14 +205,14 @@ def best(report: Report) -> Iterator[View]:
         many_of = f"the {many(first['cells'], 'cell')} given to all {first['backends']} backends"
         yield View(
             f"ranking_{catalog}",
-            f"{plain(catalog)}{_about(str(catalog))}: right on {many_of}",
+            f"{plain(catalog)}{_describe_catalog_ops(str(catalog))}: right on {many_of}",
             lines,
             (
                 build_number_column("place", "#"),
                 Column("backend", who, foreign=True),
                 Column("right", _right, right=True),
                 *map(build_number_column, ("imprecise", "weak", "failed")),
-                *[Column("new", _new, right=True)] * bool((lines["failed"] > lines["known"]).any()),
+                *[Column("new", _select_new_failures, right=True)] * bool((lines["failed"] > lines["known"]).any()),
                 *map(build_number_column, ("fallback", "unsupported")),
             ),
             lines=records(lines),
@@ -234,7 +234,7 @@ def _right(line: Line) -> Cell:
     )
 
 
-def _new(line: Line) -> str:
+def _select_new_failures(line: Line) -> str:
     """Failed cells with a failure that is not known."""
     return str(line["failed"] - line["known"] or "")
 

@@ -123,11 +123,11 @@ def _items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
     if gate.imprecise is not None:
         yield _imprecise(report, gate.imprecise)
     if gate.less_precise is not None:
-        yield _less_precise(report, gate.less_precise)
+        yield _check_less_precise_cells(report, gate.less_precise)
     for share in gate.coverage:
-        yield _check_coverage(report, share)
+        yield _check_coverage_floor(report, share)
     for floor in gate.speedup:
-        yield _check_speedup(report, floor)
+        yield _check_speedup_floor(report, floor)
     if gate.known:
         entries = known.parse_entries(report.run) or []
         bad = life(report.rows, entries)
@@ -149,7 +149,7 @@ def _imprecise(report: Report, most: int) -> Item:
     return Item(asked, _state(count <= most), f"{many(count, 'cell')} with imprecise results")
 
 
-def _less_precise(report: Report, most: int) -> Item:
+def _check_less_precise_cells(report: Report, most: int) -> Item:
     asked = f"at most {many(most, 'cell')} fourfold less precise than in the last run"
     earlier = since(report)
     if earlier is None:
@@ -160,12 +160,12 @@ def _less_precise(report: Report, most: int) -> Item:
 
 def _select_floor_rows(report: Report, floor: Floor) -> pd.DataFrame:
     rows = report.rows
-    chosen = {label: _meets(label, floor) for label in rows["label"].unique()}
+    chosen = {label: _meets_floor(label, floor) for label in rows["label"].unique()}
     backends = {name: any(fnmatchcase(name, glob) for glob in floor.backends) for name in rows["backend"].unique()}
     return rows[rows["label"].map(chosen).astype(bool) & rows["backend"].map(backends).astype(bool)]
 
 
-def _meets(label: str, floor: Floor) -> bool:
+def _meets_floor(label: str, floor: Floor) -> bool:
     return any(fnmatchcase(name, glob) for glob in floor.ops for name in (label, label.partition(":")[2]))
 
 
@@ -185,19 +185,19 @@ def _find_absent_backends(report: Report, floor: Floor) -> str:
     for name in floor.backends:
         if not has_magic(name) and name.partition("@")[0] not in there:
             told.append(f"there is no backend {name}{meant(name, there)}")
-    for name in _lost_ops(report, floor):
+    for name in _find_lost_ops(report, floor):
         bare = {x if ":" in name else x.partition(":")[2] for x in report.rows["label"]}
         told.append(f"the run has no op {name}{meant(name, bare)}")
     return "".join(f", {words}" for words in told)
 
 
-def _lost_ops(report: Report, floor: Floor) -> list[str]:
+def _find_lost_ops(report: Report, floor: Floor) -> list[str]:
     """The ops that a floor names and the run has not."""
     labels = [x for label in report.rows["label"].unique() for x in (label, label.partition(":")[2])]
     return [glob for glob in floor.ops if not any(fnmatchcase(label, glob) for label in labels)]
 
 
-def _check_coverage(report: Report, floor: Floor) -> Item:
+def _check_coverage_floor(report: Report, floor: Floor) -> Item:
     asked = " ".join(filter(None, (f"coverage at least {floor.at_least:g}", _where(floor))))
     rows = _select_floor_rows(report, floor)
     total = coverage(once(rows), by=()).iloc[0] if len(rows) else {"judged": 0, "valid": 0}
@@ -219,11 +219,11 @@ def _left_out(report: Report, floor: Floor) -> int:
         count
         for label, by_backend in cases.items()
         for name, count in by_backend.items()
-        if _meets(label, floor) and any(fnmatchcase(name, glob) for glob in floor.backends)
+        if _meets_floor(label, floor) and any(fnmatchcase(name, glob) for glob in floor.backends)
     )
 
 
-def _check_speedup(report: Report, floor: Floor) -> Item:
+def _check_speedup_floor(report: Report, floor: Floor) -> Item:
     """A cell is too slow if its whole interval of confidence is below the floor."""
     asked = " ".join(filter(None, (f"speedup at least {floor.at_least:g}", _where(floor))))
     rows = _select_floor_rows(report, floor)
@@ -241,7 +241,7 @@ def _judge_floor(report: Report, floor: Floor, asked: str, holds: bool, said: st
     """What was found of a floor, which is not proved while a backend that it names had no row."""
     there = report.rows["backend"].unique()
     lost = [glob for glob in floor.backends if not any(fnmatchcase(name, glob) for name in there)]
-    lost += _lost_ops(report, floor)
+    lost += _find_lost_ops(report, floor)
     if holds and lost:
         return Item(
             asked,
@@ -294,7 +294,7 @@ def _explain_flakiness(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[
     same["so"] = same["status"] == same["now"]  # what is known to be wrong may raise by chance
     same["again"] = pair["failed"].shift(fill_value=False) & (same["status"] == Status.PASS.value)
     told = same.groupby(["case_id", "backend"]).agg(
-        runs=("failed", "size"), failed=("failed", "sum"), again=("again", "sum"), row=("so", _in_a_row)
+        runs=("failed", "size"), failed=("failed", "sum"), again=("again", "sum"), row=("so", _count_failures_in_a_row)
     )
     of_backend = same.groupby("backend").agg(
         again=("again", "sum"), share=("again", "mean"), cases=("case_id", "nunique")
@@ -320,7 +320,7 @@ def _explain_flakiness(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[
     return found
 
 
-def _in_a_row(so: pd.Series) -> int:
+def _count_failures_in_a_row(so: pd.Series) -> int:
     """In how many of the last runs it failed so, without one in between that did not."""
     return int(so[::-1].cummin().sum())
 

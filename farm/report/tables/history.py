@@ -113,7 +113,7 @@ def spans(rows: pd.DataFrame, along: str = "run") -> pd.DataFrame:
     rows = rows[rows["status"].isin([*JUDGED_STATUSES, *FAILED_STATUSES])]
     if rows.empty:
         return pd.DataFrame(columns=_TOLD)
-    changed = {"check": lambda name: name or "forward", "backend": _bare(along)}
+    changed = {"check": lambda name: name or "forward", "backend": _make_version_stripper(along)}
     named = {name: _Text.of(rows[name], changed.get(name, str)) for name in (*CELL, "status", "kind", *lakes.KEY)}
     step = _steps(rows, along)
     cell = np.zeros(len(rows), "int64")
@@ -173,7 +173,7 @@ def last_step(rows: pd.DataFrame, along: str = "run") -> str:
     if rows.empty:
         return ""
     # Versions of a backend have names of their own. They are one where each is another step.
-    bare = _bare(along if along in ("runtime", "build") else "run")
+    bare = _make_version_stripper(along if along in ("runtime", "build") else "run")
     step, case = _steps(rows, along).codes, rows["case_id"].astype("category").cat.codes.to_numpy("int64")
     backend = _Text.of(rows["backend"], bare).codes
     key = case * (backend.max() + 1) + backend
@@ -195,7 +195,7 @@ def last_step(rows: pd.DataFrame, along: str = "run") -> str:
     return f"Since the {what}: {counts}"
 
 
-def _bare(along: str) -> Callable[[str], str]:
+def _make_version_stripper(along: str) -> Callable[[str], str]:
     """What a backend is called along versions: without the version in its name."""
     return (lambda name: name) if along == "run" else (lambda name: name.partition("@")[0])
 
@@ -203,10 +203,10 @@ def _bare(along: str) -> Callable[[str], str]:
 def _steps(rows: pd.DataFrame, along: str) -> _Text:
     """What outcomes are told along, of each row."""
     column = ALONG[along]
-    return _Text.of(rows[column], order=None if along == "run" else _by_version(rows, column))
+    return _Text.of(rows[column], order=None if along == "run" else _make_version_order(rows, column))
 
 
-def _by_version(rows: pd.DataFrame, column: str) -> Callable[[str], Any]:
+def _make_version_order(rows: pd.DataFrame, column: str) -> Callable[[str], Any]:
     """The order of a column's versions. Builds of one release (1.0.0+g46f037aa, 2.13.0+cu130) have none in their labels: the one
     that was first run comes first, as do builds."""
     first = rows.groupby(column, observed=True)["started_at"].min()

@@ -78,7 +78,7 @@ def _where(line: Line) -> str:
     return line["backend"] + f" ({', '.join(line['seen'])})" * bool(line["seen"])
 
 
-def _life(line: Line) -> str:
+def _describe_entry_life(line: Line) -> str:
     until = f"until {line['expires']}" if line["expires"] else ""
     return ", ".join(filter(None, (line["versions"], until, line["owner"], line["link"])))
 
@@ -92,7 +92,7 @@ def life_view(frame: pd.DataFrame, title: str) -> View:
         Column("backend (seen on)", _where, foreign=True),
         text("dtype"),
         Column("fails", _how, foreign=True),
-        Column("valid for, owner", _life, foreign=True),
+        Column("valid for, owner", _describe_entry_life, foreign=True),
         text("reason", length=100),
         *([text("first_seen_on", "first seen on")] if (frame["first_seen_on"] != "").any() else []),
         text("instead", "found instead", length=100),

@@ -54,7 +54,9 @@ def models(rows: pd.DataFrame) -> pd.DataFrame:
     made.insert(0, "samples", groups.size())
     made.insert(1, "weak", groups["weak"].sum())
     about = rows.groupby(["label", "dtype"])
-    made = made.join(about["unobserved"].agg(_by_nobody)).join(about["licence"].agg(lambda found: found.max()))
+    made = made.join(about["unobserved"].agg(_list_unobserved_layers)).join(
+        about["licence"].agg(lambda found: found.max())
+    )
     return made.reset_index()
 
 
@@ -63,7 +65,7 @@ def _are_models(rows: pd.DataFrame) -> pd.Series:
     return (rows["op_class"] == OpClass.MODEL.value) & (rows["check"] != Serving.name)
 
 
-def _by_nobody(found: pd.Series) -> str:
+def _list_unobserved_layers(found: pd.Series) -> str:
     """The layers that every sample leaves unobserved, in the order of the first."""
     lists = [[name for name in one.split(", ") if name] for one in dict.fromkeys(found)]
     return ", ".join(name for name in lists[0] if all(name in other for other in lists))
@@ -105,7 +107,7 @@ def _describe_unobserved(frame: pd.DataFrame) -> list[str]:
     ]
 
 
-def _not_run_there(frame: pd.DataFrame) -> list[str]:
+def _describe_models_elsewhere(frame: pd.DataFrame) -> list[str]:
     """A sentence for each model and backend that ran it elsewhere, or not with what it is there for: why."""
     found = frame[frame["status"] == Status.FALLBACK].fillna({"error": ""})
     return [
@@ -140,16 +142,16 @@ def whole_models(report: Report) -> Iterator[View]:
         (op("model"), *make_columns("check"), *make_columns("dtype"), *map(on, backends), licence),
         lines=lines,
         unit="models",
-        notes=[*_not_run_there(frame), *_describe_unobserved(frame)],
+        notes=[*_describe_models_elsewhere(frame), *_describe_unobserved(frame)],
         open=True,
         most=10_000,
         compares=True,
     )
-    yield _not_right(report, frame)
+    yield _make_wrong_models_view(report, frame)
     yield from _collect_error_growth(frame)
 
 
-def _not_right(report: Report, frame: pd.DataFrame) -> View:
+def _make_wrong_models_view(report: Report, frame: pd.DataFrame) -> View:
     bad = frame[frame["status"].map(lambda name: Status(name).finding)]
     results = str(report.rows.attrs.get("results") or report.run.get("results") or "results")
     bad = bad.assign(reproduce=commands(bad, results)) if len(bad) else bad.assign(reproduce="")

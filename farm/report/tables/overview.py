@@ -277,7 +277,7 @@ def _counts(occurring: list[str]) -> list[Column]:
     ]
 
 
-def _occurring(rows: pd.DataFrame) -> list[str]:
+def _list_occurring_statuses(rows: pd.DataFrame) -> list[str]:
     return [name for name in SEVERITY if (rows["status"] == name).any()]
 
 
@@ -407,7 +407,7 @@ def by_backend(report: Report) -> Iterator[View]:
             Column("device, version", device, foreign=True),
             Column("works from", lambda line: plain(line.get("oldest", "")) or DASH, faces=("markdown", "page")),
             *rate_columns(),
-            *_counts(_occurring(rows)),
+            *_counts(_list_occurring_statuses(rows)),
         ),
         lines=shown,
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
@@ -458,7 +458,7 @@ def by_column(report: Report) -> View | None:
         f"coverage_by_{report.by}",
         f"Coverage by {report.by}",
         frame,
-        (report.by, *rate_columns(), *_counts(_occurring(report.rows))),
+        (report.by, *rate_columns(), *_counts(_list_occurring_statuses(report.rows))),
         lines=records(worst_first.reset_index()),
         unit="values",
         counted=True,

@@ -62,7 +62,7 @@ def _compare(one: str, other: str, these: pd.DataFrame, those: pd.DataFrame) -> 
     return told
 
 
-def _far(name: str, words: str) -> Column:
+def _make_distance_column(name: str, words: str) -> Column:
     """A distance, and the op and dtype where it is met."""
 
     def make(line: Line) -> Cell:
@@ -83,7 +83,10 @@ def pairs_view(rows: pd.DataFrame) -> View:
             *(text("one", "backend"), text("other", "and")),
             build_number_column("compared", "cases of both"),
             Column("same bytes", lambda line: percent(line["same"], line["compared"]), right=True),
-            *(_far("units", "furthest apart, units"), _far("diff", "max diff, at most")),
+            *(
+                _make_distance_column("units", "furthest apart, units"),
+                _make_distance_column("diff", "max diff, at most"),
+            ),
         ),
         unit="pairs",
         counted=True,

@@ -72,12 +72,12 @@ def since_run(then: pd.DataFrame, run: Mapping[str, Any], now: pd.DataFrame) -> 
     )
     changed["group"] = changed["change"].map({name: one.group for name, one in KINDS.items()})
     known = int(((changed["group"] == NEW) & (changed["standing"] == KNOWN)).sum())
-    farms = _farm_of(then), _farm_of(now)
+    farms = _read_farm_version(then), _read_farm_version(now)
     differ = farms if all(farms) and farms[0] != farms[1] else None
     return Since(str(run.get("run_id")), run.get("started_at"), changed, Counts.of(cells), known, differ)
 
 
-def _farm_of(rows: pd.DataFrame) -> str:
+def _read_farm_version(rows: pd.DataFrame) -> str:
     """The version of the farm that judged rows, the last one of a run that was resumed under another; "" where none is known."""
     told = rows["farm_version"].dropna().astype(str) if "farm_version" in rows else pd.Series(dtype=str)
     return str(told.iloc[-1]) if len(told) else ""

@@ -33,7 +33,7 @@ def speedups(rows: pd.DataFrame) -> pd.DataFrame:
     return found.sort_values(["op", "variant", "dtype", "sample", "backend"], kind="stable").reset_index(drop=True)
 
 
-def _interval(line: Line, clock: str) -> Cell | str:
+def _format_speedup_interval(line: Line, clock: str) -> Cell | str:
     value = line[clock]
     if pd.isna(value):
         return DASH
@@ -64,9 +64,9 @@ def speedup_view(report: Report) -> View | None:
         found,
         (
             *("op", "dtype", "backend", "baseline"),
-            Column("speedup, wall time", lambda line: _interval(line, "speedup"), right=True),
-            Column("cold caches, wall time", lambda line: _interval(line, "cold_speedup"), right=True),
-            Column("speedup, CPU time", lambda line: _interval(line, "speedup_cpu"), right=True),
+            Column("speedup, wall time", lambda line: _format_speedup_interval(line, "speedup"), right=True),
+            Column("cold caches, wall time", lambda line: _format_speedup_interval(line, "cold_speedup"), right=True),
+            Column("speedup, CPU time", lambda line: _format_speedup_interval(line, "speedup_cpu"), right=True),
             Column("ms, wall time", lambda line: number(line["call_ms"]), right=True),
             Column("of the roofline", _share, right=True),
             Column("result", _describe_result),

@@ -110,12 +110,12 @@ def _describe_lacks(rows: pd.DataFrame) -> tuple[str, ...]:
     return (f"Not denied to the submissions on this machine: {'; '.join(lacks)}.",) if lacks else ()
 
 
-def _verdict(line: Line) -> Cell:
+def _format_submission_verdict(line: Line) -> Cell:
     kind = str(line["kind"])
     return Cell(f"{line['status']}{f' ({kind})' * bool(kind)}", status=str(line["status"]))
 
 
-def _speedup(line: Line) -> Cell | str:
+def _format_submission_speedup(line: Line) -> Cell | str:
     value = line["speedup"]
     if pd.isna(value):
         return DASH
@@ -135,13 +135,13 @@ def submission_view(report: Report) -> View | None:
 def make_view(report: Report) -> View:
     """The leaderboard of a run of submissions."""
     found = leaderboard(report.rows, report.run)
-    columns: list[Column | str | tuple[str, str]] = [Column("verdict", _verdict), ("submission", "")]
+    columns: list[Column | str | tuple[str, str]] = [Column("verdict", _format_submission_verdict), ("submission", "")]
     columns += ["task"] * (found["task"].replace("", pd.NA).nunique() > 1)
     columns.append(Column("right", _count, right=True))
     columns += ["audit"] * bool((found["audit"] != "").any())
     columns.append(build_number_column("run_ms", "ms"))
     if found["speedup"].notna().any():
-        columns.append(Column("speedup", _speedup, right=True))
+        columns.append(Column("speedup", _format_submission_speedup, right=True))
     if (found["time_doubt"] != "").any():
         columns.append(("time_doubt", "doubt"))
     if found["roofline"].notna().any():

@@ -118,13 +118,15 @@ def _unique(rows: pd.DataFrame, results: str) -> pd.DataFrame:
     bad["samples"] = bad.groupby(keys, sort=False)["case_id"].transform("nunique")
     made = bad.sort_values(["rank", "size", *keys], kind="stable").drop_duplicates(keys)
     made["agree"] = (
-        made["case_id"].map(_of_one_mind(rows[rows["case_id"].isin(made.loc[made["everybody"], "case_id"])])).eq(True)
+        made["case_id"]
+        .map(_are_outliers_of_one_mind(rows[rows["case_id"].isin(made.loc[made["everybody"], "case_id"])]))
+        .eq(True)
     )
     made["reproduce"] = commands(made, results)
     return made[_TOLD].reset_index(drop=True)
 
 
-def _of_one_mind(rows: pd.DataFrame) -> pd.Series:
+def _are_outliers_of_one_mind(rows: pd.DataFrame) -> pd.Series:
     """Per case_id: whether there are results outside the reference, of several vendors, and all agree with one another."""
     rows = rows.assign(group=groups(rows))
     rows = rows[rows["group"] != ""]

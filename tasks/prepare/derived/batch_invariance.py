@@ -42,13 +42,13 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     arrays = [np.array(contiguous(base.arrays[spec.id], spec)) for spec in specs]
     own = replace(base, index=number, args=args, kwargs=kwargs, arrays=arrays)
     catalog = get(group.catalog)
-    for batched in _choices(arrays):
-        if _by_row(catalog, group, own, batched):
+    for batched in _iterate_batch_choices(arrays):
+        if _computes_rows_alone(catalog, group, own, batched):
             return replace(own, batched=batched)
     raise Vacuous("no input has rows computed independently")
 
 
-def _choices(arrays: Sequence[np.ndarray]) -> Iterator[tuple[int, ...]]:
+def _iterate_batch_choices(arrays: Sequence[np.ndarray]) -> Iterator[tuple[int, ...]]:
     wide = [k for k, x in enumerate(arrays) if x.ndim and x.shape[0] and x.dtype.kind not in "OSU"]
     if not wide:
         return
@@ -64,7 +64,7 @@ def _choices(arrays: Sequence[np.ndarray]) -> Iterator[tuple[int, ...]]:
             yield chosen
 
 
-def _by_row(catalog: Catalog, group: Group, own: Sample, batched: tuple[int, ...]) -> bool:
+def _computes_rows_alone(catalog: Catalog, group: Group, own: Sample, batched: tuple[int, ...]) -> bool:
     """Whether the op computes rows of these arrays each by itself, in float64."""
 
     def reference(arrays: list[np.ndarray]) -> list[np.ndarray]:

@@ -68,7 +68,7 @@ def _iterate_converters(
 
     def convert_model() -> tuple[Any, bool]:
         made = _convert_opset(model, own, number)
-        _takes_the_same(made, "converter", f"converted from opset {own} to {number}", base)
+        _check_model_inputs(made, "converter", f"converted from opset {own} to {number}", base)
         return made, base.op_class is OpClass.RANDOM or _is_proved_same(model, made, base, own, number)
 
     yield CONVERTER, convert_model
@@ -88,7 +88,7 @@ def _check_export(found: bytes | Exception, base: Sample, how: str) -> tuple[Any
         onnx.checker.check_model(made, full_check=False)
     except Exception as error:
         raise Spoilt("exporter", f"{how}: {text_of(error)}") from None
-    _takes_the_same(made, "exporter", how, base)
+    _check_model_inputs(made, "exporter", how, base)
     # Its constants may be rounded otherwise than those of the other export: a part of a unit, not of a spacing of float64.
     if different := differs(found, base):
         raise Spoilt("exporter", f"{how} it is another function in float64: {different}")
@@ -114,7 +114,7 @@ def _convert_opset(model: Any, own: int, number: int) -> Any:
     return converted
 
 
-def _takes_the_same(made: Any, culprit: str, how: str, base: Sample) -> None:
+def _check_model_inputs(made: Any, culprit: str, how: str, base: Sample) -> None:
     """Raises Spoilt where a model declares an input that what is given for it does not fit."""
     declared = inputs_of(made)
     if len(declared) != len(base.args):  # a tracer leaves out what nothing reads

@@ -77,12 +77,12 @@ def open_dimensions(model: Any, open_: Open) -> Any:
     made = onnx.ModelProto()
     made.CopyFrom(model)
     for name, value in inputs_of(made).items():
-        _reshape(value, [symbol or size for symbol, size in zip(open_[name], _lengths(value))])
+        _set_declared_shape(value, [symbol or size for symbol, size in zip(open_[name], _lengths(value))])
     del made.graph.value_info[:]
     for number, value in enumerate(made.graph.output):
         if value.type.tensor_type.HasField("shape"):
             sizes = range(len(value.type.tensor_type.shape.dim))
-            _reshape(value, [f"output_{number}_{axis}" for axis in sizes])
+            _set_declared_shape(value, [f"output_{number}_{axis}" for axis in sizes])
     return made
 
 
@@ -90,7 +90,7 @@ def fix_shapes(model: Any, feeds: Mapping[str, np.ndarray]) -> Any:
     """A copy of a ModelProto with inputs of these shapes, and with nothing said of those of other tensors."""
     made = open_dimensions(model, {name: [""] * x.ndim for name, x in feeds.items()})
     for name, value in inputs_of(made).items():
-        _reshape(value, feeds[name].shape)
+        _set_declared_shape(value, feeds[name].shape)
     return made
 
 
@@ -137,7 +137,7 @@ def _lengths(value: Any) -> list[int | str]:
     return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in dims]
 
 
-def _reshape(value: Any, sizes: Any) -> None:
+def _set_declared_shape(value: Any, sizes: Any) -> None:
     del value.type.tensor_type.shape.dim[:]
     value.type.tensor_type.shape.SetInParent()
     for size in sizes:
