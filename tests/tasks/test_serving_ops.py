@@ -18,6 +18,7 @@ def test_references_agree_with_torch_in_float64(name: str) -> None:
     for sample in Serving().samples(Group(f"serving:{name}", "", "bfloat16", 2), 0):
         assert sample.failure is None, sample.failure
         (second,), (leaf,) = sample.others, sample.expected
+        assert leaf.reference is not None
         assert np.allclose(second.references[0], leaf.reference, rtol=1e-12, atol=1e-13)
 
 
