@@ -1,4 +1,4 @@
-"""Runs prepared cases on one backend, one after another: the core of the child and of --inline; `tasks.judging` judges."""
+"""Runs prepared cases on one backend, one after another: the core of the child and of --on inline; `tasks.judging` judges."""
 
 from __future__ import annotations
 

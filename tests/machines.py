@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 #: How such a machine is run: one process prepares for its devices. A second would import torch for nothing.
-ALONE = ("--no-ray", "--cpus", "1")
+ALONE = ("--on", "processes", "--cpus", "1")
 
 
 @dataclass(frozen=True)

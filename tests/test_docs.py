@@ -31,58 +31,58 @@ TEXTS = [
 
 HOW_TOS = [page for page in PAGES if page.read_text().startswith("# How to: ")]
 
-SMALL = "--ops log_softmax,softmax --dtypes float16,float32 --backends torch-cpu,ort-cpu --inline"
+SMALL = "--ops log_softmax,softmax --dtypes float16,float32 --backends torch-cpu,ort-cpu --on inline"
 CASE = "last:forward/torch:log_softmax/float16/4:torch-cpu"
 #: How the test runs a command whose whole would take minutes: the same command on fewer cells, without a cluster.
 RUN_AS = {
     "farm run configs/quick.yaml": f"farm run configs/quick.yaml {SMALL}",
     "farm run configs/full.yaml": f"farm run configs/full.yaml {SMALL} --samples 1 --results full",
-    "farm run configs/quick.yaml --dry-run": "farm run configs/quick.yaml --dry-run --backends torch-cpu,ort-cpu --inline",
-    "farm run configs/full.yaml --dry-run": "farm run configs/full.yaml --dry-run --backends torch-cpu --inline",
+    "farm run configs/quick.yaml --dry-run": "farm run configs/quick.yaml --dry-run --backends torch-cpu,ort-cpu --on inline",
+    "farm run configs/full.yaml --dry-run": "farm run configs/full.yaml --dry-run --backends torch-cpu --on inline",
     "farm run configs/quick.yaml --ops '*softmax,gelu' --dtypes float32,float16 --backends torch-cpu,ort-cpu": (
         "farm run configs/quick.yaml --ops '*softmax,gelu' --dtypes float32,float16 --backends torch-cpu,ort-cpu"
-        " --samples 1 --inline --results other"
+        " --samples 1 --on inline --results other"
     ),
     "farm run configs/quick.yaml --ops 'nn.functional.*,softmax' --dtypes float16 --backends torch-cpu,ort-cpu": (
         "farm run configs/quick.yaml --ops 'nn.functional.r*,softmax' --dtypes float16 --backends torch-cpu,ort-cpu"
-        " --samples 1 --inline --results other"
+        " --samples 1 --on inline --results other"
     ),
     "farm run configs/zoo.yaml --ops '*leaky_relu*' --results zoo": (
-        "farm run configs/zoo.yaml --ops '*leaky_relu*' --samples 1 --inline --results zoo"
+        "farm run configs/zoo.yaml --ops '*leaky_relu*' --samples 1 --on inline --results zoo"
     ),
     "farm run configs/emulated.yaml": (
-        "farm run configs/emulated.yaml --ops linear --dtypes float16 --backends emulated-volta,emulated-cdna3 --inline --results emulated"
+        "farm run configs/emulated.yaml --ops linear --dtypes float16 --backends emulated-volta,emulated-cdna3 --on inline --results emulated"
     ),
     "farm run configs/training.yaml": (
-        "farm run configs/training.yaml --ops convolution --dtypes float32 --inline --results training"
+        "farm run configs/training.yaml --ops convolution --dtypes float32 --on inline --results training"
     ),
-    "farm run configs/top50.yaml": "farm run configs/top50.yaml --ops softmax --samples 1 --backends torch-cpu --inline --results course",
-    "farm run configs/roundtrip.yaml": "farm run configs/roundtrip.yaml --backends ort-cpu --inline --results course",
-    "farm run configs/speedup.yaml": "farm run configs/speedup.yaml --ops softmax --backends torch-cpu --inline --results course",
+    "farm run configs/top50.yaml": "farm run configs/top50.yaml --ops softmax --samples 1 --backends torch-cpu --on inline --results course",
+    "farm run configs/roundtrip.yaml": "farm run configs/roundtrip.yaml --backends ort-cpu --on inline --results course",
+    "farm run configs/speedup.yaml": "farm run configs/speedup.yaml --ops softmax --backends torch-cpu --on inline --results course",
     "farm run configs/training_step.yaml": (
-        "farm run configs/training_step.yaml --ops bert_base.small --dtypes float32 --backends torch-cpu --inline --results course"
+        "farm run configs/training_step.yaml --ops bert_base.small --dtypes float32 --backends torch-cpu --on inline --results course"
     ),
-    "farm run configs/parity.yaml": "farm run configs/parity.yaml --backends torch-cpu,ort-cpu --inline --results course",
+    "farm run configs/parity.yaml": "farm run configs/parity.yaml --backends torch-cpu,ort-cpu --on inline --results course",
     "farm report --case forward/critical:bert_encoder/float32/0": (
         "farm report --case forward/critical:bert_encoder/float32/0 --results course"
     ),
-    "farm run --resume last": "farm run --resume last --inline",
-    "farm run mine/farm.yaml": "farm run mine/farm.yaml --samples 1 --inline --results own",
-    "farm run examples/leaderboard": "farm run examples/leaderboard --samples 1 --checks forward --no-ray --results board",
+    "farm run --resume last": "farm run --resume last --on inline",
+    "farm run mine/farm.yaml": "farm run mine/farm.yaml --samples 1 --on inline --results own",
+    "farm run examples/leaderboard": "farm run examples/leaderboard --samples 1 --checks forward --on processes --results board",
     "farm gradcheck nn.functional.gelu --plot gelu.png": "farm gradcheck nn.functional.relu --plot relu.png --samples 1",
     "farm backends configs/quick.yaml": "farm backends torch-cpu torch-cuda",
     "farm fuzz configs/fuzz.yaml --seconds 600": (
-        "farm fuzz configs/fuzz.yaml --cases 40 --backends ort-cpu --inline --results fuzzed"
+        "farm fuzz configs/fuzz.yaml --cases 40 --backends ort-cpu --on inline --results fuzzed"
     ),
     "farm fuzz --seconds 60 --ops 'Reduce*' --backends ort-cpu,openvino-cpu --seed 7": (
-        "farm fuzz --cases 40 --ops 'Reduce*' --backends ort-cpu --seed 7 --inline --results fuzzed"
+        "farm fuzz --cases 40 --ops 'Reduce*' --backends ort-cpu --seed 7 --on inline --results fuzzed"
     ),
-    "farm fuzz --resume last": "farm fuzz --resume last --cases 41 --inline --results fuzzed",
+    "farm fuzz --resume last": "farm fuzz --resume last --cases 41 --on inline --results fuzzed",
     "farm fuzz configs/fuzz.yaml --seconds 600 --ops '*+'": (
-        "farm fuzz configs/fuzz.yaml --cases 20 --ops 'Conv+' --backends ort-cpu --inline --results fuzzed"
+        "farm fuzz configs/fuzz.yaml --cases 20 --ops 'Conv+' --backends ort-cpu --on inline --results fuzzed"
     ),
     "farm fuzz configs/fuzz.yaml --seconds 600 --ops graph": (
-        "farm fuzz configs/fuzz.yaml --cases 20 --ops graph --backends ort-cpu --inline --results fuzzed"
+        "farm fuzz configs/fuzz.yaml --cases 20 --ops graph --backends ort-cpu --on inline --results fuzzed"
     ),
     "farm screen torch-cpu --seconds 60": "farm screen torch-cpu --seconds 1 --on inline --results screened",
     "farm fingerprint torch-cpu": "farm fingerprint torch-cpu --ops sum --dtypes float32 --on inline --results passports",
@@ -122,6 +122,8 @@ NOT_RUN = {
     "farm run configs/versions.yaml": "ten environments; tests/farm/test_heterogeneous.py runs two versions",
     "farm fingerprint configs/versions.yaml": "ten environments; tests/farm/test_fingerprint.py names a config",
     "farm fingerprint --diff openvino-cpu@2024.6.0": "needs the run before it",
+    "python -m tasks.backends.checkpoint_of_decoder": "tests/tasks/test_engine_endpoint.py serves such a checkpoint",
+    "vllm serve": "needs vLLM and its device; tests/tasks/test_packaged_engines.py has its interface",
     "python -m tests.devices.products": "tests/tasks/test_matrix_units.py recomputes recorded rows",
     "python -m tests.devices.exceptions": "tests/tasks/test_exceptions.py judges a product of each kind",
     "farm minimise last:forward/onnx:Split": "needs ncnn's crash; tests/farm/test_minimise.py has planted ones",
@@ -274,7 +276,7 @@ def test_the_backend_of_the_pages_runs(tmp_path: Path, results: Path) -> None:
     catalog = {"name": "onnx", "ops": ["Relu", "Softmax"], "dtypes": ["*"], "samples": 1}
     file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": ["onnx_python-cpu", "onnx_python-npu"]}))
     path = os.pathsep.join([str(tmp_path), str(PLUGIN), str(ROOT)])
-    done = launch(file, "--inline", "--results", results, PYTHONPATH=path)
+    done = launch(file, "--on", "inline", "--results", results, PYTHONPATH=path)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert set(rows["backend"]) == {"onnx_python-cpu"}

@@ -24,7 +24,7 @@ def test_quick_yaml_runs_and_is_reported_with_the_lowest_versions(tmp_path: Path
         pytest.skip(str(error))
     narrow = ["--dtypes", "float32,float16", "--samples", "1", "--backends", "torch-cpu,ort-cpu,openvino-cpu"]
     ops = ["--ops", "log_softmax,nn.functional.gelu,matmul,cumsum,argmax,Softmax,TopK,critical:softmax"]
-    command = ["farm.launch", "configs/quick.yaml", "--no-ray", "--results", results, *narrow, *ops]
+    command = ["farm.launch", "configs/quick.yaml", "--on", "processes", "--results", results, *narrow, *ops]
     done = lowest.run(python, command, cache)
     assert done.returncode in (0, 1) and "ViewWarning" not in done.stdout, done.stdout
     assert "Traceback" not in done.stdout and "could not be written" not in done.stdout, done.stdout

@@ -279,7 +279,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFram
             edit.make(tree)
     (tree / "kernels.py").write_text(KERNELS)
     (tree / "c.yaml").write_text(CONFIG)
-    said = python(tree, "-m", "farm", "run", "c.yaml", "--inline", "--results", "results", codes=(0, 1))
+    said = python(tree, "-m", "farm", "run", "c.yaml", "--on", "inline", "--results", "results", codes=(0, 1))
     return tree, pd.read_parquet(tree / "results"), said
 
 

@@ -18,7 +18,7 @@ PAIRS = farm.strategies.broadcastable()
 
 def test_farm_yaml(tmp_path):
     """What farm.yaml asks for: the planted fault is found, nothing else."""
-    code = main([str(HERE / "farm.yaml"), "--inline", "--results", str(tmp_path)])
+    code = main([str(HERE / "farm.yaml"), "--on", "inline", "--results", str(tmp_path)])
     rows = lake.read(tmp_path)
     bad = rows[~rows["status"].isin(["pass", "imprecise"])]
     assert code == 1 and set(zip(bad["op"], bad["check"])) == {("user:forgetful_mul", "backward")}, bad.to_string()

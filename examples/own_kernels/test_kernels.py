@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 def test_kernels(tmp_path):
     """What farm.yaml asks for."""
-    code = main([str(HERE / "farm.yaml"), "--inline", "--samples", "3", "--results", str(tmp_path)])
+    code = main([str(HERE / "farm.yaml"), "--on", "inline", "--samples", "3", "--results", str(tmp_path)])
     rows = lake.read(tmp_path)
     bad = rows[~rows["status"].isin(["pass", "imprecise"])]
     assert code == 0, bad[["case_id", "status", "kind", "error_units", "error"]].to_string()

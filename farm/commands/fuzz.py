@@ -63,7 +63,7 @@ def _make_request(args: argparse.Namespace) -> Request:
     if args.seed is not None and not 0 <= args.seed < 2**42:
         raise ConfigError(f"--seed {args.seed}: it is from 0 to {2**42 - 1}")
     lake = lakes.open_lake(args.results)
-    how = "inline" if args.inline else "ray" if args.ray or args.address else "processes"
+    how = args.on if args.on != "auto" else "ray" if args.address else "processes"
     where: dict[str, Any] = {"how": how, "address": args.address, "cpus": args.cpus, "dashboard": False}
     narrow = {name: getattr(args, name) for name in ("ops", "dtypes", "backends")}
     if args.resume:

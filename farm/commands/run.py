@@ -98,8 +98,7 @@ def _request(args: argparse.Namespace) -> Request:
     if args.cpus is not None and args.cpus < 1:
         raise ConfigError("--cpus: at least 1")
     lake = lakes.open_lake(args.results)
-    how = args.on or ("inline" if args.inline else "processes" if args.no_ray else "ray" if args.ray else "auto")
-    where = {"how": how, "address": args.address, "cpus": args.cpus, "dry": args.dry_run}
+    where = {"how": args.on, "address": args.address, "cpus": args.cpus, "dry": args.dry_run}
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
     where |= {"budget_s": _parse_seconds(args.budget)}
     narrow = {name: getattr(args, name) for name in ("ops", "dtypes", "backends", "checks")}
@@ -175,7 +174,7 @@ def _say_where(console: Console, request: Request, executor: Executor) -> None:
         and not request.submissions
         and isinstance(executor, executor_registry.get("processes"))
     ):
-        console.print("small plan: running in child processes (--ray to use Ray)", highlight=False)
+        console.print("small plan: running in child processes (--on ray to use Ray)", highlight=False)
 
 
 def _find_unused_patterns(config: Config, matrix: matrices.Matrix) -> Iterator[str]:

@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     policies = {p.id: p for p in map(verdict.load, [args.policy, *(n for n in verdict.names() if n != args.policy)])}
     faults = select_faults(args.ops)
-    rows = run(faults, args.results, args.inline)
+    rows = run(faults, args.results, args.on)
     if rows is None:
         return INCOMPLETE
     # The other policies by what a comparison of numbers would have seen: promises are not theirs to keep.

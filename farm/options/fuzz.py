@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from farm.commandline import Parser, list_option, results_option
+from farm.work import executor_registry
 
 #: Seconds of a run that is told neither seconds nor cases.
 SECONDS = 60.0
@@ -36,9 +37,7 @@ def make_parser() -> Parser:
         help="resume a run ('last': the newest one), to the bounds that it had where none are given",
     )
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster ('auto', host:port, ray://…)")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ray", action="store_true", help="run on a local Ray")
-    where.add_argument("--inline", action="store_true", help="run in this process, without isolation: for debugging")
+    executor_registry.on_option(parser)
     parser.add_argument(
         "--cpus", type=int, metavar="N", help="run at most N jobs at once on this machine's CPUs (default: all)"
     )

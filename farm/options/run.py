@@ -53,13 +53,7 @@ def make_parser() -> Parser:
         metavar="ADDRESS",
         help="an existing Ray cluster ('auto', host:port, ray://…); default: only this machine",
     )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ray", action="store_true", help="run on Ray, however small the plan is")
-    where.add_argument(
-        "--no-ray", action="store_true", help="run in child processes, without Ray, however large the plan is"
-    )
-    where.add_argument("--inline", action="store_true", help="run in this process, without isolation: for debugging")
-    executor_registry.on_option(where, default=None)
+    executor_registry.on_option(parser)
     parser.add_argument(
         "--offline", action="store_true", help="download nothing: a backend runs with what is installed or built here"
     )

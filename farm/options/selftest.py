@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from farm.commandline import Parser, list_option
+from farm.work import executor_registry
 
 DEFAULT_POLICY = "error_units"
 #: Apart from the user's own runs: neither `last` nor whoever reads the lake above is to meet planted faults.
@@ -23,7 +24,5 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--results", default=RESULTS, metavar="PATH", help=f"the lake: a directory or a URI (s3://…), default {RESULTS}"
     )
-    parser.add_argument(
-        "--inline", action="store_true", help="run in this process, without isolation: faster, for debugging"
-    )
+    executor_registry.on_option(parser, default="processes")
     return parser

@@ -106,7 +106,7 @@ def new(
     given: Config | None = None
     if path and not model and Path(path).is_dir():
         if more.get("how") == "inline":
-            raise ConfigError("--inline: each submission has a process of its own: leave it out")
+            raise ConfigError("--on inline: each submission has a process of its own: leave it out")
         board = read_folder(Path(path), backends, more.pop("here", "torch-cpu"))
         given, more["refused"], backends, path = board.config, board.refused, (), ""
     elif path or not model:

@@ -109,7 +109,7 @@ def select_faults(globs: Sequence[str]) -> dict[str, zoo.Fault]:
     return {name: fault for name, fault in every.items() if name in names}
 
 
-def run(faults: Mapping[str, zoo.Fault], results: str, inline: bool) -> pd.DataFrame | None:
+def run(faults: Mapping[str, zoo.Fault], results: str, how: str) -> pd.DataFrame | None:
     """The rows of a run of the faults and their twins; None for an incomplete run, whose output is then shown."""
     right, classes = twins(faults), {fault.kind for fault in faults.values()}
     print(f"{len(faults)} faults of {len(classes)} classes in {len(right)} ops, each beside its right twin")
@@ -121,7 +121,7 @@ def run(faults: Mapping[str, zoo.Fault], results: str, inline: bool) -> pd.DataF
     )
     lake = lakes.open_lake(results)
     lakes.check_writable(lake)
-    with ready(requests.new(str(CONFIG), lake, ops, checks=checks, how="inline" if inline else "processes")) as plan:
+    with ready(requests.new(str(CONFIG), lake, ops, checks=checks, how=how)) as plan:
         made = Run(plan)
         made.begin()
         try:

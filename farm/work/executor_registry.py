@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from farm.commandline import warn
 from tasks.nearest import nearest
@@ -21,12 +21,30 @@ BUILT_IN = {
 }
 #: Names of earlier versions, by which executors are found for a release more.
 FORMER = {"children": "processes"}
+#: Options of earlier versions, each of which asked for one executor; they work for a release more.
+FORMER_OPTIONS = {"--ray": "ray", "--no-ray": "processes", "--inline": "inline"}
 
 
-def on_option(parser: argparse._ActionsContainer, default: str | None = "auto") -> None:
+class _FormerOption(argparse.Action):
+    """An option that is now a value of ``--on``, and says so."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        warn(f"{option_string} is --on {self.const} now")
+        setattr(namespace, self.dest, self.const)
+
+
+def on_option(parser: argparse._ActionsContainer, default: str = "auto") -> None:
     """``--on``: an executor by its name."""
-    words = f"run on this executor: {', '.join(BUILT_IN)}, or one that a package brings"
-    parser.add_argument("--on", metavar="NAME", default=default, help=words)
+    where = parser.add_mutually_exclusive_group()
+    own = ", ".join(sorted(BUILT_IN.keys() - {"inline"}))
+    words = f"run on this executor: {own}, inline (in this process, without isolation), or one that a package brings"
+    where.add_argument("--on", metavar="NAME", default=default, help=words)
+    for option, name in FORMER_OPTIONS.items():
+        where.add_argument(
+            option, action=_FormerOption, dest="on", const=name, nargs=0, default=default, help=argparse.SUPPRESS
+        )
 
 
 def list_registered() -> dict[str, Part]:
@@ -68,5 +86,5 @@ def find(how: str, address: str | None) -> type[Executor] | None:
 
     found = get(how)
     if address and not found.takes_address:
-        raise ConfigError(f"--address: the executor {how} runs on this machine; leave it out, or use --ray")
+        raise ConfigError(f"--address: the executor {how} runs on this machine; leave it out, or use --on ray")
     return found

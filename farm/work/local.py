@@ -27,8 +27,8 @@ from farm.work.supervisor import run_job
 from tasks import wire
 from tasks.wire import Place, ToRun
 
-#: Why a backend has no part in --inline: one process cannot be several environments.
-ALONE = "it runs in an environment of its own, which --inline cannot give: use --no-ray"
+#: Why a backend has no part in --on inline: one process cannot be several environments.
+ALONE = "it runs in an environment of its own, which --on inline cannot give: use --on processes"
 #: Seconds that the end of a lane is waited for: a process that hangs in a driver's call cannot be killed.
 ENDING_S = 5.0
 

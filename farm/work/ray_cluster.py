@@ -359,7 +359,7 @@ def _explain_no_ray(address: str | None, error: Exception) -> Exception:
         without = "the dashboard with --no-dashboard or Ray" if "dashboard" in str(error) else "Ray"
         return OSError(
             f"Ray did not start on this machine: {why}; is it busy, or short of memory or of space in /tmp? Try again, or "
-            f"leave out {without} with --no-ray"
+            f"leave out {without} with --on processes"
         )
     if not isinstance(error, (RuntimeError, ValueError, OSError)):  # as that time has run out
         return OSError(f"the Ray cluster at {address!r} took no driver: {why}; look at it with 'ray status', try again")
@@ -407,7 +407,7 @@ def _supervise(job: Job, names: dict[str, str], vendor: str, resource: str, devi
         yield from _supervise_job(job, names, vendor, gangs.ALONE)
         return
     if job.backend and job.backend.launcher:
-        yield wire.Gone("behind a launcher, ranks are started on one machine alone: run it with --no-ray there")
+        yield wire.Gone("behind a launcher, ranks are started on one machine alone: run it with --on processes there")
         return
     with gangs.gather(job, vendor, devices, _make_task_options(resource, 1.0)) as gang:
         yield from _supervise_job(replace(job, env=job.env | gang.variables), names, vendor, gang)

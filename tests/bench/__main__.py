@@ -54,7 +54,7 @@ TINY: dict[str, Any] = {
         "catalogs": [{"name": "load", "dtypes": ["float32"], "samples": 1}],
         "backends": ["null-cpu", "null-npu"],
     },
-    "flags": ["--no-ray"],
+    "flags": ["--on=processes"],
 }
 
 #: Models of the catalog of every kind, trained ones first; architectures in the size that a search on two cores bears.
@@ -110,7 +110,7 @@ BENCHES = {
     "overhead": Bench(
         engine.overhead,
         {"ops": 200, "samples": 20, "times": 3},
-        {"ops": 5, "samples": 4, "times": 1, "how": "--no-ray"},
+        {"ops": 5, "samples": 4, "times": 1, "how": "--on=processes"},
     ),
     "cards": Bench(
         devices.cards,
@@ -238,8 +238,8 @@ BENCHES = {
     ),
     "kills": Bench(
         kills.kills,
-        {"config": "quick", "kills": {"--ray": 100, "--no-ray": 100}, "drivers": 3, "every_s": 0.7, "seed": 1},
-        {"config": LOAD, "kills": {"--no-ray": 3}, "drivers": 1, "every_s": 0.3, "seed": 1},
+        {"config": "quick", "kills": {"--on=ray": 100, "--on=processes": 100}, "drivers": 3, "every_s": 0.7, "seed": 1},
+        {"config": LOAD, "kills": {"--on=processes": 3}, "drivers": 1, "every_s": 0.3, "seed": 1},
         long=True,
     ),
     "faults": Bench(

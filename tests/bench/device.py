@@ -18,7 +18,7 @@ def on_memory(folder: Path, size: Size) -> Result:
     beyond what it says that it has not."""
     catalog = {"name": "torch", "samples": size["samples"], "ops": size["ops"], "dtypes": ["float32"]}
     config = write_config(folder, "device", [catalog], [ON_CPU, ON_DEVICE])
-    wall = launch(config, folder / "results", environment(folder / "cache"), "--no-ray", *size.get("flags", ()))
+    wall = launch(config, folder / "results", environment(folder / "cache"), "--on=processes", *size.get("flags", ()))
     rows = newest(folder / "results")
     of = {name: rows[rows["backend"] == name].set_index("case_id") for name in (ON_CPU, ON_DEVICE)}
     there = of[ON_DEVICE].join(of[ON_CPU]["status"], rsuffix="_on_cpu")

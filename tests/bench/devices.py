@@ -19,7 +19,7 @@ def cards(folder: Path, size: Size) -> Result:
     catalog = {"name": "load", "dtypes": ["float32"], "samples": samples}
     config = write_config(folder, "cards", [catalog], [backend])
     env = environment(folder / "cache", FARM_VENDORS=f"nvidia={count}", FARM_LOAD_OPS=str(size["ops"]))
-    launch(config, folder / "results", env, "--no-ray")
+    launch(config, folder / "results", env, "--on", "processes")
     rows = newest(folder / "results")
     first, last = rows["started_at"].min(), rows["started_at"].max()
     began = rows.groupby("device_ids")["started_at"].min().sort_values()
@@ -54,7 +54,7 @@ def compilers(folder: Path, size: Size) -> Result:
     catalog = {"name": "load", "dtypes": ["float32"], "samples": size["samples"]}
     config = write_config(folder, "compilers", [catalog], backends)
     env = environment(folder / "cache", FARM_VENDORS="nvidia=1", FARM_LOAD_OPS=str(size["ops"]))
-    launch(config, folder / "results", env, "--no-ray", "--cpus", str(size["cpus"]))
+    launch(config, folder / "results", env, "--on", "processes", "--cpus", str(size["cpus"]))
     rows = newest(folder / "results")
     ideal_s = len(rows) * size["compile_ms"] / 1e3 / size["cpus"]
     ends = rows["started_at"] + pd.to_timedelta(rows["build_ms"] + rows["run_ms"], unit="ms")

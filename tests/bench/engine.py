@@ -21,7 +21,7 @@ def overhead(folder: Path, size: Size) -> Result:
     env = environment(folder / "cache", FARM_LOAD_OPS=str(size["ops"]))
     spans: dict[str, list[float]] = {"inline": [], "ray": []}
     for _ in range(size["times"]):
-        for how, flags in (("inline", ["--inline"]), ("ray", [size.get("how", "--ray"), "--cpus", "1"])):
+        for how, flags in (("inline", ["--on=inline"]), ("ray", [size.get("how", "--on=ray"), "--cpus", "1"])):
             launch(config, folder / f"busy-{how}", env, *flags)
             rows = newest(folder / f"busy-{how}")
             start = rows["started_at"]

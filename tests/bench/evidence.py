@@ -69,7 +69,7 @@ def verdicts(folder: Path, size: Size) -> Result:
     known = ROOT / "configs" / "known" / "torch-cpu.yaml"
     catalog = {"name": "torch", "samples": size["samples"], "ops": size["ops"]}
     config = write_config(folder, "verdicts", [catalog], ["torch-cpu"], known_failures=str(known))
-    launch(config, folder / "verdicts", environment(folder / "cache"), "--inline")
+    launch(config, folder / "verdicts", environment(folder / "cache"), "--on", "inline")
     rows = newest(folder / "verdicts")
     judged = rows[rows["status"].isin(names(MEASURED)) & ~rows["op_class"].isin(["random", "uninitialised"])]
     in_ulps = judged["op_class"].isin(["exact", "elementary"])

@@ -271,9 +271,13 @@ def one_kind(folder: Path, kind: str, number: int, seed: int) -> dict[str, float
     ]
     config = write_config(folder, "faults", catalogs, backends, skip=skip, node_wait_s=600)
     env = environment(folder / "cache", **OPEN)
-    run([sys.executable, "-m", "farm.launch", str(config), "--results", str(folder / "peace"), "--no-ray"], env, (0, 1))
+    run(
+        [sys.executable, "-m", "farm.launch", str(config), "--results", str(folder / "peace"), "--on", "processes"],
+        env,
+        (0, 1),
+    )
     peace = lake.read(folder / "peace").set_index(CASE)["status"]
-    war = War(folder / "war", config, ["--no-ray"], peace, random.Random(seed), env)
+    war = War(folder / "war", config, ["--on", "processes"], peace, random.Random(seed), env)
     with war.ended:
         while war.tally.faults < number:
             results = war.results()

@@ -31,7 +31,7 @@ def fuzz(folder: Path, size: Size) -> Result:
     found, blamed, spent, rows = [], [], [], 0
     for seed in size["seeds"]:
         results = folder / f"lake{seed}"
-        command = [sys.executable, "-m", "farm", "fuzz", str(config), "--inline", "--seed", str(seed)]
+        command = [sys.executable, "-m", "farm", "fuzz", str(config), "--on", "inline", "--seed", str(seed)]
         command += ["--cases", str(size["cases"]), "--seconds", str(size["seconds"]), "--results", str(results)]
         _, cpu, _ = run(command, environment(folder / f"cache{seed}"), (0, 1))
         table_of = lake.read(results)
@@ -81,7 +81,7 @@ def _on_ort(folder: Path, size: Size) -> float:
     config = write_config(folder, "ort", [{"name": "fuzz", "dtypes": ["float32"], "exclude": MANY}], ["ort-cpu"])
     spent = []
     for cases in (1, size["ort"]):
-        command = [sys.executable, "-m", "farm", "fuzz", str(config), "--inline", "--cases", str(cases)]
+        command = [sys.executable, "-m", "farm", "fuzz", str(config), "--on", "inline", "--cases", str(cases)]
         command += ["--seconds", str(size["seconds"]), "--results", str(folder / f"ort{cases}")]
         spent.append(run(command, environment(folder / f"ort-cache{cases}"), (0, 1))[1])
     return (len(lake.read(folder / f"ort{size['ort']}")) - 1) / max(spent[1] - spent[0], 1e-9)

@@ -27,7 +27,7 @@ def source(folder: Path, size: Size) -> tuple[pa.Table, dict[str, object]]:
     of = Path(os.environ.get(LAKE) or ROOT / "results")
     if "config" in size:
         of = folder / "one"
-        launch(config_of(folder, size), of, environment(folder / "cache"), "--inline")
+        launch(config_of(folder, size), of, environment(folder / "cache"), "--on", "inline")
     if not (ids := lake.run_ids(of)):
         sys.exit(f"no runs in {of}: run `farm run configs/vendors.yaml` first, or name another lake in ${LAKE}")
     rows = lake.read_table(of, ids[-1])

@@ -54,7 +54,7 @@ if __name__ == "__main__":
     arguments = sys.argv[2:]
     if sys.argv[1] == "fake":
         executor_registry.BUILT_IN["inline"] = f"{FakeCluster.__module__}:{FakeCluster.__qualname__}"
-        arguments.append("--inline")
+        arguments.append("--on=inline")
     code = main(arguments)
     print("MEASURED " + json.dumps(figures))
     sys.exit(code)

@@ -26,7 +26,7 @@ BUSY = "import time\nwhile True:\n    end = time.perf_counter() + 0.05\n    whil
 
 def rows_of(config: Path, folder: Path, *flags: str) -> pd.DataFrame:
     """The rows of a run, ready for tables."""
-    launch(config, folder / "lake", environment(default_cache()), "--no-ray", *flags)
+    launch(config, folder / "lake", environment(default_cache()), "--on", "processes", *flags)
     return distinct(lake.read(folder / "lake", lake.run_ids(folder / "lake")[-1]))
 
 

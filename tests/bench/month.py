@@ -83,7 +83,18 @@ def _night(folder: Path, size: Size, night: int, env: dict[str, str]) -> Judged:
     config, tonight = folder / "nightly.yaml", folder / "tonight"
     config.write_text(yaml.safe_dump(made))
     shutil.rmtree(tonight, ignore_errors=True)
-    command = [sys.executable, "-m", "farm.launch", str(config), "--results", str(tonight), "--no-ray", "--cpus", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "farm.launch",
+        str(config),
+        "--results",
+        str(tonight),
+        "--on",
+        "processes",
+        "--cpus",
+        "1",
+    ]
     run(command, env, (0, 1))
     (run_id,) = lake.run_ids(tonight)
     began = nights.FIRST + night * datetime.timedelta(days=1)

@@ -29,7 +29,17 @@ def time_left(folder: Path, size: Size) -> Result:
     env = environment(folder / "cache", TERM="xterm", COLUMNS="100", LINES="40")
     for name, config in (("config", config_of(folder, size)), ("one op", tiny)):
         for day in ("cold", "second", "third"):
-            command = [sys.executable, "-m", "farm", "run", str(config), "--results", str(folder / name), "--no-ray"]
+            command = [
+                sys.executable,
+                "-m",
+                "farm",
+                "run",
+                str(config),
+                "--results",
+                str(folder / name),
+                "--on",
+                "processes",
+            ]
             told, took_s = watch(command, env)
             figures[f"{name}, {day}: seconds"] = took_s
             figures[f"{name}, {day}: told"] = len([at for at, _ in told if at >= FROM_S])

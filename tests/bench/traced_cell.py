@@ -30,7 +30,7 @@ def main() -> None:
     threading.setprofile(note_call)
     sys.setprofile(note_call)
     try:
-        ended = launch([sys.argv[1], "--inline", "--results", sys.argv[2]])
+        ended = launch([sys.argv[1], "--on", "inline", "--results", sys.argv[2]])
     finally:
         sys.setprofile(None)
     functions = [c for c in seen if not c.co_name.startswith("<") and c.co_flags & inspect.CO_OPTIMIZED]

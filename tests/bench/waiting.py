@@ -30,7 +30,9 @@ def waiting(folder: Path, size: Size) -> Result:
     config, lake, one = config_of(folder, size), folder / "lake", folder / "one"
     farm = [sys.executable, "-m", "farm"]
     for path, results in ((config, lake), (tiny, one)):
-        run([*farm, "run", str(path), "--results", str(results), "--no-ray"], env, (0, 1))  # it is the second day
+        run(
+            [*farm, "run", str(path), "--results", str(results), "--on", "processes"], env, (0, 1)
+        )  # it is the second day
     timed = {
         "help": ("report", [*farm, "report", "-h"]),
         "dry run": ("run", [*farm, "run", str(config), "--dry-run", "--results", str(lake)]),
@@ -65,7 +67,17 @@ def answers(folder: Path, size: Size) -> Result:
     figures: dict[str, float] = {}
     for name, config in (("the config", config_of(folder, size)), ("one op", tiny)):
         for _ in range(2):
-            command = [sys.executable, "-m", "farm", "run", str(config), "--results", str(folder / name), "--no-ray"]
+            command = [
+                sys.executable,
+                "-m",
+                "farm",
+                "run",
+                str(config),
+                "--results",
+                str(folder / name),
+                "--on",
+                "processes",
+            ]
             said = run(command, env, (0, 1))[2]
         figures |= {f"{name}: {question}": place for question, place in find_answers(said).items()}
     return Result(figures, "lines from the end: " + ", ".join(f"{name} {n:.0f}" for name, n in figures.items()))

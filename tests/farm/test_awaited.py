@@ -44,7 +44,7 @@ def test_rows_come_while_an_environment_is_built(
 ) -> None:
     installer(f"until ls {results}/run=*/part-* >/dev/null 2>&1; do sleep 0.1; done")  # rows in the lake
     (tmp_path / "c.yaml").write_text(CONFIG % package)
-    assert run.main([str(tmp_path / "c.yaml"), "--no-ray", "--results", str(results)]) == OK
+    assert run.main([str(tmp_path / "c.yaml"), "--on", "processes", "--results", str(results)]) == OK
     lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
     said = [(name, state) for name, state, *_ in (line for line in lines if len(line) == 3) if name in BACKENDS]
     comes = package == NUMPY
@@ -72,7 +72,7 @@ def test_a_run_with_one_backend_waits_for_its_environment(
 ) -> None:
     installer(":")
     (tmp_path / "c.yaml").write_text(CONFIG % "farm-no-such-package-at-all")
-    arguments = [str(tmp_path / "c.yaml"), "--no-ray", "--backends", "later", "--results", str(results)]
+    arguments = [str(tmp_path / "c.yaml"), "--on", "processes", "--backends", "later", "--results", str(results)]
     assert run.main(arguments) == BAD_INPUT
     said = capsys.readouterr()
     assert "none of the config's backends is available" in said.err and "unavailable" in said.out
@@ -84,7 +84,7 @@ def test_nobody_waits_for_an_environment_when_the_config_is_wrong(
 ) -> None:
     installer(f"echo $$ >> {tmp_path}/begun; sleep 600")
     (tmp_path / "c.yaml").write_text(CONFIG.replace("prepare_raise", "no_such_op") % NUMPY)
-    assert run.main([str(tmp_path / "c.yaml"), "--no-ray", "--results", str(results)]) == BAD_INPUT
+    assert run.main([str(tmp_path / "c.yaml"), "--on", "processes", "--results", str(results)]) == BAD_INPUT
     assert "no_such_op" in capsys.readouterr().err
     begun = (tmp_path / "begun").read_text().split() if (tmp_path / "begun").exists() else []
     assert not any(Path(f"/proc/{pid}").exists() for pid in begun)

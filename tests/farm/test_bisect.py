@@ -70,7 +70,7 @@ def test_a_planted_regression_is_named_with_its_version(
     (tmp_path / "c.yaml").write_text(
         yaml.safe_dump({"catalogs": [catalog], "backends": [backend], "dtypes": ["float32"]})
     )
-    done = here(tmp_path / "c.yaml", "--no-ray", "--results", results)
+    done = here(tmp_path / "c.yaml", "--on", "processes", "--results", results)
     assert done.returncode == 1, done.stdout + done.stderr
     case = ["forward/planted:none/float32/0", "released-cpu", "--results", str(results)]
     assert main([*case, "--versions", "1.0..1.7"]) == 0

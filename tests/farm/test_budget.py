@@ -134,7 +134,7 @@ def test_what_a_budget_leaves_out_is_said_counted_by_the_gate_and_run_by_resume(
     tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "c.yaml").write_text(CONFIG)
-    arguments = ["--inline", "--results", str(results)]
+    arguments = ["--on", "inline", "--results", str(results)]
     monkeypatch.setattr("farm.work.durations.GROUP_MS", 9e5)  # time for two of six groups
     assert main([str(tmp_path / "c.yaml"), *arguments, "--budget", "40m"]) == INCOMPLETE
     said = capsys.readouterr().out
@@ -166,10 +166,12 @@ def test_what_is_not_done_when_the_time_is_up_is_left_out(
     monkeypatch.setattr(Request, "left_s", property(lambda self: self.budget_s and next(looks, 0.0)))
     chosen: Callable[..., Any] = budget.apply_budget
     monkeypatch.setattr("farm.commands.run.apply_budget", lambda plan: (chosen(plan), [*looks])[0])
-    assert main([str(tmp_path / "c.yaml"), "--inline", "--results", str(results), "--budget", "10m"]) == INCOMPLETE
+    assert (
+        main([str(tmp_path / "c.yaml"), "--on", "inline", "--results", str(results), "--budget", "10m"]) == INCOMPLETE
+    )
     rows, record = runs(results)
     assert rows == record["planned"] == 0 and record["left_out"]["cells"] == 6
-    assert main(["--inline", "--results", str(results), "--resume", "last"]) == OK
+    assert main(["--on", "inline", "--results", str(results), "--resume", "last"]) == OK
     assert runs(results)[0] == 10
 
 
@@ -179,7 +181,7 @@ def test_the_second_day_is_as_the_first(
     how: str, backends: str, tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "c.yaml").write_text(CONFIG.replace("torch-cpu, torch-npu", backends))
-    arguments = [str(tmp_path / "c.yaml"), "--no-ray", "--cpus", "1", "--results", str(results)]
+    arguments = [str(tmp_path / "c.yaml"), "--on", "processes", "--cpus", "1", "--results", str(results)]
     assert main([*arguments, "--ops", "abs"]) == OK  # yesterday, with a device that is not here
     capsys.readouterr()
     assert main([*arguments, *filter(None, [how])]) == OK

@@ -26,7 +26,7 @@ def run(tmp_path: Path, *backends: object, **env: str) -> tuple[Any, pd.DataFram
     file, results = tmp_path / "c.yaml", tmp_path / "results"
     catalog = {"name": "load", "dtypes": ["float32"], "samples": SAMPLES}
     file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": list(backends)}))
-    done = here(file, "--no-ray", "--results", results, FARM_LOAD_OPS=str(OPS), **env)
+    done = here(file, "--on", "processes", "--results", results, FARM_LOAD_OPS=str(OPS), **env)
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert rows.groupby("backend")["case_id"].nunique().eq(OPS * SAMPLES).all()
     return done, rows

@@ -123,7 +123,7 @@ def test_the_script_of_a_finding_makes_the_same_strides(kernels: Path, kernel: s
 backends: [torch-cpu]
 """
     )
-    assert main(["farm.yaml", "--inline", "--results", "lake"]) == 1
+    assert main(["farm.yaml", "--on", "inline", "--results", "lake"]) == 1
     rows = lake.read("lake")
     row = rows[rows["status"] == "wrong"].iloc[0]
     key = f"{row['run_id']}:{row['case_id']}:{row['backend']}"

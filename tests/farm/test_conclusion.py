@@ -479,7 +479,7 @@ def test_a_run_ends_with_its_verdict_and_a_known_failure_has_a_cause_everywhere(
     config = {"catalogs": [{"name": "user", "samples": 2, "kernels": [kernel]}], "backends": ["torch-cpu"]}
     file = tmp_path / "mine.yaml"
     file.write_text(yaml.safe_dump(config))
-    assert run.main([str(file), "--inline", "--results", str(results)]) == FOUND
+    assert run.main([str(file), "--on", "inline", "--results", str(results)]) == FOUND
     said = capsys.readouterr().out
     assert said.strip().endswith("2 failures; the config lists none as known (exit code 1)")
     (key,) = set(re.findall(r"farm reproduce '([^']+)'", said))
@@ -487,7 +487,7 @@ def test_a_run_ends_with_its_verdict_and_a_known_failure_has_a_cause_everywhere(
     assert "new: no known failure of the run's config covers it" in capsys.readouterr().out
 
     file.write_text(yaml.safe_dump(config | {"known_failures": [{"op": "op", "reason": "thrice is not twice"}]}))
-    assert run.main([str(file), "--inline", "--results", str(results)]) == OK
+    assert run.main([str(file), "--on", "inline", "--results", str(results)]) == OK
     said = capsys.readouterr().out
     assert said.strip().endswith("OK: 2 failures, all known") and "thrice is not twice" in said
     assert "the last run of this config: 0 new, 0 fixed, 0 changed of 1 cell in both" in said

@@ -101,7 +101,7 @@ def test_the_preflight_ends_with_one_line_that_installs_the_rest(tool: Path, tmp
     config = tmp_path / "c.yaml"
     catalog = {"name": "planted", "ops": ["none"], "dtypes": ["float32"]}
     config.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": [NEEDY, "planted-cpu"]}))
-    done = here(config, "--no-ray", "--dry-run", "--results", tmp_path / "results")
+    done = here(config, "--on", "processes", "--dry-run", "--results", tmp_path / "results")
     assert done.returncode == 0, done.stderr
     (line,) = [x for x in done.stdout.splitlines() if x.startswith("to enable ")]
     assert line.startswith("to enable needy-cpu: ") and line.endswith("install planted-tool")
@@ -115,7 +115,7 @@ def test_the_preflight_says_a_reason_once_with_those_it_is_said_of(tmp_path: Pat
 
     def lines(*backends: object) -> list[list[str]]:
         config.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": list(backends)}))
-        said = here(config, "--no-ray", "--dry-run", "--results", tmp_path / "results").stdout
+        said = here(config, "--on", "processes", "--dry-run", "--results", tmp_path / "results").stdout
         return [x.partition("available")[0].split() for x in said.splitlines() if "available  " in x]
 
     own = ["torch-cpu,", "flushing"]

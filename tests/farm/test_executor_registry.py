@@ -9,6 +9,9 @@ import pytest
 from farm import lake
 from farm.commands import run
 from farm.exits import BAD_INPUT, OK
+from farm.options import fuzz as options_fuzz
+from farm.options import run as options_run
+from farm.options import selftest as options_selftest
 from farm.work import executor_registry
 
 CONFIG = "catalogs: [{name: load, samples: 2}]\nbackends: [null-cpu]\n"
@@ -39,7 +42,7 @@ def test_a_packages_executor_is_given_the_jobs(config: Path, results: Path, caps
         (["--on", "backend"], "planted:Planted is no farm.work.executor.Executor: derive it from that class"),
         (["--on", "away"], "executor 'away' of the package planted 1.0: planted_executor:Missing cannot be imported"),
         (["--on", "counted", "--inline"], "not allowed with argument"),
-        (["--inline", "--address", "auto"], "--address: the executor inline runs on this machine"),
+        (["--on", "inline", "--address", "auto"], "--address: the executor inline runs on this machine"),
     ],
 )
 def test_what_cannot_run_jobs_is_one_line(
@@ -56,3 +59,13 @@ def test_what_cannot_run_jobs_is_one_line(
 def test_an_executor_is_found_by_its_former_name_which_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert executor_registry.get("children") is executor_registry.get("processes")
     assert "--on children is --on processes now" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("former", "name"), executor_registry.FORMER_OPTIONS.items())
+def test_options_of_earlier_versions_name_what_takes_their_place(
+    former: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options in (options_run, options_fuzz, options_selftest):
+        assert options.make_parser().parse_args([former]).on == name
+        assert former not in options.make_parser().format_help()
+    assert f"{former} is --on {name} now" in capsys.readouterr().err

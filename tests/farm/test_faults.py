@@ -77,7 +77,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     hang = config(folder / "hang.yaml", backends, HANG, deadline_s=5)
     frames = []
     on_ray = functools.partial(launch, timeout=900)
-    for run, file, *how in ((on_ray, die, "--ray"), (here, hang, "--no-ray", "--cpus", 1)):
+    for run, file, *how in ((on_ray, die, "--on", "ray"), (here, hang, "--on", "processes", "--cpus", 1)):
         done = run(file, *how, "--results", folder / "results")
         assert done.returncode == 1, done.stdout + done.stderr
         run_id = lake.run_ids(folder / "results")[-1]
@@ -185,7 +185,7 @@ def test_a_full_disk_stops_the_run_which_is_resumed_later(tmp_path: Path, full: 
     file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": ["busy-cpu"]}))
     size = {"cache": "100k", "results": "48k"}[full]
     env = os.environ | {"FARM_CACHE": str(folders["cache"])}
-    farm = f"{sys.executable} -m farm.launch --inline --results {folders['results']}"
+    farm = f"{sys.executable} -m farm.launch --on inline --results {folders['results']}"
     # Both runs see the same small disk; before the second one it is enlarged.
     script = (
         f"mount -t tmpfs -o size={size} tmpfs {folders[full]}; {farm} {file}; echo first $?; "

@@ -58,7 +58,7 @@ def test_a_run_holds_its_sums_against_the_newest_passport(kept: Path, tmp_path: 
     config = tmp_path / "held.yaml"
     config.write_text(CONFIG.format(passports="newest", dtype="bfloat16"))
     before = set(lake.run_ids(lake.open_lake(str(kept))))
-    assert main(["run", str(config), "--inline", "--results", str(kept)]) == 0
+    assert main(["run", str(config), "--on", "inline", "--results", str(kept)]) == 0
     (run_id,) = set(lake.run_ids(lake.open_lake(str(kept)))) - before
     rows = lake.read(str(kept), run_id).set_index("op")
     assert (rows["status"] == "pass").all()
@@ -71,7 +71,7 @@ def test_a_passport_that_is_not_there_is_a_line(kept: Path, tmp_path: Path, caps
     config = tmp_path / "held.yaml"
     for asked, dtype in (("newest", "float64"), ("20000101-000000-0000", "bfloat16")):
         config.write_text(CONFIG.format(passports=asked, dtype=dtype))
-        assert main(["run", str(config), "--inline", "--results", str(kept)]) == 2
+        assert main(["run", str(config), "--on", "inline", "--results", str(kept)]) == 2
         said = capsys.readouterr().err.strip().splitlines()[-1]
         assert "none of torch-cpu" in said and "farm fingerprint torch-cpu" in said
 

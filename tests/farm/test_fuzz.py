@@ -144,7 +144,7 @@ def test_a_key_does_not_hang_on_numbers() -> None:
 
 
 def fuzz(*args: object, results: Path) -> int:
-    return command.main([*map(str, args), "--inline", "--results", str(results)])
+    return command.main([*map(str, args), "--on", "inline", "--results", str(results)])
 
 
 CONFIG = "catalogs: [{name: fuzz, dtypes: [float32, int64]}]\nbackends: [mutant-sound, mutant-tail]\n"

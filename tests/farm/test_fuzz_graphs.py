@@ -23,7 +23,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame]
     """(lake, its rows) of pairs that begin with Sub."""
     folder = tmp_path_factory.mktemp("graphs")
     (folder / "x.yaml").write_text(CONFIG)
-    args = [str(folder / "x.yaml"), "--inline", "--ops", "Sub+", "--cases", "130", "--seconds", "60"]
+    args = [str(folder / "x.yaml"), "--on", "inline", "--ops", "Sub+", "--cases", "130", "--seconds", "60"]
     assert fuzz.main([*args, "--results", str(folder / "results")]) == 1
     return folder / "results", lakes.read(folder / "results")
 
@@ -36,7 +36,7 @@ def test_the_fused_pair_is_found_and_the_sound_twin_is_not_blamed(found: tuple[P
 
 def test_a_graph_written_otherwise_shows_a_compiler_that_contradicts_itself(tmp_path: Path, results: Path) -> None:
     (tmp_path / "x.yaml").write_text(CONFIG.replace("errs", "negates"))
-    args = [str(tmp_path / "x.yaml"), "--inline", "--ops", "rewritten", "--cases", "160", "--seconds", "60"]
+    args = [str(tmp_path / "x.yaml"), "--on", "inline", "--ops", "rewritten", "--cases", "160", "--seconds", "60"]
     assert fuzz.main([*args, "--results", str(results)]) == 1
     rows = lakes.read(results)
     failed = rows[rows["status"].isin(names(FAILED))]

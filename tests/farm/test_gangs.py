@@ -45,7 +45,7 @@ def test_a_job_on_one_machine_is_given_all_of_its_devices(
 ) -> None:
     monkeypatch.setenv("FARM_VENDORS", "huawei=5")
     monkeypatch.setattr(detect, "here", detect.detect)  # which keeps what another machine had
-    done = here(config(tmp_path / "c.yaml", ["heldgloo-huawei"]), "--no-ray", "--results", results)
+    done = here(config(tmp_path / "c.yaml", ["heldgloo-huawei"]), "--on", "processes", "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
     frame = rows(results)
     assert len(frame) == OPS * SAMPLES and set(frame["status"]) == {"pass"}
@@ -59,7 +59,7 @@ def test_too_few_devices_are_said_in_a_line_and_the_run_goes_on(
     monkeypatch.setenv("FARM_VENDORS", "huawei=3")
     monkeypatch.setattr(detect, "here", detect.detect)  # which keeps what another machine had
     file = config(tmp_path / "c.yaml", ["gloo-cpu", "heldgloo-huawei"])
-    done = here(file, "--no-ray", "--results", results)
+    done = here(file, "--on", "processes", "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
     said = " ".join(done.stdout.split())
     assert "a job of heldgloo-huawei takes 4 devices (NPU), one for each rank, and there are 3: add nodes" in said

@@ -123,7 +123,7 @@ def test_a_run_of_backward_checks_and_its_table(
         "checks: [forward, backward, double_backward]\ndtypes: [float32, int64]\ncatalogs:\n"
         "  - {name: torch, ops: [mul, argmax], samples: 2}\nbackends: [torch-cpu]\n"
     )
-    done = here(config, "--inline", "--results", results)
+    done = here(config, "--on", "inline", "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = pd.read_parquet(results)
     assert set(zip(rows.op, rows.check, rows.dtype)) == {
@@ -282,7 +282,7 @@ def test_a_run_of_ones_own_kernels_has_a_table(own: Path, capsys: pytest.Capture
     (own / "farm.yaml").write_text(
         "checks: [backward]\ncatalogs: [{name: user, samples: 2, modules: [my.py]}]\nbackends: [torch-cpu]\n"
     )
-    here(own / "farm.yaml", "--inline", "--results", own / "results")
+    here(own / "farm.yaml", "--on", "inline", "--results", own / "results")
     capsys.readouterr()
     assert gradcheck.main(["--table"]) == 0
     (row,) = csv.DictReader(capsys.readouterr().out.splitlines())

@@ -249,7 +249,7 @@ def test_a_single_device_that_is_lost_costs_no_crash_for_every_case(
     """Without another device to compare with: a new child does not find it either."""
     monkeypatch.setattr(fleet_changes, "REST_S", (0.1, 0.2))
     file = config(tmp_path / "c.yaml", [{"name": "gpu-nvidia", "options": {"lost_after": 100}}, "null-cpu"])
-    done = here(file, "--no-ray", "--results", results, FARM_LOST=str(tmp_path / "lost"))
+    done = here(file, "--on", "processes", "--results", results, FARM_LOST=str(tmp_path / "lost"))
     assert done.returncode == 3, done.stdout + done.stderr
     frame = rows(results)
     assert frame.groupby("backend").size().eq(OPS * SAMPLES).all()

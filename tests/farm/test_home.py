@@ -79,7 +79,7 @@ def test_they_run_where_a_backend_has_it_and_others_say_what_they_lack(
     other: Path, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = written(other.parent, f"torch-cpu, {{name: elsewhere, like: torch-cpu, python: {other}}}")
-    assert main([str(config), "--no-ray", "--results", str(results)]) == FOUND
+    assert main([str(config), "--on", "processes", "--results", str(results)]) == FOUND
     assert statuses(results) == {
         ("there", "elsewhere", "pass"),
         ("thrice", "elsewhere", "wrong"),
@@ -102,7 +102,7 @@ def test_they_run_where_a_backend_has_it_and_others_say_what_they_lack(
 
 def test_a_kernel_of_a_package_that_only_a_backend_has(other: Path, results: Path) -> None:
     config = written(other.parent, f"{{name: elsewhere, like: torch-cpu, python: {other}}}", f"kernels: [{NAMED}]")
-    assert main([str(config), "--no-ray", "--results", str(results)]) == OK
+    assert main([str(config), "--on", "processes", "--results", str(results)]) == OK
     assert statuses(results) == {("named", "elsewhere", "pass")}
 
 
@@ -119,7 +119,7 @@ def test_what_no_environment_has_is_one_line_with_the_mend(
 ) -> None:
     config = written(other.parent, backend.format(python=other))
     (other.parent / "more" / "only_elsewhere.py").unlink()
-    assert main([str(config), "--no-ray", "--results", str(results)]) == BAD_INPUT
+    assert main([str(config), "--on", "processes", "--results", str(results)]) == BAD_INPUT
     said = capsys.readouterr().err
     where = f"error: {config}:2:38: catalogs.0.modules.0: {config.parent / 'lacking.py'}:2: cannot be imported: "
     assert said.startswith(f"{where}ModuleNotFoundError: No module named 'only_elsewhere'") and said.count("\n") == 1
@@ -132,7 +132,7 @@ def test_a_mistake_of_a_module_is_looked_for_nowhere_else(
     config = written(other.parent, f"{{name: elsewhere, like: torch-cpu, python: {other}}}")
     (config.parent / "helper.py").write_text("")
     (config.parent / "lacking.py").write_text("from helper import nothing\n")
-    assert main([str(config), "--no-ray", "--results", str(results)]) == BAD_INPUT
+    assert main([str(config), "--on", "processes", "--results", str(results)]) == BAD_INPUT
     said = capsys.readouterr().err
     assert "cannot import name 'nothing' from 'helper'" in said and "environment of elsewhere" not in said
 
@@ -160,7 +160,7 @@ def test_a_job_prepares_in_one_environment(other: Path) -> None:
     ("option", "says"),
     [
         ("--dry-run", "; later: its environment is not built yet"),
-        ("--inline", "; later: it runs in an environment of its own"),
+        ("--on=inline", "; later: it runs in an environment of its own"),
     ],
 )
 def test_an_environment_that_may_not_be_used_is_named(

@@ -25,7 +25,7 @@ def pytest_of(folder: Path) -> subprocess.CompletedProcess[str]:
 def test_the_project_runs_as_it_is(tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     project = tmp_path / "project"
     assert main([str(project)]) == OK and f"farm run {project}/farm.yaml" in capsys.readouterr().out
-    done = here(project / "farm.yaml", "--inline", "--samples", 2, "--results", results)
+    done = here(project / "farm.yaml", "--on", "inline", "--samples", 2, "--results", results)
     assert done.returncode == OK, done.stderr
     assert "OK: no failures in " in done.stdout and "Coverage" not in done.stdout
 

@@ -544,7 +544,7 @@ def test_a_whole_run_on_s3(server: str, tmp_path: Path) -> None:
     )
 
     def farm(*args: str) -> None:
-        command = [sys.executable, "-m", "farm.launch", *args, "--inline", "--results", "s3://bucket/runs"]
+        command = [sys.executable, "-m", "farm.launch", *args, "--on", "inline", "--results", "s3://bucket/runs"]
         done = prepared.run(command, cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
 

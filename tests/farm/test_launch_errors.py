@@ -30,7 +30,7 @@ def config(tmp_path: Path) -> Path:
 
 def refused(capsys: pytest.CaptureFixture[str], results: Path, *args: object) -> str:
     """What is said on stderr by a command that must end with 2, without a traceback and without a run."""
-    assert main([*map(str, args), "--inline", "--results", str(results)]) == BAD_INPUT
+    assert main([*map(str, args), "--on", "inline", "--results", str(results)]) == BAD_INPUT
     said = capsys.readouterr().err
     assert said.startswith("error: ") and "Traceback" not in said
     assert not results.exists() or lake.run_ids(results) == []
@@ -127,7 +127,7 @@ def test_an_op_that_a_config_names_and_plans_nothing_of_is_told(
         "dtypes: [float16]\nbackends: [torch-cpu]\n"
         "catalogs: [{name: torch, ops: [exp, addcmul, bitwise_and, 'addc*'], samples: 1, distributions: [exhaustive]}]\n"
     )
-    assert main([str(config), "--results", str(results), "--dry-run", "--inline"]) == OK
+    assert main([str(config), "--results", str(results), "--dry-run", "--on", "inline"]) == OK
     said = capsys.readouterr().out
     assert "left out: torch:addcmul, torch:addc*: no samples of the distribution exhaustive, but own, regular" in said
     assert "left out: torch:bitwise_and: not in float16, but in bool, int16, int32" in said
@@ -160,7 +160,7 @@ def test_nothing_to_resume(capsys: pytest.CaptureFixture[str], results: Path, co
 def test_resuming_a_run_that_is_not_there(capsys: pytest.CaptureFixture[str], results: Path) -> None:
     lake.write_run(lake.open_lake(results), "20260101-000000-aaaa", {"name": "other"})
     for args in (["--resume", "20260101-000000-aaab"], ["--resume", "20260101"]):
-        assert main([*args, "--inline", "--results", str(results)]) == BAD_INPUT
+        assert main([*args, "--on", "inline", "--results", str(results)]) == BAD_INPUT
         said = capsys.readouterr().err
         assert f"no run '{args[1]}'" in said and "20260101-000000-aaaa" in said
 
@@ -172,7 +172,7 @@ def test_resuming_a_run_whose_record_is_damaged(
     folder = results / "run=20260101-000000-aaaa"
     folder.mkdir(parents=True)
     (folder / "_run.json").write_text(content)
-    assert main(["--resume", "20260101-000000-aaaa", "--inline", "--results", str(results)]) == BAD_INPUT
+    assert main(["--resume", "20260101-000000-aaaa", "--on", "inline", "--results", str(results)]) == BAD_INPUT
     assert "_run.json" in capsys.readouterr().err
 
 
@@ -183,7 +183,7 @@ def test_resuming_a_run_of_another_version(
     capsys: pytest.CaptureFixture[str], results: Path, record: dict[str, object]
 ) -> None:
     lake.write_run(lake.open_lake(results), "20260101-000000-aaaa", record | {"run_id": "20260101-000000-aaaa"})
-    assert main(["--resume", "20260101-000000-aaaa", "--inline", "--results", str(results)]) == BAD_INPUT
+    assert main(["--resume", "20260101-000000-aaaa", "--on", "inline", "--results", str(results)]) == BAD_INPUT
     assert "error:" in capsys.readouterr().err
 
 
@@ -193,14 +193,14 @@ def test_resuming_a_run_of_another_version(
 @pytest.mark.parametrize("where", ("{file}/lake", "{file}", "/proc/lake", "foo://bucket/x"))
 def test_results_that_cannot_be_written(capsys: pytest.CaptureFixture[str], config: Path, where: str) -> None:
     place = where.format(file=config)
-    assert main([str(config), "--inline", "--results", place]) == BAD_INPUT
+    assert main([str(config), "--on", "inline", "--results", place]) == BAD_INPUT
     said = capsys.readouterr()
     assert said.err.startswith("error: results") and place.partition("://")[0] in said.err
     assert "available" not in said.out  # nothing was tried before
 
 
 def test_a_lake_that_is_a_file(capsys: pytest.CaptureFixture[str], config: Path) -> None:
-    assert main(["--resume", "last", "--inline", "--results", str(config)]) == BAD_INPUT
+    assert main(["--resume", "last", "--on", "inline", "--results", str(config)]) == BAD_INPUT
     assert "cannot be read" in capsys.readouterr().err
 
 
@@ -221,7 +221,7 @@ def test_a_dry_run_shows_cells_and_writes_nothing(
         CONFIG.replace("[torch-cpu]", "[torch-cpu, torch-npu]")
         + "skip: [{ops: [add], backends: [torch-npu], reason: ticket 9}]\n"
     )
-    assert main([str(config), "--dry-run", "--inline", "--results", str(results)]) == OK
+    assert main([str(config), "--dry-run", "--on", "inline", "--results", str(results)]) == OK
     said = capsys.readouterr().out
     assert "torch:abs float32: torch-cpu×2, torch-npu×2 (unavailable)" in said
     assert "torch:std_mean.unbiased float32" in said
@@ -234,7 +234,7 @@ def test_a_dry_run_shows_cells_and_writes_nothing(
 
 
 def test_a_dry_run_needs_no_writable_lake(capsys: pytest.CaptureFixture[str], config: Path) -> None:
-    assert main([str(config), "--dry-run", "--inline", "--ops", "abs", "--results", f"{config}/lake"]) == OK
+    assert main([str(config), "--dry-run", "--on", "inline", "--ops", "abs", "--results", f"{config}/lake"]) == OK
     assert "1 cell planned" in capsys.readouterr().out
 
 
@@ -242,7 +242,7 @@ def test_a_dry_run_needs_no_writable_lake(capsys: pytest.CaptureFixture[str], co
 def test_naming_something_twice_plans_it_once(
     capsys: pytest.CaptureFixture[str], results: Path, config: Path, args: tuple[str, ...]
 ) -> None:
-    assert main([str(config), "--dry-run", "--inline", "--ops", "abs", *args, "--results", str(results)]) == OK
+    assert main([str(config), "--dry-run", "--on", "inline", "--ops", "abs", *args, "--results", str(results)]) == OK
     assert "1 cell planned" in capsys.readouterr().out
 
 
@@ -268,7 +268,7 @@ def test_no_cluster_at_the_address(results: Path, config: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--ray"], "Ray did not start on this machine: The current node timed out during startup"),
+        (["--on", "ray"], "Ray did not start on this machine: The current node timed out during startup"),
         (["--address", "auto"], "the Ray cluster at 'auto' took no driver: The current node timed out during startup"),
     ],
 )
@@ -289,7 +289,7 @@ def test_a_ray_that_does_not_start_in_time_is_told_as_that(
     assert run_guarded(main, [str(config), *args, "--results", str(results)]) == INCOMPLETE
     told = capsys.readouterr().err
     assert said in told and "the farm itself" not in told and "Traceback" not in told
-    assert ("--no-ray" if args == ["--ray"] else "ray status") in told
+    assert ("--on processes" if args == ["--on", "ray"] else "ray status") in told
     assert lake.run_ids(results) == []
 
 
@@ -321,7 +321,7 @@ def test_when_ray_does_not_start_the_last_line_of_its_log_is_the_reason(
     (tmp_path / "dashboard.log").write_text(log)
     told = str(ray_cluster._explain_no_ray(None, Exception(words.format(tmp_path))))
     assert said.format(tmp_path) in told and len(told.splitlines()) == 1
-    assert told.endswith("Try again, or leave out the dashboard with --no-dashboard or Ray with --no-ray")
+    assert told.endswith("Try again, or leave out the dashboard with --no-dashboard or Ray with --on processes")
 
 
 def test_help_names_the_exit_codes() -> None:

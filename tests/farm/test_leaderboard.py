@@ -66,7 +66,7 @@ def board(tmp_path: Path) -> Path:
 
 def run(folder: Path, results: Path) -> tuple[int, dict[str, dict[str, Any]], Path]:
     """(exit code, lines of leaderboard.json by submission, its folder)."""
-    code = main([str(folder), "--results", str(results), "--no-ray"])
+    code = main([str(folder), "--results", str(results), "--on", "processes"])
     (out,) = results.glob("run=*/_report")
     told = json.loads((out / "leaderboard.json").read_text())
     return code, {line["submission"]: line for line in told["submissions"]}, out

@@ -83,7 +83,7 @@ def own(tmp_path: Path) -> Path:
 def test_double_backward_of_kernels_of_ones_own_is_run_or_says_unsupported(
     own: Path, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(own), "--results", str(results), "--inline"]) == FOUND
+    assert main([str(own), "--results", str(results), "--on", "inline"]) == FOUND
     said = capsys.readouterr().out
     assert "left out: user:plain: no gradient is declared" in said
     rows = lakes.read(results)
@@ -106,7 +106,7 @@ def test_the_record_and_the_report_have_what_is_left_out(
 ) -> None:
     text = own.read_text().replace("[torch-cpu, ort-cpu]", "[torch-cpu]").replace("samples: 4", "samples: 1")
     own.write_text(text.replace("checks: [", "checks: [forward, "))
-    main([str(own), "--results", str(results), "--inline", "--ops", "cube,plain"])
+    main([str(own), "--results", str(results), "--on", "inline", "--ops", "cube,plain"])
     (run,) = lakes.run_ids(lakes.open_lake(str(results)))
     record = lakes.read_run(results, run)
     (line,) = record["not_planned"]
@@ -128,7 +128,7 @@ def test_a_check_that_nothing_has_is_a_mistake_of_the_config(
 ) -> None:
     """Not of a command that runs a part of it."""
     own.write_text(own.read_text().replace("checks: [backward, double_backward]", "checks: [forward, roundtrip]"))
-    code = main([str(own), "--results", str(results), "--dry-run", "--inline", *narrow])
+    code = main([str(own), "--results", str(results), "--dry-run", "--on", "inline", *narrow])
     said = capsys.readouterr()
     if narrow:
         assert code == OK and "left out: roundtrip of user: no ONNX model" in said.out
@@ -248,7 +248,10 @@ def test_what_a_fuzzing_run_does_not_do_is_told(
         "checks: [forward, backward]\ncatalogs: [{name: fuzz, dtypes: [float32], distributions: [own, nan]}, critical]\n"
         "backends: [ort-cpu, torch-cpu]\nskip: [{backends: [torch-cpu], reason: not now}]\n"
     )
-    assert fuzz.main([str(path), "--cases", "4", "--ops", "Abs", "--inline", "--results", str(results)]) in (OK, FOUND)
+    assert fuzz.main([str(path), "--cases", "4", "--ops", "Abs", "--on", "inline", "--results", str(results)]) in (
+        OK,
+        FOUND,
+    )
     said = capsys.readouterr().out
     assert "left out: critical: farm fuzz generates cases, farm run runs these" in said
     assert "left out: backward of fuzz: generated cases have the check forward alone" in said
@@ -257,7 +260,7 @@ def test_what_a_fuzzing_run_does_not_do_is_told(
     (run,) = lakes.run_ids(lakes.open_lake(str(results)))
     assert len(lakes.read_run(results, run)["not_planned"]) == 3
     path.write_text(path.read_text().replace("[forward, backward]", "[backward]"))
-    assert fuzz.main([str(path), "--cases", "4", "--inline", "--results", str(results)]) == 2
+    assert fuzz.main([str(path), "--cases", "4", "--on", "inline", "--results", str(results)]) == 2
     assert "checks: backward: generated cases have the check forward alone" in capsys.readouterr().err
 
 

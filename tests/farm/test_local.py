@@ -134,7 +134,7 @@ def test_a_small_run_says_where_it_runs(config: Path, results: Path) -> None:
     done = farm_run(config, "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout.splitlines()[1]  # after what it is
-    assert "small" in said and "--ray" in said
+    assert "small" in said and "--on ray" in said
     assert lake.read_run(results, lake.run_ids(results)[0])["inventory"]["nodes"][0]["id"] == "local"
 
 

@@ -51,7 +51,7 @@ deadline_s: {deadline_s}
 
 def launched(folder: Path, ops: str, backends: str, *more: str, deadline_s: int = 3) -> pd.DataFrame:
     (folder / "small.yaml").write_text(CONFIG.format(ops=ops, backends=backends, deadline_s=deadline_s))
-    launch.main([str(folder / "small.yaml"), "--no-ray", "--results", str(folder / "results"), *more])
+    launch.main([str(folder / "small.yaml"), "--on", "processes", "--results", str(folder / "results"), *more])
     rows = lake.read(folder / "results", lake.run_ids(folder / "results")[-1])
     return rows.set_index(["op", "backend"])
 
@@ -268,7 +268,7 @@ def modules(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Lake
     here = Lake(tmp_path_factory.mktemp("modules"))
     backends = ", ".join(f"faultytorch-{device}" for device in (*MODULES, "none"))
     (here.folder / "torch.yaml").write_text(f"catalogs: [{{name: tinytorch}}]\nlocalise_s: 0\nbackends: [{backends}]\n")
-    launch.main([str(here.folder / "torch.yaml"), "--no-ray", "--results", str(here.results)])
+    launch.main([str(here.folder / "torch.yaml"), "--on", "processes", "--results", str(here.results)])
     rows = lake.read(here.results, lake.run_ids(here.results)[-1])
     return here, {x.backend.partition("-")[2]: f"{x.run_id}:{x.case_id}:{x.backend}" for x in rows.itertuples()}
 
@@ -297,7 +297,7 @@ def test_of_a_torch_module_that_is_not_deterministic_the_operation_is_left_that_
     here = Lake(tmp_path)
     config = "catalogs: [{name: tinytorch}]\nchecks: [determinism]\nbackends: [faultytorch-turns._softmax]\n"
     (tmp_path / "torch.yaml").write_text(config)
-    launch.main([str(tmp_path / "torch.yaml"), "--no-ray", "--results", str(here.results)])
+    launch.main([str(tmp_path / "torch.yaml"), "--on", "processes", "--results", str(here.results)])
     (row,) = lake.read(here.results, lake.run_ids(here.results)[-1]).to_dict("records")
     assert row["kind"] == "nondeterministic"
     _, found = here.minimised(f"{row['run_id']}:{row['case_id']}:{row['backend']}")
@@ -310,7 +310,7 @@ def test_of_a_training_step_the_operation_is_left_that_fails_forward_or_backward
     op, twin = "native_layer_norm_backward", "no_such_operation"
     config = "catalogs: [{name: models, ops: [gpt2.small], samples: 1}]\nchecks: [backward]\ndtypes: [float32]\nlocalise_s: 0\n"
     (tmp_path / "step.yaml").write_text(config + f"backends: [faultytorch-each.{op}, faultytorch-each.{twin}]\n")
-    launch.main([str(tmp_path / "step.yaml"), "--no-ray", "--cpus", "1", "--results", str(here.results)])
+    launch.main([str(tmp_path / "step.yaml"), "--on", "processes", "--cpus", "1", "--results", str(here.results)])
     rows = lake.read(here.results, lake.run_ids(here.results)[-1]).set_index("backend")
     assert rows.status[f"faultytorch-each.{twin}"] == "pass"
     row = rows.loc[f"faultytorch-each.{op}"]

@@ -33,7 +33,7 @@ def minimised(folder: Path, check: str, catalog: str, ops: str, backend: str) ->
 def of_config(folder: Path, text: str, backend: str) -> tuple[pd.Series, int, dict[str, Any]]:
     (folder / "one.yaml").write_text(text)
     results = folder / "results"
-    launch.main([str(folder / "one.yaml"), "--no-ray", "--results", str(results)])
+    launch.main([str(folder / "one.yaml"), "--on", "processes", "--results", str(results)])
     row = lake.read(results, lake.run_ids(results)[-1]).sort_values("case_id").iloc[0]
     code = minimise.main([f"last:{row.case_id}:{backend}", "--results", str(results)])
     found = minimal.read(results)

@@ -36,7 +36,7 @@ SOUND = ("ort-cpu", "openvino-cpu")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pd.DataFrame]:
     where = tmp_path_factory.mktemp("models")
     (where / "models.yaml").write_text(CONFIG)
-    assert launch.main([str(where / "models.yaml"), "--inline", "--results", str(where / "lake")]) == launch.FOUND
+    assert launch.main([str(where / "models.yaml"), "--on", "inline", "--results", str(where / "lake")]) == launch.FOUND
     yield lake.read(where / "lake")
 
 

@@ -48,7 +48,7 @@ def test_a_dimension_of_an_expression_is_searched_and_sizes_are_told_as_they_wer
     (tmp_path / "k.py").write_text(KERNELS)
     (tmp_path / "f.yaml").write_text("catalogs: [{name: user, modules: [k.py], samples: 2}]\nbackends: [torch-cpu]\n")
     results = tmp_path / "results"
-    launch.main([str(tmp_path / "f.yaml"), "--inline", "--results", str(results)])
+    launch.main([str(tmp_path / "f.yaml"), "--on", "inline", "--results", str(results)])
     rows = lake.read(results, lake.run_ids(results)[-1])
     (row,) = (x for _, x in rows[rows.status == "wrong"].iterrows())
     assert minimise.main([f"last:{row.case_id}:torch-cpu", "--results", str(results)]) == minimise.SMALLER

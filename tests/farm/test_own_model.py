@@ -33,7 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str) -> int:
-    return main([*arguments, "--backends", "ort-cpu", "--inline", "--results", "lake"])
+    return main([*arguments, "--backends", "ort-cpu", "--on", "inline", "--results", "lake"])
 
 
 def rows() -> list[tuple[str, str, str]]:
@@ -172,7 +172,7 @@ def test_a_config_s_own_models_are_checked_with_their_place(here: Path) -> None:
 
 
 def torch_run(*arguments: str) -> int:
-    return main([*arguments, "--backends", "torch-cpu", "--inline", "--results", "lake"])
+    return main([*arguments, "--backends", "torch-cpu", "--on", "inline", "--results", "lake"])
 
 
 #: The models of a blog on torch.compile, as they stand there.
@@ -284,7 +284,7 @@ def test_an_invalid_model_says_why(source: str, name: str, says: str, capsys: py
 
 def test_a_model_that_cannot_run_is_told_before_the_backends_have_answered(capsys: pytest.CaptureFixture[str]) -> None:
     Path("doc.py").write_text(DOCUMENT)
-    given = ["--backends", "torch-cpu", "--no-ray", "--results", "lake"]
+    given = ["--backends", "torch-cpu", "--on", "processes", "--results", "lake"]
     assert main(["--model", "doc.py:MatrixModel", *given]) == BAD_INPUT
     out, err = capsys.readouterr()
     place = f"({Path('doc.py').resolve()}:21)"
@@ -296,7 +296,7 @@ def test_a_model_that_cannot_run_is_told_before_the_backends_have_answered(capsy
 
 def test_backends_are_asked_whether_they_raise_what_eager_torch_raises(capsys: pytest.CaptureFixture[str]) -> None:
     Path("doc.py").write_text(DOCUMENT)
-    given = ["--backends", "torch-cpu,ort-cpu", "--no-ray", "--results", "lake"]
+    given = ["--backends", "torch-cpu,ort-cpu", "--on", "processes", "--results", "lake"]
     assert main(["--model", "doc.py:MatrixModel", *given]) == FOUND
     out = capsys.readouterr().out
     assert "\neager torch raises: mat1 and mat2 shapes cannot be multiplied (2x10 and 2x10) (" in out
@@ -306,7 +306,10 @@ def test_backends_are_asked_whether_they_raise_what_eager_torch_raises(capsys: p
 def test_a_model_that_can_run_on_some_of_its_inputs_has_its_rows() -> None:
     np.savez("wrong.npz", y=np.ones(3, np.float32))
     files = ["--inputs", "mine.npz", "--inputs", "wrong.npz"]
-    assert main(["--model", "mine.onnx", *files, "--backends", "ort-cpu", "--no-ray", "--results", "lake"]) == FOUND
+    assert (
+        main(["--model", "mine.onnx", *files, "--backends", "ort-cpu", "--on", "processes", "--results", "lake"])
+        == FOUND
+    )
     assert [x[1] for x in sorted(rows())] == ["pass", "invalid"]
 
 

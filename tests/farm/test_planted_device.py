@@ -78,7 +78,7 @@ def test_an_error_that_spoils_the_device_costs_its_own_case_and_is_shown_again(
 
 
 @pytest.mark.nightly  # on every commit test_dispatch does so on a simulated cluster, test_planted_vendors with the only device
-@pytest.mark.parametrize("how", ["--ray", "--no-ray"])
+@pytest.mark.parametrize("how", ["--on=ray", "--on=processes"])
 def test_a_device_of_two_that_is_lost_in_mid_run_is_named_and_costs_no_case(
     how: str, machine: dict[str, str], tmp_path: Path, results: Path
 ) -> None:
@@ -171,6 +171,6 @@ def test_a_row_says_the_number_that_its_variable_gives_the_device(
     catalog = {"name": "critical", "ops": ["add"], "samples": 1, "dtypes": ["float32"]}
     file = tmp_path / "c.yaml"
     file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": ["torch-npu", "torch-cpu"]}))
-    launch(file, "--inline", "--results", results, **machine, ASCEND_RT_VISIBLE_DEVICES="1")
+    launch(file, "--on", "inline", "--results", results, **machine, ASCEND_RT_VISIBLE_DEVICES="1")
     rows = lake.read(results, lake.run_ids(results)[-1]).set_index("backend")
     assert rows["device_ids"].fillna("").to_dict() == {"torch-npu": "1", "torch-cpu": ""}

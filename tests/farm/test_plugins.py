@@ -78,7 +78,7 @@ def test_all_that_is_known_is_listed_without_asking(python: Path) -> None:
 
 
 def test_a_check_of_a_plugin_finds_what_the_numbers_do_not(python: Path, tmp_path: Path) -> None:
-    done = farm(python, "farm.launch", EXAMPLE / "farm.yaml", "--no-ray", "--results", tmp_path / "results")
+    done = farm(python, "farm.launch", EXAMPLE / "farm.yaml", "--on", "processes", "--results", tmp_path / "results")
     assert done.returncode == 1, done.stdout + done.stderr
     rows = lake.read(tmp_path / "results", lake.run_ids(tmp_path / "results")[-1]).set_index(["backend", "check"])
     assert rows["status"].to_dict() == {
@@ -93,7 +93,7 @@ def test_a_check_of_a_plugin_finds_what_the_numbers_do_not(python: Path, tmp_pat
 def test_a_run_takes_the_plugins_and_goes_on_without_the_broken_one(python: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("catalogs: [{name: example, samples: 2}]\nbackends: [example-cpu, broken_example-cpu]\n")
-    done = farm(python, "farm.launch", config, "--no-ray", "--results", tmp_path / "results")
+    done = farm(python, "farm.launch", config, "--on", "processes", "--results", tmp_path / "results")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "libexample.so" in done.stdout
     rows = lake.read(tmp_path / "results", lake.run_ids(tmp_path / "results")[-1])

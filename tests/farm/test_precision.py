@@ -38,7 +38,9 @@ backends:
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pd.DataFrame]:
     where = tmp_path_factory.mktemp("precision")
     (where / "coarse.yaml").write_text(CONFIG)
-    assert launch.main([str(where / "coarse.yaml"), "--inline", "--results", str(where / "results")]) == launch.FOUND
+    assert (
+        launch.main([str(where / "coarse.yaml"), "--on", "inline", "--results", str(where / "results")]) == launch.FOUND
+    )
     yield lake.read(where / "results").set_index("op").sort_index()
 
 
@@ -98,7 +100,7 @@ def test_products_are_prepared_where_a_backend_of_the_plan_asks_for_them(
     packs: list[set[str]] = []
     for name, options in (("plain", ""), ("tf32", TF32), ("again", "")):
         (tmp_path / f"{name}.yaml").write_text(SHARED.format(options=options))
-        launch.main([str(tmp_path / f"{name}.yaml"), "--inline", "--results", str(tmp_path / name)])
+        launch.main([str(tmp_path / f"{name}.yaml"), "--on", "inline", "--results", str(tmp_path / name)])
         packs.append({x.name for x in (tmp_path / "cache" / "cases").rglob("*.pack")})
     with_products = {x for x in packs[1] if WITH_PRODUCTS in x}
     assert len(packs[0]) == len(with_products) == 3 and not packs[0] & with_products and packs[2] == packs[1]
@@ -148,7 +150,9 @@ def test_a_chain_of_products_exported_to_onnx_is_held_to_what_rounding_each_fact
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     (tmp_path / "chains.yaml").write_text(CHAINS)
-    assert launch.main([str(tmp_path / "chains.yaml"), "--inline", "--results", str(tmp_path / "r")]) == launch.FOUND
+    assert (
+        launch.main([str(tmp_path / "chains.yaml"), "--on", "inline", "--results", str(tmp_path / "r")]) == launch.FOUND
+    )
     found = lake.read(tmp_path / "r").set_index(["backend", "op"])["status"].unstack()
     chains = ["critical:bert_encoder", "critical:swiglu"]
     assert set(found.loc[["tf32", "exact"], chains].to_numpy().ravel()) == {"pass"}, found
@@ -193,7 +197,7 @@ backends:
 def test_inputs_outside_a_declared_precisions_range_and_at_steps_are_as_it_rounds_them(tmp_path: Path) -> None:
     """Of inputs of 1e-10, 1e12 and -0.5000001 float16 makes 0, Inf or its largest number, and -0.5."""
     (tmp_path / "narrow.yaml").write_text(NARROW)
-    arguments = [str(tmp_path / "narrow.yaml"), "--inline", "--results", str(tmp_path / "results")]
+    arguments = [str(tmp_path / "narrow.yaml"), "--on", "inline", "--results", str(tmp_path / "results")]
     assert launch.main(arguments) == launch.FOUND
     found = lake.read(tmp_path / "results")
     rows = {name: found[found["backend"] == name].set_index("case_id") for name in set(found["backend"])}

@@ -32,7 +32,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def run(config: Path, results: Path, *more: str, **env: str) -> pd.DataFrame:
-    done = here(config, "--no-ray", "--results", results, *more, **env)
+    done = here(config, "--on", "processes", "--results", results, *more, **env)
     assert done.returncode == 0, done.stdout + done.stderr
     return lake.read(results, lake.run_ids(results)[-1]).set_index(["op", "sample"]).sort_index()
 

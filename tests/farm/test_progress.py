@@ -246,7 +246,7 @@ def config(tmp_path: Path) -> Path:
 def test_a_run_says_at_once_what_it_is_and_knows_how_long_the_last_one_took(
     config: Path, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [str(config), "--inline", "--results", str(results)]
+    arguments = [str(config), "--on", "inline", "--results", str(results)]
     assert main(arguments) == OK
     said = capsys.readouterr().out
     assert said.startswith("mine: ops of torch on 2 backends")
@@ -267,7 +267,7 @@ def test_a_dry_run_on_a_terminal_is_a_short_table_with_the_sum_last(
 ) -> None:
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("COLUMNS", "80")
-    assert main([str(config), "--inline", "--dry-run", "--results", str(results)]) == OK
+    assert main([str(config), "--on", "inline", "--dry-run", "--results", str(results)]) == OK
     said = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out)
     assert "torch:abs" not in said
     assert re.search(r"torch-cpu +4 +8", said)

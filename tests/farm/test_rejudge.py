@@ -36,7 +36,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A lake with one inline run."""
     where = tmp_path_factory.mktemp("rejudge")
     (where / "small.yaml").write_text(CONFIG)
-    code = launch.main([str(where / "small.yaml"), "--inline", "--results", str(where / "results")])
+    code = launch.main([str(where / "small.yaml"), "--on", "inline", "--results", str(where / "results")])
     assert code in (launch.OK, launch.FOUND)
     yield where / "results"
 
@@ -58,7 +58,7 @@ def test_judged_again_is_what_a_run_under_that_policy_says(
 ) -> None:
     """The whole way: what the farm writes when it judges under a policy is what rejudging makes of another run's rows."""
     (tmp_path / "again.yaml").write_text(CONFIG + f"policy: {name}\n")
-    launch.main([str(tmp_path / "again.yaml"), "--inline", "--results", str(tmp_path / "results")])
+    launch.main([str(tmp_path / "again.yaml"), "--on", "inline", "--results", str(tmp_path / "results")])
     keys = ["case_id", "backend"]
     fresh = lake.read(tmp_path / "results").set_index(keys)[["status", "kind", "limit"]].sort_index()
     again = rejudge(rows, verdict.load(name))
@@ -259,7 +259,9 @@ def test_a_bad_policy_names_file_and_key(
     (tmp_path / "c.yaml").write_text(
         f"policy: {bad}\ncatalogs: [{{name: torch, ops: [sum], samples: 1}}]\nbackends: [torch-cpu]\n"
     )
-    assert launch.main([str(tmp_path / "c.yaml"), "--inline", "--dry-run", "--results", str(tmp_path)]) == BAD_INPUT
+    assert (
+        launch.main([str(tmp_path / "c.yaml"), "--on", "inline", "--dry-run", "--results", str(tmp_path)]) == BAD_INPUT
+    )
     assert says in capsys.readouterr().err
 
 

@@ -49,7 +49,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (where / "small.yaml").write_text(CONFIG)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FARM_CACHE", str(where / "cache"))
-        code = launch.main([str(where / "small.yaml"), "--inline", "--results", str(where / "results")])
+        code = launch.main([str(where / "small.yaml"), "--on", "inline", "--results", str(where / "results")])
         assert code in (launch.OK, launch.FOUND)
         yield where / "results"
 

@@ -45,7 +45,7 @@ def load_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FARM_LOAD_OPS", str(OPS))
 
 
-def start(config: Path, results: Path, how: str = "--ray") -> subprocess.Popen[str]:
+def start(config: Path, results: Path, how: str = "--on=ray") -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "farm.launch", str(config), "--results", str(results), "--no-dashboard", how]
     # A shell's background job, and so its children, ignore Ctrl-C unless told otherwise.
     heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
@@ -92,7 +92,7 @@ def complete(frame: pd.DataFrame) -> None:
 @pytest.fixture
 def running(request: pytest.FixtureRequest, config: Path, results: Path) -> Iterator[subprocess.Popen[str]]:
     """A run that has rows on disk and goes on; the parameter says where (default: on Ray)."""
-    process = start(config, results, getattr(request, "param", "--ray"))
+    process = start(config, results, getattr(request, "param", "--on=ray"))
     try:
         wait_for(lambda: parts(results), "the first rows")
         assert process.poll() is None
@@ -104,7 +104,7 @@ def running(request: pytest.FixtureRequest, config: Path, results: Path) -> Iter
 
 
 @pytest.mark.parametrize(
-    ("running", "how"), [("--ray", "last"), ("--no-ray", "id"), ("--inline", "id")], indirect=["running"]
+    ("running", "how"), [("--on=ray", "last"), ("--on=processes", "id"), ("--on=inline", "id")], indirect=["running"]
 )
 def test_a_killed_driver_is_resumed_to_exactly_the_planned_rows(
     running: subprocess.Popen[str], release: Callable[[], None], config: Path, results: Path, how: str
@@ -169,11 +169,13 @@ def test_a_killed_raylet_stops_the_run_which_is_resumed(
     assert "stopped: Ray on this machine has died" in out
     assert set(rows(results)["status"]) == {"pass"}
     release()
-    assert here("--resume", "last", "--results", results, "--no-ray").returncode == 0
+    assert here("--resume", "last", "--results", results, "--on=processes").returncode == 0
     complete(rows(results))
 
 
-@pytest.mark.parametrize("running", [pytest.param("--ray", marks=pytest.mark.nightly), "--no-ray"], indirect=True)
+@pytest.mark.parametrize(
+    "running", [pytest.param("--on=ray", marks=pytest.mark.nightly), "--on=processes"], indirect=True
+)
 def test_ctrl_c_flushes_and_is_resumable(
     running: subprocess.Popen[str], release: Callable[[], None], results: Path
 ) -> None:
@@ -195,7 +197,7 @@ def test_a_backend_that_is_gone_when_the_run_is_resumed_leaves_rows_that_are_run
     vanishing = {"name": "vanishing-cpu", "options": {"hold": str(tmp_path / "released")}}
     file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": [vanishing, "null-cpu"]}))
     monkeypatch.setenv("FARM_VANISHED", str(tmp_path / "vanished"))
-    process = start(file, results, "--no-ray")
+    process = start(file, results, "--on=processes")
     wait_for(lambda: parts(results), "the first rows")
     process.kill()
     process.communicate()

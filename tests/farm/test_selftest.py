@@ -86,7 +86,7 @@ def test_a_slice_of_the_zoo(
         "reason": "planted: no number is wrong",
     }
     (tmp_path / "lenient.json").write_text(json.dumps(lenient))
-    given = ["--ops", "axpy", "--policy", str(tmp_path / "lenient.json"), "--results", results, "--inline"]
+    given = ["--ops", "axpy", "--policy", str(tmp_path / "lenient.json"), "--results", results, "--on", "inline"]
     assert selftest.main(given) == selftest.MISSED
     said = capsys.readouterr().out
     assert "escaped: axpy--no_scale (missing scale, of axpy)" in said

@@ -118,7 +118,7 @@ def test_the_example_names_the_step_at_which_each_twin_goes_wrong(
     pytest.importorskip("torch")
     from farm.__main__ import main
 
-    assert main(["run", str(ROOT / "examples/own_session/farm.yaml"), "--inline", "--results", str(results)]) == 1
+    assert main(["run", str(ROOT / "examples/own_session/farm.yaml"), "--on", "inline", "--results", str(results)]) == 1
     rows = lake.read(results, where={"check": ["steps"]})
     named = {op: set(some["culprit"]) for op, some in rows.groupby("op")}
     assert named == {
@@ -154,7 +154,7 @@ def test_a_sound_session_is_the_same_whenever_it_is_run_as_a_whole(results: Path
     )
     (tmp_path / "c.yaml").write_text(given % (ROOT / "examples/own_session/sessions.py"))
     ops = ["--ops", "*decode", "*descent"]
-    assert main(["run", str(tmp_path / "c.yaml"), "--inline", "--results", str(results), *ops]) == 0
+    assert main(["run", str(tmp_path / "c.yaml"), "--on", "inline", "--results", str(results), *ops]) == 0
     rows = lake.read(results)
     assert len(rows) == 4 and set(rows["status"]) == {"pass"}, rows[["case_id", "status", "error"]].to_string()
 

@@ -27,7 +27,7 @@ def run(tmp_path: Path, results: Path) -> str:
         "backends": ["torch-cpu"],
     }
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-    done = here(tmp_path / "c.yaml", "--inline", "--results", results)
+    done = here(tmp_path / "c.yaml", "--on", "inline", "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
     return lake.run_ids(results)[-1]
 

@@ -168,7 +168,7 @@ def test_mistakes_that_show_when_it_is_listed(
 ) -> None:
     (config.parent / "bad.py").write_text("import os\n1 / 0\n")
     write(config, line, modules="k.py" if "twice" in line else "")
-    assert main([str(config), "--inline", "--results", str(results)]) == BAD_INPUT
+    assert main([str(config), "--on", "inline", "--results", str(results)]) == BAD_INPUT
     said = capsys.readouterr().err
     assert said.startswith(f"error: {config}:{place}: catalogs.0.") and lake.run_ids(str(results)) == []
     assert says.format(k=config.parent / "k.py", bad=config.parent / "bad.py") in said and said.count("\n") == 1
@@ -204,7 +204,7 @@ def test_paths_are_relative_to_the_config_and_survive_the_record(config: Path, m
     assert user_definitions.get_announcement() == ""
 
 
-@pytest.mark.parametrize("how", ["--no-ray", "--inline"])
+@pytest.mark.parametrize("how", ["--on=processes", "--on=inline"])
 def test_what_a_kernel_does_to_the_environment_harms_no_other(config: Path, results: Path, how: str) -> None:
     lines = [
         "import os",
@@ -232,7 +232,7 @@ def test_a_run_its_resumption_and_its_reproduction(
     config: Path, results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     write(config, kernel(), kernel(name="wrong", kernel='"k.py:triple"'), modules="k.py")
-    arguments = ["--inline", "--results", str(results)]
+    arguments = ["--on", "inline", "--results", str(results)]
     assert main([str(config), *arguments]) == FOUND
     rows = lake.read(results)
     assert {(r.op, r.dtype, r.status) for r in rows.itertuples()} == {
@@ -298,7 +298,7 @@ def test_a_broken_reference_is_told_and_fails_the_run(
 ) -> None:
     (tmp_path / "k.py").write_text(KERNELS + "\ndef broken(x): raise ValueError('no reference today')\n")
     file = write(config, kernel(reference='"k.py:broken"'))
-    assert main([str(file), "--results", str(tmp_path / "r"), "--inline"]) == FOUND
+    assert main([str(file), "--results", str(tmp_path / "r"), "--on", "inline"]) == FOUND
     said = capsys.readouterr().out
     assert "nothing was judged: invalid: no reference today" in said and "No findings" not in said
 
@@ -309,6 +309,6 @@ def test_a_compiled_kernel_that_wobbles_is_seen(config: Path, results: Path) -> 
         "import torch\ndef right(x): return 2 * x\ndef wobbles(x): return x * 2 + torch.rand_like(x) * 1e-2\n"
     )
     config.write_text(HEAD + "  kernels:\n" + kernel(kernel='"k.py:wobbles"') + "backends: [inductor-cpu]\n")
-    assert main([str(config), "--no-ray", "--cpus", "1", "--results", str(results)]) == FOUND
+    assert main([str(config), "--on", "processes", "--cpus", "1", "--results", str(results)]) == FOUND
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert set(rows["kind"]) == {"nondeterministic"}

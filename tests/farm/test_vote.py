@@ -214,7 +214,7 @@ def test_a_wrong_reference_blames_nobody(
     (tmp_path / "x.yaml").write_text(
         "catalogs: [{name: fuzz, ops: [Neg], samples: 4}]\ndtypes: [float32]\nbackends: [ort-cpu, openvino-cpu]\n"
     )
-    code = command.main([str(tmp_path / "x.yaml"), "--inline", "--results", str(tmp_path / "lake")])
+    code = command.main([str(tmp_path / "x.yaml"), "--on", "inline", "--results", str(tmp_path / "lake")])
     rows = lakes.read(str(tmp_path / "lake"))
     found = set(zip(rows["status"], rows["kind"]))
     assert code == (FOUND if planted else OK) and len(rows) == 8, "what judged nothing is no success"

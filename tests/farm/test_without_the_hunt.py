@@ -53,7 +53,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_run_needs_none_of_it(installed: Path) -> None:
     (installed / "c.yaml").write_text(CONFIG)
-    done = run(installed, "-m", "farm.launch", "c.yaml", "--no-ray", "--results", "lake")
+    done = run(installed, "-m", "farm.launch", "c.yaml", "--on", "processes", "--results", "lake")
     assert done.returncode == 0, done.stdout + done.stderr
     lake = lakes.open_lake(installed / "lake")
     rows = lakes.read(lake, lakes.run_ids(lake)[-1])

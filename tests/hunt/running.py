@@ -81,7 +81,17 @@ def ask(reports: Sequence[Report], folder: Path, env: Mapping[str, str], seed: i
         place = folder / name
         place.mkdir()
         config = write_config(place, name, catalogs, [backend], seed=seed, deadline_s=300.0, **more)
-        command = [sys.executable, "-m", "farm", "run", str(config), "--no-ray", "--results", str(place / "lake")]
+        command = [
+            sys.executable,
+            "-m",
+            "farm",
+            "run",
+            str(config),
+            "--on",
+            "processes",
+            "--results",
+            str(place / "lake"),
+        ]
         run(command, env, ENDED)
         statuses |= _worst(newest(place / "lake"))
     return [_of(report, statuses) for report in reports]

@@ -103,7 +103,7 @@ def ask_alone(
 
 
 def _quietly(folder: Path) -> list[str]:
-    return ["--no-ray", "--results", str(folder / "lake")]
+    return ["--on", "processes", "--results", str(folder / "lake")]
 
 
 def told(module: str, some: Sequence[str], rows: pd.DataFrame, backends: Sequence[str] = BACKENDS) -> list[Told]:

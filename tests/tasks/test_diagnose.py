@@ -464,7 +464,7 @@ def test_a_row_says_its_cause_and_the_report_groups_what_is_new_by_it(tmp_path: 
     config = tmp_path / "variances.yaml"
     config.write_text("catalogs: [{name: user, modules: [variances], samples: 2}]\nbackends: [torch-cpu]\n")
     results = tmp_path / "lake"
-    assert main([str(config), "--inline", "--results", str(results)]) == 1
+    assert main([str(config), "--on", "inline", "--results", str(results)]) == 1
     run = lake.run_ids(results)[-1]
     rows = lake.read(results, run).set_index("op")
     words = "ddof: divided by n, not n - 1"

@@ -146,7 +146,7 @@ def test_rows_are_judged_as_any_and_told_from_a_card_s(tmp_path: Path) -> None:
         "dtypes: [float8_e4m3fn, int8, float16, float64]\n"
         "backends: [emulated-hopper, emulated-blackwell]\n"
     )
-    done = here(config, "--inline", "--results", tmp_path / "lake")
+    done = here(config, "--on", "inline", "--results", tmp_path / "lake")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = pd.read_parquet(tmp_path / "lake")
     ran = rows[rows["status"] != "unsupported"]

@@ -157,7 +157,7 @@ def test_a_reproduction_says_at_which_input(results: Path, capsys: pytest.Captur
         "dtypes: [bfloat16]\ncatalogs: [{name: torch, ops: [erf], samples: 1, distributions: [exhaustive]}]\n"
         "backends: [torch-cpu]\n"
     )
-    run.main([str(config), "--inline", "--results", str(results)])
+    run.main([str(config), "--on", "inline", "--results", str(results)])
     assert reproduce.main(["last:forward/torch:erf/bfloat16/exhaustive/0:torch-cpu", "--results", str(results)]) == 0
     told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  "))
     x, y = float(told["input"]), float(told["expected"])

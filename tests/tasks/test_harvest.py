@@ -161,7 +161,7 @@ def test_a_model_of_ones_own_is_harvested_and_every_backend_runs_it(
     assert "3 distinct of 3 nodes" in said and "name: nodes, path:" in said
     config = tmp_path / "c.yaml"
     config.write_text("catalogs: [{name: nodes, path: nodes}]\nbackends: [ort-cpu, openvino-cpu]\n")
-    done = here(config, "--inline", "--results", results)
+    done = here(config, "--on", "inline", "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert len(rows) == 6 and set(rows["op"]) == {"nodes:MatMul", "nodes:LogSoftmax", "nodes:Relu"}
@@ -174,13 +174,13 @@ def test_a_model_of_ones_own_is_harvested_and_every_backend_runs_it(
 def test_a_config_without_the_folder_names_the_key_and_the_fix(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("catalogs: [{name: nodes, path: nowhere}]\nbackends: [ort-cpu]\n")
-    done = here(config, "--inline")
+    done = here(config, "--on", "inline")
     assert done.returncode == 2 and "c.yaml:1" in done.stderr and "write it with farm harvest" in done.stderr
     config.write_text("catalogs: [nodes]\nbackends: [ort-cpu]\n")
-    done = here(config, "--inline")
+    done = here(config, "--on", "inline")
     assert done.returncode == 2 and "the catalog nodes needs a path" in done.stderr
     config.write_text("catalogs: [{name: onnx, path: nowhere}]\nbackends: [ort-cpu]\n")
-    done = here(config, "--inline")
+    done = here(config, "--on", "inline")
     assert done.returncode == 2 and "only the catalog nodes takes a folder" in done.stderr
 
 

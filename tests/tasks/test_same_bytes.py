@@ -142,7 +142,7 @@ def test_its_samples_are_exported_for_runtimes_that_take_onnx(tmp_path: Path) ->
         "checks: [batch_invariance]\ncatalogs: [{name: critical, ops: [add, softmax, scaled_dot_product_attention], samples: 1}]\n"
         "dtypes: [float32]\nbackends: [ort-cpu]\n"
     )
-    assert main(["run", str(config), "--inline", "--results", str(tmp_path / "lake")]) == 0
+    assert main(["run", str(config), "--on", "inline", "--results", str(tmp_path / "lake")]) == 0
     rows = pandas.read_parquet(tmp_path / "lake").set_index("op")
     assert rows.loc[["critical:add", "critical:softmax"], "status"].tolist() == ["pass", "pass"]
     # The exporter has written its number of rows into a Reshape.

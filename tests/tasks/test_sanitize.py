@@ -250,7 +250,7 @@ def test_a_kernel_that_reads_behind_its_input_is_wrong_in_a_run(tmp_path: Path, 
     config.write_text(
         f"dtypes: [float32]\nchecks: [sanitize]\ncatalogs:\n- name: user\n  samples: 1\n  kernels:\n{kernels}\nbackends: [torch-cpu]\n"
     )
-    done = here(config, "--inline", "--results", results)
+    done = here(config, "--on", "inline", "--results", results)
     rows = lake.read(results, lake.run_ids(results)[-1]).set_index("op")
     assert list(rows["status"].sort_index()) == ["pass", "wrong"], done.stdout + done.stderr
     assert rows.loc["user:over", "kind"] == "reads outside" and "behind the end" in rows.loc["user:over", "error"]

@@ -339,7 +339,7 @@ def test_rows_of_a_run_name_their_eager_arm_and_the_report_shows_them(tmp_path: 
         "dtypes: [float32]\nchecks: [speedup]\ncatalogs: [{name: critical, ops: [softmax], samples: 1}]\n"
         "backends: [torch-cpu, ort-cpu]\n"
     )
-    done = here(config, "--inline", "--results", results)
+    done = here(config, "--on", "inline", "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert set(rows["status"]) == {"pass"} and set(rows["check"]) == {"speedup"}
