@@ -101,10 +101,10 @@ class RankConnections:
             for source in select.select(list(waiting), [], [], left)[0]:
                 waiting.pop(source)
         self.close()
-        silent = [f"rank {number}" for number in sorted(waiting.values())] or ["none of the ranks"]
-        raise Hung(
-            f"{', '.join(silent)} answered nothing: others (rank {first} first) waited {self._patience_s:.0f} s for it"
-        )
+        silent = ", ".join(f"rank {number}" for number in sorted(waiting.values()))
+        if not silent:
+            raise Hung(f"every rank waited {self._patience_s:.0f} s for others (rank {first} said so first)")
+        raise Hung(f"{silent} answered nothing: others (rank {first} first) waited {self._patience_s:.0f} s for it")
 
     def run(self, op: str, reduction: str, data: np.ndarray) -> np.ndarray:
         """What the ranks receive, a row each, of data (ranks, elements)."""
