@@ -17,7 +17,7 @@ import numpy as np
 
 from tasks import checks, diagnose
 from tasks.arrays.contiguous import pack_arrays
-from tasks.arrays.tree import TensorSpec, contiguous, decode, spec_of
+from tasks.arrays.tree import TensorSpec, contiguous, decode_specs
 from tasks.checks import Observation
 from tasks.judge import (
     coarser,
@@ -724,7 +724,7 @@ def measure_phase(case: Case, found: Judgement) -> Judgement:
     record = case.sample.record
     phase, expected, step = record.phases[case.step.part[0]], case.expected, case.step.row
     if phase in ALONE and len(case.step.made_of) == len(expected):
-        arrays, given = case.sample.inputs(), decode(record.kwargs, lambda kind, node: spec_of(node))
+        arrays, given = case.sample.inputs(), decode_specs(record.kwargs)
         vectors = {name: arrays[x.id][step] for name, x in given.items() if isinstance(x, TensorSpec)}
         recipe = Recipe.read(given["recipe"])
         number = int(vectors["number"][0])
@@ -750,7 +750,7 @@ def check_invariants(case: Case, found: Judgement) -> Judgement:
     exact = [x.reference.astype(np_dtype(x.dtype)) for x in case.expected if x.reference is not None]
     outputs = exact if found.status is Status.PASS and len(exact) == len(case.expected) else case.returned[0]
     arrays = case.sample.inputs()
-    given = decode(case.sample.record.kwargs, lambda kind, node: spec_of(node))
+    given = decode_specs(case.sample.record.kwargs)
     inputs = {name: contiguous(arrays[x.id], x) for name, x in given.items() if isinstance(x, TensorSpec)}
     if not outputs or not (broken := invariants.find_broken(case.sample.invariants, inputs, outputs)):
         return found
