@@ -77,6 +77,7 @@ from tasks.model.row import has_own_tolerance
 from tasks.model.stored_at_once import store_at_once
 from tasks.passport import ARITHMETIC, Reading
 from tasks.passport.explain import UNSOUND, Explanation
+from tasks.passport.locate import LocatedSum
 from tasks.passport.own import PROVED, Held, OwnArithmetic, hold_as_read, hold_to_bounds, prove, read_again
 from tasks.prepare.cases import PreparedSample
 from tasks.prepare.record import OracleRecord
@@ -597,7 +598,9 @@ def hold_to_own_arithmetic(case: Case, found: Judgement) -> Judgement:
         said = known[0].describe() if known else "as any sum of its that was read"
         error = f"{held.certain:.3g} times as far off as its passport leaves it ({said})"
         return found.rule(Status.WRONG, KIND_ARITHMETIC, {"error": error})
-    return _excuse_likely(found) if case.own.ask is None and held.known else found
+    # Of a formula whose sum was not read at all, the widest of the device's says too little to excuse anything.
+    is_read = held.known is not None or isinstance(held.where, LocatedSum)
+    return _excuse_likely(found) if case.own.ask is None and is_read else found
 
 
 def _excuse_likely(found: Judgement, cause: Mapping[str, Any] | None = None) -> Judgement:
