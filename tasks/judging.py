@@ -561,8 +561,9 @@ def accept_accumulators(case: Case, found: Judgement) -> Judgement:
     """A `wrong` product that is no further off than the adder that the device declares would leave it becomes `imprecise`, kind
     `accumulator`: the hardware can do no better. Of sums that its passport knows that says so itself (`hold_to_own_arithmetic`)."""
     declared = case.info.accumulators
-    known = case.own is not None and bool(case.own.readings)
-    if known or not (found.status is Status.WRONG and found.kind == "numbers") or case.definition:
+    if not (found.status is Status.WRONG and found.kind == "numbers") or case.definition:
+        return found
+    if case.own is not None and case.own.readings and _hold_to_bounds(case) is not None:
         return found
     return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR) if _is_within_accumulators(case, declared) else found
 
