@@ -2,7 +2,7 @@
 
 import importlib.util
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +61,7 @@ def test_logits_that_are_no_numbers_are_no_answer() -> None:
     """NaN of an engine that gives logarithms is a token of which nothing is said; among logits it is a wrong one."""
 
     class Broken(PlainEngine):
-        def decode(self, sequences: list[int], tokens: list[int]) -> np.ndarray:
+        def decode(self, sequences: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
             logits = np.array(super().decode(sequences, tokens))
             logits[:, 5] = np.nan
             return logits
