@@ -17,7 +17,7 @@ import numpy as np
 
 from tasks import checks, diagnose
 from tasks.arrays.contiguous import pack_arrays
-from tasks.arrays.tree import TensorSpec, contiguous, decode, spec_of
+from tasks.arrays.tree import TensorSpec, contiguous, decode_specs
 from tasks.checks import Observation
 from tasks.judge import (
     coarser,
@@ -77,6 +77,7 @@ from tasks.model.row import has_own_tolerance
 from tasks.model.stored_at_once import store_at_once
 from tasks.passport import ARITHMETIC, Reading
 from tasks.passport.explain import UNSOUND, Explanation
+from tasks.passport.locate import LocatedSum
 from tasks.passport.own import PROVED, Held, OwnArithmetic, hold_as_read, hold_to_bounds, prove, read_again
 from tasks.prepare.cases import PreparedSample
 from tasks.prepare.record import OracleRecord
@@ -560,8 +561,9 @@ def accept_accumulators(case: Case, found: Judgement) -> Judgement:
     """A `wrong` product that is no further off than the adder that the device declares would leave it becomes `imprecise`, kind
     `accumulator`: the hardware can do no better. Of sums that its passport knows that says so itself (`hold_to_own_arithmetic`)."""
     declared = case.info.accumulators
-    known = case.own is not None and bool(case.own.readings)
-    if known or not (found.status is Status.WRONG and found.kind == "numbers") or case.definition:
+    if not (found.status is Status.WRONG and found.kind == "numbers") or case.definition:
+        return found
+    if case.own is not None and case.own.readings and _hold_to_bounds(case) is not None:
         return found
     return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR) if _is_within_accumulators(case, declared) else found
 
@@ -597,7 +599,9 @@ def hold_to_own_arithmetic(case: Case, found: Judgement) -> Judgement:
         said = known[0].describe() if known else "as any sum of its that was read"
         error = f"{held.certain:.3g} times as far off as its passport leaves it ({said})"
         return found.rule(Status.WRONG, KIND_ARITHMETIC, {"error": error})
-    return _excuse_likely(found) if case.own.ask is None and held.known else found
+    # Of a formula whose sum was not read at all, the widest of the device's says too little to excuse anything.
+    is_read = held.known is not None or isinstance(held.where, LocatedSum)
+    return _excuse_likely(found) if case.own.ask is None and is_read else found
 
 
 def _excuse_likely(found: Judgement, cause: Mapping[str, Any] | None = None) -> Judgement:
@@ -724,7 +728,7 @@ def measure_phase(case: Case, found: Judgement) -> Judgement:
     record = case.sample.record
     phase, expected, step = record.phases[case.step.part[0]], case.expected, case.step.row
     if phase in ALONE and len(case.step.made_of) == len(expected):
-        arrays, given = case.sample.inputs(), decode(record.kwargs, lambda kind, node: spec_of(node))
+        arrays, given = case.sample.inputs(), decode_specs(record.kwargs)
         vectors = {name: arrays[x.id][step] for name, x in given.items() if isinstance(x, TensorSpec)}
         recipe = Recipe.read(given["recipe"])
         number = int(vectors["number"][0])
@@ -750,7 +754,7 @@ def check_invariants(case: Case, found: Judgement) -> Judgement:
     exact = [x.reference.astype(np_dtype(x.dtype)) for x in case.expected if x.reference is not None]
     outputs = exact if found.status is Status.PASS and len(exact) == len(case.expected) else case.returned[0]
     arrays = case.sample.inputs()
-    given = decode(case.sample.record.kwargs, lambda kind, node: spec_of(node))
+    given = decode_specs(case.sample.record.kwargs)
     inputs = {name: contiguous(arrays[x.id], x) for name, x in given.items() if isinstance(x, TensorSpec)}
     if not outputs or not (broken := invariants.find_broken(case.sample.invariants, inputs, outputs)):
         return found

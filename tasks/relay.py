@@ -192,10 +192,12 @@ def resident_together(pid: int) -> int:
 
 
 def _resident_share(pid: int) -> int:
-    """Memory of a process in bytes, of what it shares with others its share (proc(5), smaps_rollup); 0 when it cannot be read."""
+    """Memory of a process in bytes, of what it shares with others its share (proc(5), smaps_rollup), all of it where that is hidden; 0 when it cannot be read."""
     try:
         with open(f"/proc/{pid}/smaps_rollup") as file:
             return sum(int(line.split()[1]) << 10 for line in file if line.startswith("Pss:"))
+    except PermissionError:  # it has made itself undumpable (prctl(2)): nobody hides memory so
+        return resident(pid)
     except (OSError, ValueError, IndexError):
         return 0
 

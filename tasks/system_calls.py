@@ -28,6 +28,8 @@ _TYPE = 0xF
 #: Families of sockets that a stranger may have: those of its network namespace. It may have AF_UNIX too, on which the driver of a device listens, but no
 #: datagrams, which reach a name without a connection.
 _FAMILIES = (socket.AF_INET, getattr(socket, "AF_INET6", 10), getattr(socket, "AF_NETLINK", 16))
+#: Types of AF_UNIX that are datagrams: Linux takes the second for the first.
+_DATAGRAMS = (socket.SOCK_DGRAM, socket.SOCK_RAW)
 
 
 class Numbers(NamedTuple):
@@ -96,7 +98,8 @@ def _assemble(numbers: Numbers) -> Iterator[bytes]:
     yield _encode(_RETURN, 0, 0, _ERRNO | errno.EPERM)
     yield _encode(_LOAD, 0, 0, _SECOND)
     yield _encode(_AND, 0, 0, _TYPE)
-    yield from deny_if(_EQUAL, socket.SOCK_DGRAM)
+    for kind in _DATAGRAMS:
+        yield from deny_if(_EQUAL, kind)
     yield _encode(_RETURN, 0, 0, _ALLOW)
 
 

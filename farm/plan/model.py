@@ -399,14 +399,9 @@ class Config(_Model):
         ]
         return data | {"catalogs": own}
 
-    @pydantic.field_validator("backends", mode="before")
+    @pydantic.field_validator("backends", "catalogs", mode="before")
     @classmethod
-    def _names(cls, value: Any) -> Any:
-        return [{"name": v} if isinstance(v, str) else v for v in value] if isinstance(value, list) else value
-
-    @pydantic.field_validator("catalogs", mode="before")
-    @classmethod
-    def _expand_catalog_names(cls, value: Any) -> Any:
+    def _expand_names(cls, value: Any) -> Any:
         return [{"name": v} if isinstance(v, str) else v for v in value] if isinstance(value, list) else value
 
 

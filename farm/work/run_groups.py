@@ -47,7 +47,8 @@ class RunGroups:
         self.groups = self.left["prepare"]
         waiting = list(self.queues["prepare"])
         self.to_come = plan.work_of_groups(waiting, self.wanted[waiting])
-        self.exports_to_come, self.exported = sum(self._is_exported(g) for g in waiting), 0
+        self._unprepared = set(waiting)
+        self.exports_to_come, self.exported = self._count_exports_to_come(), 0
         self.suspects: dict[str, deque[list[int]]] = {
             "prepare": deque(),
             "export": deque(),
@@ -94,7 +95,8 @@ class RunGroups:
         nobodys = self._drop_groups("prepare", lambda g: not self.wanted[g].any())
         self._drop_groups("export", lambda g: not self.wanted[g, self.exports(g)].any())
         self.groups -= len(nobodys)
-        self.exports_to_come = sum(self._is_exported(g) for g in self.queues["prepare"])
+        self._unprepared.difference_update(nobodys)
+        self.exports_to_come = self._count_exports_to_come()
         return nobodys
 
     def _drop_groups(self, kind: str, nobodys: Callable[[int], bool]) -> list[int]:
@@ -107,6 +109,7 @@ class RunGroups:
     def end_preparing(self, g: int) -> None:
         """A group is prepared, or cannot be."""
         self.left["prepare"] -= 1
+        self._unprepared.discard(g)
         self.exports_to_come -= self._is_exported(g)
         self.to_come -= self._plan.work_of_groups([g], self.wanted[[g]])
 
@@ -114,6 +117,9 @@ class RunGroups:
         """A group is exported, or cannot be."""
         self.left["export"] -= 1
         self.exported += 1
+
+    def _count_exports_to_come(self) -> int:
+        return sum(map(self._is_exported, self._unprepared))
 
     def _is_exported(self, g: int) -> bool:
         return bool(self.wanted[g, self.to_export(g)].any())

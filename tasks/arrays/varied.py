@@ -45,6 +45,8 @@ def vary_inputs(arrays: Sequence[Any], turn: int, moved: bool) -> list[Any]:
 #: Places at which the factors of a call may begin, a prime: with the turns of the elements there are too many to prepare for; and how far apart those of
 #: two turns are.
 _PLACES, _STEP = 65_521, 7919
+#: Factors of more elements are made anew each time: they would be as much memory as the inputs.
+_KEPT = 1 << 20
 
 
 @functools.lru_cache(maxsize=8)
@@ -74,7 +76,8 @@ def _turn(arrays: Sequence[Any], part: float, moved: bool, place: int) -> list[A
         made, by = np.empty_like(flat), int(part * flat.size)
         first, rest = flat[: flat.size - by], flat[flat.size - by :]
         if floating:
-            factors = _factors(flat.dtype, flat.size)[place % _PLACES :][: flat.size]
+            make = _factors if flat.size <= _KEPT else _factors.__wrapped__
+            factors = make(flat.dtype, flat.size)[place % _PLACES :][: flat.size]
             np.multiply(first, factors[by:], out=made[by:])
             np.multiply(rest, factors[:by], out=made[:by])
         else:

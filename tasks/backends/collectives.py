@@ -101,23 +101,28 @@ class RankConnections:
             for source in select.select(list(waiting), [], [], left)[0]:
                 waiting.pop(source)
         self.close()
-        silent = [f"rank {number}" for number in sorted(waiting.values())] or ["none of the ranks"]
-        raise Hung(
-            f"{', '.join(silent)} answered nothing: others (rank {first} first) waited {self._patience_s:.0f} s for it"
-        )
+        silent = ", ".join(f"rank {number}" for number in sorted(waiting.values()))
+        if not silent:
+            raise Hung(f"every rank waited {self._patience_s:.0f} s for others (rank {first} said so first)")
+        raise Hung(f"{silent} answered nothing: others (rank {first} first) waited {self._patience_s:.0f} s for it")
+
+    @staticmethod
+    def _tell(sink: BinaryIO, header: dict[str, Any], array: np.ndarray | None = None) -> None:
+        with contextlib.suppress(OSError):  # of a rank that has ended: `_answers` says so, and closes the group
+            ranks.write(sink, header, array)
 
     def run(self, op: str, reduction: str, data: np.ndarray) -> np.ndarray:
         """What the ranks receive, a row each, of data (ranks, elements)."""
         for sink, row in zip(self._sinks, data):
-            ranks.write(sink, {"op": op, "reduction": reduction}, row)
+            self._tell(sink, {"op": op, "reduction": reduction}, row)
         return np.stack([made for _, made in self._answers() if made is not None])
 
     def ask(self, header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
         """What each rank's session answers (`tasks.backends.shared.ranks`): arrays, in order. arrays: every rank's."""
         for sink in self._sinks:
-            ranks.write(sink, dict(header))
+            self._tell(sink, dict(header))
             for x in arrays.values():
-                ranks.write(sink, {}, x)
+                self._tell(sink, {}, x)
         counts = [int(said["count"]) for said, _ in self._answers()]
         parts = zip(self._sources, counts)
         return [[x for x in (ranks.read(source)[1] for _ in range(n)) if x is not None] for source, n in parts]

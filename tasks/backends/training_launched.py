@@ -52,20 +52,31 @@ class LaunchedGroup(RankConnections):
         except OSError as error:
             raise RuntimeError(f"{words[0]}: {error.strerror}: the option command names no program") from None
         self.processes = [process]
-        with listener:
-            self._gather(listener, process, token)
-
-    def _gather(self, listener: socket.socket, process: subprocess.Popen[bytes], token: str) -> None:
         found: dict[int, Any] = {}
+        try:
+            with listener:
+                self._gather(listener, process, token, found)
+        except BaseException:
+            for (
+                connection,
+                source,
+            ) in found.values():  # else its ranks wait for the farm behind a launcher that has ended
+                source.close()
+                connection.close()
+            self.close()
+            raise
+
+    def _gather(
+        self, listener: socket.socket, process: subprocess.Popen[bytes], token: str, found: dict[int, Any]
+    ) -> None:
+        """Wait for all ranks. found: those that have come, by number: connection, and what reads from it."""
         wanted, until = 1, time.monotonic() + START_S
         while len(found) < wanted:
             if process.poll() is not None:
-                self.close()
                 raise RuntimeError(
                     f"the script ended with {process.returncode} before its ranks called tasks.backends.training_hook.serve"
                 )
             if time.monotonic() > until:
-                self.close()
                 raise RuntimeError(
                     f"{len(found)} ranks called tasks.backends.training_hook.serve within {START_S:.0f} s"
                 )

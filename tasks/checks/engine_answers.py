@@ -47,16 +47,23 @@ def ask(engine: Engine, prompts: Sequence[Sequence[int]], count: int, vocabulary
     else:
         sequence, logits = engine.prefill(prompts[0])
         sequences, last = [sequence], logits[-1:]
-    rows = [np.asarray(last, np.float32)[:, :vocabulary]]
+    rows = [_read_logprobs(engine, last, vocabulary)]
     chosen = [np.nanargmax(rows[-1], -1)]
     while len(rows) < count:
-        rows.append(np.asarray(engine.decode(sequences, [int(x) for x in chosen[-1]]), np.float32)[:, :vocabulary])
+        rows.append(_read_logprobs(engine, engine.decode(sequences, [int(x) for x in chosen[-1]]), vocabulary))
         chosen.append(np.nanargmax(rows[-1], -1))
     for sequence in sequences:
         engine.free(sequence)
-    said = np.stack(rows, 1)
-    said = said if getattr(engine, "gives_logprobs", False) else compute_logprobs(said).astype(np.float32)
-    return [Answer(tuple(map(int, tokens)), x) for tokens, x in zip(np.stack(chosen, 1), said)]
+    return [Answer(tuple(map(int, tokens)), x) for tokens, x in zip(np.stack(chosen, 1), np.stack(rows, 1))]
+
+
+def _read_logprobs(engine: Engine, said: Any, vocabulary: int | None = None) -> np.ndarray:
+    """Logarithms (rows, vocabulary) of what an engine says. Of logits that are no numbers they are infinite: NaN is a token of which nothing is said."""
+    rows = np.asarray(said, np.float32)[:, :vocabulary]
+    if getattr(engine, "gives_logprobs", False):
+        return rows
+    with np.errstate(invalid="ignore"):
+        return np.nan_to_num(compute_logprobs(rows), nan=np.inf, posinf=np.inf, neginf=-np.inf).astype(np.float32)
 
 
 def ask_alone(engine: Engine, prompts: Sequence[Sequence[int]], count: int) -> list[Answer]:
@@ -73,9 +80,7 @@ def _recompute(engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence
     for prompt, one in zip(prompts, usual):
         sequence, said = engine.prefill([*prompt, *one.tokens[:-1]])
         engine.free(sequence)
-        rows = np.asarray(said[-len(one.tokens) :], np.float32)
-        rows = rows if getattr(engine, "gives_logprobs", False) else compute_logprobs(rows).astype(np.float32)
-        made.append(Answer(one.tokens, rows))
+        made.append(Answer(one.tokens, _read_logprobs(engine, said[-len(one.tokens) :])))
     return made, 0
 
 
@@ -115,7 +120,7 @@ WAYS: Mapping[str, Way] = {
 
 
 def measure_distances(usual: Sequence[Answer], others: Sequence[Answer], begin: int, dtype: str) -> np.ndarray:
-    """How far each token's logarithms are apart, in ε of the dtype times their root mean square: (prompts, tokens of the usual answer), 0 where nothing is compared.
+    """How far each token's logarithms are apart, in ε of the dtype times their root mean square, or 1: (prompts, tokens of the usual answer), 0 where nothing is compared.
 
     An answer is compared as far as it has the same tokens before it. A token that an answer has chosen and to which its own logarithms prefer
     another is as far off as they say. Infinite where an answer is missing, or speaks of other tokens."""
@@ -131,7 +136,8 @@ def measure_distances(usual: Sequence[Answer], others: Sequence[Answer], begin: 
             if both.sum() < max(1.0, SHARED * max(np.isfinite(a).sum(), np.isfinite(b).sum())):
                 row[step] = np.inf
                 break
-            unit = EPS[dtype] * np.sqrt(np.mean(np.square(a[both])))
+            # At least that of a probability: where it is nearly 1 its logarithm is nearly 0, and no nearer than that is rounded.
+            unit = EPS[dtype] * max(np.sqrt(np.mean(np.square(a[both]))), 1.0)
             behind = b[both].max() - b[other.tokens[at]] if other.tokens[at] < b.size else 0.0
             row[step] = max(np.sqrt(np.mean(np.square(a[both] - b[both]))), np.nan_to_num(behind)) / unit
             if one.tokens[step] != other.tokens[at]:

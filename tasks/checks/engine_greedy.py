@@ -46,7 +46,7 @@ def measure_margins(model: ServedModel, prompt: Sequence[int], answer: Answer) -
     rows, best, taken = np.arange(len(logits)), logits.argmax(-1), np.asarray(answer.tokens)
     margins = (logits[rows, best] - logits[rows, taken]) / (floor[rows, best] + floor[rows, taken])
     apart = np.abs(answer.logprobs - logprobs) / lower
-    return np.asarray(np.maximum(margins, np.nan_to_num(apart).max(-1)), np.float32)
+    return np.asarray(np.maximum(margins, np.nan_to_num(apart, posinf=np.inf).max(-1)), np.float32)
 
 
 def measure_choices(engine: Engine, requests: Requests, model: ServedModel) -> np.ndarray:

@@ -452,6 +452,8 @@ def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> dict[s
     wall, cpu = taken.seconds("wall"), taken.seconds("cpu") if program.on_cpu else {}
     seen, whole, spent = taken.seconds("seen"), taken.seconds("whole"), taken.seconds("spent")
     told, told_cpu = taken.seconds("wall"), dict(cpu)
+    # The CPU time of whole runs, and of calls in this process, is by the judge's own clock: nothing is missing in it.
+    says_itself = program.timed is not None and program.timed_baseline is not None and any(program.cpu_apart())
     rest: dict[str, float] = {}  # seconds that may be hidden still, by the column that they would be missing in
     most: dict[str, float] = {}
     clocks = {"speedup": (wall, ""), "speedup_cpu": (cpu, ""), "cold_speedup": (wall, COLD)}
@@ -461,7 +463,8 @@ def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> dict[s
             continue
         # What is hidden from a clock is work, and on a CPU takes CPU time, which the system counts as well where the machine is busy.
         worked, work = find_hidden_time(told_cpu, (spent,), arm) if told_cpu and spent else (0.0, math.inf)
-        surely, most[arm] = (0.0, work) if times is cpu else find_hidden_time(told, (seen, whole), arm)
+        unseen = work if spent or says_itself else 0.0
+        surely, most[arm] = (0.0, unseen) if times is cpu else find_hidden_time(told, (seen, whole), arm)
         most[arm] = min(most[arm], work)
         surely = min(max(surely, worked), most[arm])
         rest[name] = most[arm] - surely

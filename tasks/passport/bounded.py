@@ -82,7 +82,7 @@ class Bounded(np.ndarray):
             return NotImplemented
         with np.errstate(all="ignore"):
             values = [_values(x) for x in inputs]
-            offs = [x.off if isinstance(x, Bounded) else np.zeros((2,) + (1,) * np.ndim(x)) for x in inputs]
+            offs = [x.off if isinstance(x, Bounded) else np.zeros((2, *np.shape(x))) for x in inputs]
             made = ufunc(*values)
             off = rule(self.steps, made, values, _spread(offs, made.ndim))
         return Bounded.make(made, self.steps, np.where(np.isnan(off), np.inf, off), _MADE.get(ufunc, ""))

@@ -60,7 +60,9 @@ def _is_near(made: np.ndarray, y: np.ndarray) -> bool:
     """Whether a formula gives an output: nearly all its numbers, the small ones among them, as along another axis it would not."""
     if made.shape != y.shape:
         return False
-    return bool(np.mean(np.abs(made - y) <= NEAR * np.abs(y) + ZERO * np.abs(y).max()) >= GIVEN)
+    sizes = np.abs(y)
+    largest = sizes[np.isfinite(sizes)].max(initial=0.0)  # one that is infinite would leave all others near
+    return bool(np.mean((made == y) | (np.abs(made - y) <= NEAR * sizes + ZERO * largest)) >= GIVEN)
 
 
 def _list_formulas(arrays: Sequence[np.ndarray], floats: Sequence[int], y: np.ndarray) -> Iterator[Composite]:

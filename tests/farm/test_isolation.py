@@ -224,8 +224,9 @@ def test_a_kernel_that_prints_without_end_has_its_row(farm: Farm) -> None:
         "def kernel(x):\n    open(f'/proc/{os.getppid()}/mem', 'r+b')\n    return x * 2\n",
         "import socket\ndef kernel(x):\n    socket.socket(40)\n    return x * 2\n",
         "import socket\ndef kernel(x):\n    socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n    return x * 2\n",
+        "import socket\ndef kernel(x):\n    socket.socket(socket.AF_UNIX, socket.SOCK_RAW)\n    return x * 2\n",
     ],
-    ids=["tcp", "udp", "writes", "deletes", "memory", "host of a virtual machine", "datagrams"],
+    ids=["tcp", "udp", "writes", "deletes", "memory", "host of a virtual machine", "datagrams", "raw datagrams"],
 )
 def test_what_the_system_forbids_a_kernel_raises_in_it(farm: Farm, source: str) -> None:
     found: list[Row] = farm.run(cheat=source)

@@ -102,6 +102,17 @@ def test_a_rank_that_fails_alone_is_named_and_the_next_case_runs(planted: Plante
     assert set(statuses(made, "all_reduce.max", "int32", cache).values()) == {"pass"}
 
 
+def test_a_rank_that_ended_between_two_cases_is_named_and_the_next_case_runs(sound: Collectives) -> None:
+    ones = np.ones((RANKS, 2), np.float32)
+    group = sound._ready(RANKS)
+    group.run("all_reduce", "sum", ones)
+    group.processes[1].kill()
+    group.processes[1].wait()
+    with pytest.raises(RuntimeError, match="rank 1 ended"):
+        group.run("all_reduce", "sum", ones)
+    assert (sound._ready(RANKS).run("all_reduce", "sum", ones) == RANKS).all()
+
+
 def test_a_rank_that_hangs_is_named_and_the_next_case_runs(
     planted: Planted, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

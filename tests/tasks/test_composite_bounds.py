@@ -175,6 +175,11 @@ def test_an_output_that_no_formula_gives_is_not_held() -> None:
         assert find_composite(x, made.astype(np.float64)) is None
     assert find_composite(x, ref.softmax(x[0].astype(np.float64), 0)) is not None  # along another axis
     own = OwnArithmetic((), None, (), (FLOAT32,))
+    infinite = np.exp(x[0].astype(np.float64))
+    infinite[0, 0] = np.inf
+    assert find_composite(x, infinite) is None, "one infinite number does not leave all others near"
+    exact, unread = compute_exact("softmax"), np.full((ROWS, TERMS), np.nan, np.float32)
+    assert hold_to_bounds(own, x, unread, exact) is None, "of what is no number nothing is said"
     sharp = [20 * x[0]]  # nearly all of it is 0, along either axis
     exact = ref.softmax(sharp[0].astype(np.float64), 0)
     sound = softmax()([sharp[0].T])[0].T

@@ -2,7 +2,7 @@
 
 import importlib.util
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,9 @@ import pytest
 from tasks.backends import BackendSpec
 from tasks.backends.checkpoint_of_decoder import make_served
 from tasks.catalogs.engine import catalog
-from tasks.checks.engine_answers import WAYS, count_units
+from tasks.checks.engine_answers import WAYS, Answer, count_units, measure_distances
+from tasks.checks.engine_answers import ask as ask_engine
+from tasks.checks.engine_greedy import measure_margins
 from tasks.engines.endpoint import EndpointEngine
 from tasks.engines.plain import PlainEngine
 from tasks.model import Group, Unavailable, Unsupported
@@ -53,6 +55,27 @@ def ask(
         spec = BackendSpec.parse("served", like="endpoint-cpu", options={"endpoint": address, **options})
         groups = [Group(f"engine:{op}", variant, dtype, 1, check=catalog.CHECK) for op in ops]
         return {row.op.partition(":")[2]: row for row in judge_backend(spec.create(), groups, cache)}
+
+
+def test_logits_that_are_no_numbers_are_no_answer() -> None:
+    """NaN of an engine that gives logarithms is a token of which nothing is said; among logits it is a wrong one."""
+
+    class Broken(PlainEngine):
+        def decode(self, sequences: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
+            logits = np.array(super().decode(sequences, tokens))
+            logits[:, 5] = np.nan
+            return logits
+
+    (answer,) = ask_engine(load(Broken()), [[7, 8, 9]], 3, DECODER.vocabulary)
+    margins = measure_margins(make_served("llama", "float32"), [7, 8, 9], answer)
+    assert margins[0] < 1 and np.isinf(margins[1:]).all()
+
+
+def test_a_token_that_is_certain_has_a_unit() -> None:
+    one, other = (Answer((3,), np.array([[np.nan, np.nan, np.nan, x]])) for x in (0.0, -1e-7))
+    assert (
+        measure_distances([one], [one], 0, "float32") == 0 and 0 < measure_distances([one], [other], 0, "float32") < 2
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -123,6 +123,12 @@ def test_fewer_bits_than_the_passport_has_are_wrong_and_as_many_imprecise(tmp_pa
     )
 
 
+def test_of_a_device_that_is_not_there_its_passport_alone_tells(tmp_path: Path) -> None:
+    """As where rows are judged again."""
+    found = judge(tmp_path, NARROW, "bfloat16", passport_of(NARROW, "bfloat16"), noise=0.002, asks=False)
+    assert (found.status, found.kind) == (Status.IMPRECISE, KIND_ACCUMULATOR) and found.columns["likely_units"] <= 1
+
+
 def test_what_the_limit_calls_wrong_is_imprecise_where_the_passport_explains_it(tmp_path: Path) -> None:
     """Without a passport it is wrong: the floor says that these sums could be far better."""
     before = judge(tmp_path, NARROW, "bfloat16", (), noise=0.002)

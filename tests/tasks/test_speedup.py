@@ -197,6 +197,12 @@ def test_on_a_busy_machine_the_system_s_count_of_cpu_time_bears_a_time_out() -> 
     assert liar["speedup"] == pytest.approx(honest["speedup"]) and honest["speedup"] < 1.5 < honest["speedup_high"]
 
 
+def test_cpu_time_by_the_judge_s_own_clock_is_believed_as_it_is() -> None:
+    """Nobody counts it a second time: of runs in this process nothing is hidden."""
+    own = columns(50e-6, 100e-6, 50e-6, spent=False)
+    assert own["speedup_cpu_low"] < 2 < own["speedup_cpu_high"] and own["speedup_cpu"] == pytest.approx(2, rel=0.2)
+
+
 def test_too_few_rounds_are_refused_and_a_clock_that_stands_still_says_nothing() -> None:
     with pytest.raises(ValueError, match="10 rounds are too few"):
         paired.ratio([1.0] * 10, [1.0] * 10)
@@ -397,10 +403,9 @@ def test_what_lies_in_the_gaps_of_a_tensor_stays_there() -> None:
     """A tensor of 33 elements in the storage of 65: the others are not to be read, and no element is any of them."""
     stored = np.full(65, np.nan, np.float32)
     stored[::2] = np.arange(1, 34)
-    others = {float(x) for x in np.arange(1, 34)}
     for turn in range(20):
-        (made,) = vary_inputs([stored], turn, moved=True)
-        assert np.isnan(made[1::2]).all() and not np.isnan(made[::2]).any()
-        assert {round(float(x / (made[::2].max() / 33))) for x in made[::2]} == others, "all of them, elsewhere"
+        made, alone = (vary_inputs([x], turn, moved=True)[0] for x in (stored, stored[::2].copy()))
+        assert np.isnan(made[1::2]).all()
+        assert (made[::2] == alone).all(), "they vary as without gaps"
     (next_one,) = next_inputs([stored], "f" * 64, True)
     assert np.isnan(next_one[1::2]).all() and (next_one[::2] != stored[::2]).any()

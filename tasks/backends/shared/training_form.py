@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tasks.arrays.tree import TensorSpec, decode, spec_of
+from tasks.arrays.tree import TensorSpec, decode_specs
 from tasks.model import Form, Unsupported
 from tasks.training.exact import STORED
 from tasks.training.state import Places
@@ -27,7 +27,7 @@ class TrainingForm:
 
     @classmethod
     def read(cls, form: Form) -> TrainingForm:
-        given = decode(form.kwargs, lambda kind, node: spec_of(node))
+        given = decode_specs(form.kwargs)
         names = {x.id: name for name, x in given.items() if isinstance(x, TensorSpec)}
         precision = "" if form.dtype == STORED else form.dtype
         return cls(form.op.partition(":")[2], given["recipe"], Places.decode(given["places"]), precision, names)

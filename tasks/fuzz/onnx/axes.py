@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import FLOATS, Draw, Given, Made, ints
+from tasks.fuzz.onnx.spec import Draw, Given, Made, ints
 from tasks.fuzz.values import Domain
 from tasks.model.dtypes import ELEMENT_TYPE, integers
 from tasks.operators.left_open import LeftOpen
@@ -225,4 +225,3 @@ def einsum(d: Draw) -> Made:
 
 
 _WHOLE = ("int32", "int64")
-_SUMMABLE = (*FLOATS, "int32", "int64", "uint32", "uint64")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import EVERY, FLOATS, NUMBERS, SIGNED, UNSIGNED, Draw, Given, Made
+from tasks.fuzz.onnx.spec import EVERY, FLOATS, SIGNED, UNSIGNED, Draw, Given, Made
 from tasks.fuzz.values import Domain
 from tasks.model.dtypes import ELEMENT_TYPE, LARGEST, integers, np_dtype
 
@@ -196,4 +196,4 @@ def cast(d: Draw) -> Made:
     return Made((d.tensor(d.shape(), domain),), {"to": ELEMENT_TYPE[to]}, 1, (to,))
 
 
-_ORDERED, _WHOLE = NUMBERS, (*SIGNED, *UNSIGNED)
+_WHOLE = (*SIGNED, *UNSIGNED)
