@@ -81,7 +81,7 @@ class RankConnections:
                 except (EOFError, OSError):
                     said[number] = {"error": f"rank {number} ended"}, None
                 if said[number][0].get("waited"):
-                    self._tell_waiting(number, waiting)
+                    self._tell_waiting(number, str(said[number][0]["error"]), waiting)
                 if "error" in said[number][0]:
                     # The others wait for this one for ever, unless they have failed as well: of those, one that has ended is the cause.
                     also = select.select(list(waiting), [], [], _AFTER_S)[0] if waiting else []
@@ -94,8 +94,9 @@ class RankConnections:
                     )
         return [said[number] for number in range(len(self._sources))]
 
-    def _tell_waiting(self, first: int, waiting: dict[BinaryIO, int]) -> None:
-        """One rank has waited for others in vain; those that wait as well soon say so. Raises Hung, the group closed."""
+    def _tell_waiting(self, first: int, words: str, waiting: dict[BinaryIO, int]) -> None:
+        """One rank has waited for others in vain, and says so in ``words``; those that wait as well soon do. Raises Hung with these, the group
+        closed."""
         until = time.monotonic() + _AFTER_S + _MORE * self._patience_s
         while waiting and (left := until - time.monotonic()) > 0:
             for source in select.select(list(waiting), [], [], left)[0]:
@@ -103,8 +104,9 @@ class RankConnections:
         self.close()
         silent = ", ".join(f"rank {number}" for number in sorted(waiting.values()))
         if not silent:
-            raise Hung(f"every rank waited {self._patience_s:.0f} s for others (rank {first} said so first)")
-        raise Hung(f"{silent} answered nothing: others (rank {first} first) waited {self._patience_s:.0f} s for it")
+            raise Hung(f"every rank waited {self._patience_s:.0f} s for others (rank {first} said so first): {words}")
+        waited = f"others (rank {first} first) waited {self._patience_s:.0f} s for it"
+        raise Hung(f"{silent} answered nothing: {waited}: {words}")
 
     @staticmethod
     def _tell(sink: BinaryIO, header: dict[str, Any], array: np.ndarray | None = None) -> None:
