@@ -422,8 +422,8 @@ def far_apart(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
 
 
 def measure_distance(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Of the sizes of outputs (signs may be a choice): the share of elements that are off, of the output where it is largest; by how much an element is off at
-    most, in its own size and the output's root mean square. 1 and infinity where they are no such outputs."""
+    """Of the sizes of outputs (signs may be a choice): the share of elements that are off, of the output where it is largest; by how much an
+    element is off at most, in its own size and the output's root mean square. 1 and infinity where they are no such outputs."""
     if len(these) != len(those):
         return 1.0, math.inf
     share = most = 0.0
@@ -432,15 +432,14 @@ def measure_distance(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -
             return 1.0, math.inf
         if a.dtype.kind in "OUS" or not a.size:
             continue
-        a, b = (np.abs(x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)) for x in (a, b))
+        a, b = (np.abs(x.reshape(-1).astype(np.complex128 if x.dtype.kind == "c" else np.float64)) for x in (a, b))
         with np.errstate(all="ignore"):
             size = np.sqrt(np.mean(np.square(b[np.isfinite(b)]))) if np.isfinite(b).any() else 0.0
             off = np.abs(a - b) / (b + size)
             off[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
         off[np.isnan(off)] = math.inf
-        share = max(
-            share, float(((off > _OFF) & ~np.isinf(b)).mean())
-        )  # a baseline may overflow where the program does not
+        # A baseline may overflow where the program does not.
+        share = max(share, float(((off > _OFF) & ~np.isinf(b)).mean()))
         most = max(most, float(off.max()))
     return share, most
 

@@ -380,9 +380,9 @@ def test_outputs_of_a_stream_that_nobody_waits_for_are_seen_to_change(
         return made
 
     x = torch.arange(6.0)
-    (at_once, later), _ = torch_timing._time_call(kernel, (x,), {}, "cuda", True)
+    (at_once, later), _ = torch_timing._time_call(kernel, (x,), {}, "cuda", True, RunQueueClock())
     assert (np.asarray(at_once[0]) == np.asarray(later[0])).all() == waits
-    (timed,), _ = torch_timing._time_call(kernel, (x,), {}, "cuda", False)
+    (timed,), _ = torch_timing._time_call(kernel, (x,), {}, "cuda", False, RunQueueClock())
     assert (np.asarray(timed[0]) == 2 * x.numpy()).all(), "else its time is waited for"
 
 

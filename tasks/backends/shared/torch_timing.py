@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -24,7 +24,7 @@ WARMING = 4
 #: What a function is called with.
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 #: Seconds of a call: by the wall clock, of CPU time, between two events, and in which its thread waited for a processor.
-_Times = tuple[float, float, float | None, float | None]
+_Times = tuple[float, float, Optional[float], Optional[float]]
 
 
 class TorchCalls:
