@@ -67,7 +67,7 @@ LINES: list[tuple[str, str]] = [
     ("run {d}/c.yaml --cpus 0", "--cpus: at least 1"),
     ("run {d}/c.yaml --cpus x", "invalid int value: 'x'"),
     ("run {d}/c.yaml --resume", "expected one argument"),
-    ("run {d}/c.yaml --on inline --on processes", "not allowed with argument"),
+    ("run {d}/c.yaml --on inline --ray", "not allowed with argument"),
     ("run {d}/nodes.yaml", "nodes.yaml:1:26: catalogs.0.path: "),
     # run: what is resumed
     ("run --resume last --results {d}/empty", "no run in"),
