@@ -56,6 +56,17 @@ def write_config(folder: Path, name: str, catalogs: object, backends: object, **
     return path
 
 
+def write_one_op(folder: Path) -> Path:
+    """A config of one case of one op."""
+    catalogs = [{"name": "torch", "ops": ["softmax"], "samples": 1}]
+    return write_config(folder, "tiny", catalogs, ["torch-cpu"], dtypes=["float32"])
+
+
+def run_command(config: Path, results: Path) -> list[str]:
+    """`farm run` in child processes."""
+    return [sys.executable, "-m", "farm", "run", str(config), "--results", str(results), "--on", "processes"]
+
+
 def config_of(folder: Path, size: Size) -> Path:
     """The config that a size names, or the one that it holds."""
     if isinstance(size["config"], str):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.bench.record import ROOT, Result
-from tests.bench.running import Size, config_of, environment, write_config
+from tests.bench.running import Size, config_of, environment, run_command, write_one_op
 
 #: From this second on the time left is to be within this factor.
 FROM_S, FACTOR = 10.0, 2.0
@@ -22,25 +22,12 @@ _UNITS = {b"s": 1.0, b"min": 60.0}
 
 def time_left(folder: Path, size: Size) -> Result:
     """Of runs with an empty cache and lake, again, and once more: the share of what is told from the tenth second on that is within the factor."""
-    tiny = write_config(
-        folder, "tiny", [{"name": "torch", "ops": ["softmax"], "samples": 1}], ["torch-cpu"], dtypes=["float32"]
-    )
+    tiny = write_one_op(folder)
     figures: dict[str, float] = {}
     env = environment(folder / "cache", TERM="xterm", COLUMNS="100", LINES="40")
     for name, config in (("config", config_of(folder, size)), ("one op", tiny)):
         for day in ("cold", "second", "third"):
-            command = [
-                sys.executable,
-                "-m",
-                "farm",
-                "run",
-                str(config),
-                "--results",
-                str(folder / name),
-                "--on",
-                "processes",
-            ]
-            told, took_s = watch(command, env)
+            told, took_s = watch(run_command(config, folder / name), env)
             figures[f"{name}, {day}: seconds"] = took_s
             figures[f"{name}, {day}: told"] = len([at for at, _ in told if at >= FROM_S])
             figures[f"{name}, {day}: share true"] = share_true(told, took_s)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from farm.__main__ import COMMANDS
 from tests.bench.record import Result
-from tests.bench.running import Size, config_of, environment, median, run, write_config
+from tests.bench.running import Size, config_of, environment, median, run, run_command, write_one_op
 
 #: What a stranger asks at the end of a run → what one of its last lines begins with or holds.
 QUESTIONS: Mapping[str, tuple[str, ...]] = {
@@ -24,15 +24,11 @@ COLUMNS = 80
 def waiting(folder: Path, size: Size) -> Result:
     """CPU time of `-h`, a dry run, a run of one op, a report and doctor's beginning, each beside that of the imports of the command."""
     env = environment(folder / "cache", COLUMNS=str(COLUMNS))
-    tiny = write_config(
-        folder, "tiny", [{"name": "torch", "ops": ["softmax"], "samples": 1}], ["torch-cpu"], dtypes=["float32"]
-    )
+    tiny = write_one_op(folder)
     config, lake, one = config_of(folder, size), folder / "lake", folder / "one"
     farm = [sys.executable, "-m", "farm"]
     for path, results in ((config, lake), (tiny, one)):
-        run(
-            [*farm, "run", str(path), "--results", str(results), "--on", "processes"], env, (0, 1)
-        )  # it is the second day
+        run(run_command(path, results), env, (0, 1))  # it is the second day
     timed = {
         "help": ("report", [*farm, "report", "-h"]),
         "dry run": ("run", [*farm, "run", str(config), "--dry-run", "--results", str(lake)]),
@@ -61,24 +57,11 @@ def waiting(folder: Path, size: Size) -> Result:
 def answers(folder: Path, size: Size) -> Result:
     """Lines from the end of a run's output, in a pipe at 80 columns, to the answer of each question."""
     env = environment(folder / "cache", COLUMNS=str(COLUMNS))
-    tiny = write_config(
-        folder, "tiny", [{"name": "torch", "ops": ["softmax"], "samples": 1}], ["torch-cpu"], dtypes=["float32"]
-    )
+    tiny = write_one_op(folder)
     figures: dict[str, float] = {}
     for name, config in (("the config", config_of(folder, size)), ("one op", tiny)):
         for _ in range(2):
-            command = [
-                sys.executable,
-                "-m",
-                "farm",
-                "run",
-                str(config),
-                "--results",
-                str(folder / name),
-                "--on",
-                "processes",
-            ]
-            said = run(command, env, (0, 1))[2]
+            said = run(run_command(config, folder / name), env, (0, 1))[2]
         figures |= {f"{name}: {question}": place for question, place in find_answers(said).items()}
     return Result(figures, "lines from the end: " + ", ".join(f"{name} {n:.0f}" for name, n in figures.items()))
 
