@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rows(folder: Path, cache: Path) -> Iterator[pd.DataFrame]:
-    yield launched(folder, "--on", "inline", "['*']", "faulty-clean, faulty-pad, faulty-fused, faulty-pass")
+    yield launched(folder, "--on=inline", "['*']", "faulty-clean, faulty-pad, faulty-fused, faulty-pass")
 
 
 def test_a_run_names_the_culprit_of_every_failing_model(rows: pd.DataFrame) -> None:
@@ -95,7 +95,7 @@ def test_what_cannot_be_localised_is_refused_in_a_line(
 
 
 def test_a_backend_that_dies_of_being_probed_keeps_its_row(tmp_path: Path, cache: Path) -> None:
-    (row,) = launched(tmp_path, "--on", "processes", "[convolutional]", "faulty-dies").itertuples()
+    (row,) = launched(tmp_path, "--on=processes", "[convolutional]", "faulty-dies").itertuples()
     assert (row.status, row.culprit, row.probe_effect) == ("wrong", "node Conv_4 (Conv)", "")
 
 
@@ -116,20 +116,20 @@ def test_a_child_that_is_killed_in_a_search_costs_the_culprit_at_most_and_no_cas
         return call(self, said, *more)
 
     monkeypatch.setattr(ChildProcess, "call", killed)
-    (row,) = launched(tmp_path, "--on", "processes", "[convolutional]", "faulty-pad").itertuples()
+    (row,) = launched(tmp_path, "--on=processes", "[convolutional]", "faulty-pad").itertuples()
     assert (row.status, row.culprit, row.error) == ("wrong", culprit, "")
     assert pd.isna(row.note) and pd.isna(row.crash_after)
 
 
 def test_a_config_can_leave_culprits_alone(tmp_path: Path, cache: Path) -> None:
-    (row,) = launched(tmp_path, "--on", "inline", "[convolutional]", "faulty-pad", "localise_s: 0\n").itertuples()
+    (row,) = launched(tmp_path, "--on=inline", "[convolutional]", "faulty-pad", "localise_s: 0\n").itertuples()
     assert (row.status, row.culprit) == ("wrong", "")
 
 
 def test_an_operation_of_a_torch_program_is_named_with_its_module(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = launched(tmp_path, "--on", "inline", "['*']", "faultytorch-linear_1, faultytorch-none", catalog="tinytorch")
+    rows = launched(tmp_path, "--on=inline", "['*']", "faultytorch-linear_1, faultytorch-none", catalog="tinytorch")
     faulty, sound = (rows.loc[("tinytorch:block", f"faultytorch-{x}")] for x in ("linear_1", "none"))
     assert (faulty.status, faulty.culprit, faulty.probe_effect) == ("wrong", "node linear_1 (linear)", "same")
     assert (sound.status, sound.culprit) == ("pass", "")
