@@ -17,7 +17,8 @@ def make_parser() -> Parser:
     parser.add_argument(
         "config",
         nargs="?",
-        help="a YAML file, e.g. configs/quick.yaml, or a folder of submissions with a task.yaml (a leaderboard)",
+        help="a YAML file, e.g. configs/quick.yaml; a Python file of kernels with @farm.op; or a folder of submissions with a "
+        "task.yaml (a leaderboard)",
     )
     parser.add_argument(
         "--model",

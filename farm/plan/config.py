@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,26 @@ from tasks.plugins import PluginError
 QUICK: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+#: What a Python file is run by, whose name goes in: its kernels, on values from everywhere, on the runtime that takes most of them.
+_OF_KERNELS = """\
+catalogs: [{{name: user, samples: 8, distributions: [own, adversarial, fuzz], modules: [{module}]}}]
+backends: [torch-cpu]
+"""
+
+
 def load(path: str | Path) -> Config:
-    """Read and validate a config file and those that it includes. Raises ConfigError."""
+    """Read and validate a config file and those that it includes; a Python file stands for a config of its kernels. Raises ConfigError."""
     return _load(Path(path), ())
+
+
+def _is_python(file: Path) -> bool:
+    return file.suffix == ".py"
+
+
+def _read_text(file: Path) -> str:
+    """The YAML of a config's file. Raises OSError and UnicodeDecodeError."""
+    text = file.read_bytes().decode()
+    return _OF_KERNELS.format(module=json.dumps(file.name)) if _is_python(file) else text
 
 
 def _load(file: Path, within: tuple[Path, ...]) -> Config:
@@ -79,23 +97,21 @@ def _load(file: Path, within: tuple[Path, ...]) -> Config:
 def read_yaml(file: Path) -> tuple[Any, dict[str, Any]]:
     """A YAML file's tree, which knows line numbers, and its content. Raises ConfigError."""
     try:
-        raw = file.read_bytes()
+        text = _read_text(file)
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        _check_nodes(file, node)
+        data = yaml.safe_load(text)
     except FileNotFoundError:
         others = sorted(str(p) for p in (file.parent if file.parent.is_dir() else Path("configs")).glob("*.yaml"))
         raise ConfigError(f"{file}: no such file{nearest(str(file), others)}") from None
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error})") from None
-    try:
-        text = raw.decode()
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        _check_nodes(file, node)
-        data = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
         raise ConfigError(f"{where}: not YAML: {error.problem or error.context}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{_line(file, raw[: error.start].decode())}: not UTF-8 ({error.reason})") from None
+        raise ConfigError(f"{_line(file, error.object[: error.start].decode())}: not UTF-8 ({error.reason})") from None
     except yaml.reader.ReaderError as error:
         raise ConfigError(f"{_line(file, text[: error.position])}: not YAML: {error.reason}") from None
     except (yaml.YAMLError, RecursionError) as error:
@@ -144,13 +160,14 @@ def backends_of(what: Iterable[str], where: str) -> list[BackendSpec]:
 def files(path: str | Path) -> list[Path]:
     """The file of a config that could be loaded, and those that it includes."""
     file = Path(path)
-    named = yaml.safe_load(file.read_text()).get("include") or []
+    named = yaml.safe_load(_read_text(file)).get("include") or []
     return [file, *(inner for name in named for inner in files(file.parent / name))]
 
 
 def place(path: str | Path, key: tuple[Any, ...]) -> str:
     """file:line:column of a key in a config file."""
-    return _place(Path(path), yaml.compose(Path(path).read_text(), Loader=yaml.SafeLoader), key)
+    file = Path(path)
+    return _place(file, yaml.compose(_read_text(file), Loader=yaml.SafeLoader), key)
 
 
 def _read_known_failures(file: Path, node: Any, name: str) -> list[dict[str, Any]]:
@@ -272,7 +289,9 @@ def _words(error: Any) -> str:
 
 
 def _place(file: Path, node: Any, key: tuple[Any, ...]) -> str:
-    """file:line:column of a key in the YAML tree, as deep as it can be followed."""
+    """file:line:column of a key in the YAML tree, as deep as it can be followed; of a Python file its name, which has no keys."""
+    if _is_python(file):
+        return str(file)
     mark = node.start_mark
     for step in key:
         if isinstance(node, yaml.MappingNode):

@@ -204,6 +204,26 @@ def test_paths_are_relative_to_the_config_and_survive_the_record(config: Path, m
     assert user_definitions.get_announcement() == ""
 
 
+def test_a_python_file_stands_for_a_config_of_its_kernels(
+    config: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = config.with_name("k.py")
+    asked = [str(file), "--on", "inline", "--results", str(results)]
+    assert main([*asked, "--samples", "2"]) == OK
+    rows = lake.read(results)
+    assert set(rows["op"]) == {"user:twice"} and set(rows["backend"]) == {"torch-cpu"}
+    assert {"own", "adversarial", "fuzz"} == {x for x in rows["distribution"]}
+    capsys.readouterr()
+    file.write_text("x = 1\n")
+    assert main(asked) == BAD_INPUT
+    assert capsys.readouterr().err.rstrip().endswith("there is no function with @farm.op in it")
+    assert main([str(file.with_name("kk.py"))]) == BAD_INPUT
+    assert "kk.py: no such file" in capsys.readouterr().err
+    file.write_text("def broken(:\n")
+    assert main(asked) == BAD_INPUT
+    assert "k.py:1: cannot be imported: SyntaxError" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("how", ["--on=processes", "--on=inline"])
 def test_what_a_kernel_does_to_the_environment_harms_no_other(config: Path, results: Path, how: str) -> None:
     lines = [
