@@ -320,7 +320,7 @@ class Place(NamedTuple):
 @dataclass(frozen=True)
 class Begun:
     """A job runs here. From now on its silence counts. version, columns: of the farm that runs it, and of the rows that it will send
-    (`farm.lake.columns.columns_digest`); "" where it does not say."""
+    (`farm.lake.origin_columns.columns_digest`); "" where it does not say."""
 
     place: Place
     version: str = ""

@@ -1,4 +1,4 @@
-"""The columns of the lake: those of a case's outcome (`tasks.model.row`) and those that the engine adds."""
+"""The columns of the lake: those of where a row comes from and of votes, beside those of a case (`tasks.model.row`); the schemas of its tables."""
 
 from __future__ import annotations
 
