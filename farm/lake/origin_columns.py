@@ -1,4 +1,4 @@
-"""The columns of the lake: those of where a row comes from and of votes, beside those of a case (`tasks.model.row`); the schemas of its tables."""
+"""The columns of the lake: where a row comes from and what a vote changed, beside those of a case (`tasks.model.row`); its schemas."""
 
 from __future__ import annotations
 
