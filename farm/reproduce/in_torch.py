@@ -15,12 +15,12 @@ import numpy as np
 
 from tasks import catalogs
 from tasks.arrays import torch_tree
-from tasks.arrays.autograd import compute_gradients
 from tasks.arrays.tree import TensorSpec, decode, tensor_specs
 from tasks.backends.shared.recipe import NoProgram
 from tasks.catalogs.torch import variants
 from tasks.catalogs.torch.differentiable import ORDERED, PROCESS
 from tasks.catalogs.torch.variants import IN_PLACE, METHOD, OUT
+from tasks.gradients.autograd import compute_gradients
 from tasks.model import FORWARD, Form, Group
 
 #: Where torch's own test database is, which takes packages beside torch (`tasks.packages.TORCH_CATALOG`).

@@ -21,10 +21,10 @@ from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.supervisor import CannotRun, rows_of
 from tasks import catalogs
-from tasks.arrays import differences
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
 from tasks.catalogs.base import Entry
+from tasks.gradients import differences
 from tasks.judge import verdict
 from tasks.model import EPS, Group, Refusal, Status, Unavailable
 from tasks.nearest import nearest

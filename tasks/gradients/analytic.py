@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.differences import (
+from tasks.gradients.differences import (
     EPS64,
     KINK,
     LONG_STEP,

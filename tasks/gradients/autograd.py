@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays import analytic, differences, torch_tree
+from tasks.arrays import torch_tree
 from tasks.arrays.training import TrainingStep
+from tasks.gradients import analytic, differences
 from tasks.model import Form, Misbehaviour, OpClass, Oracle, Unsupported, is_complex, np_dtype
 
 #: The whole Jacobian is differenced up to this many real input elements, beyond it random projections are.
