@@ -17,8 +17,8 @@ from farm.client.kernels import ClientError
 from farm.client.process import message_of
 from farm.client.reproducing import KernelCase, open_case, started_here
 from farm.client.trying import judge_sample
+from farm.hunt.minimise_search import limit_of, row_of
 from farm.lake.key import Key
-from farm.minimise.search import limit_of, row_of
 from farm.reproduce.find import seed_of
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import encode

@@ -12,7 +12,7 @@ from pathlib import Path
 from farm import lake as lakes
 from farm.commandline import refusing
 from farm.fleet import scratch
-from farm.localise.show import print_case, print_located
+from farm.hunt.show_culprit import print_case, print_located
 from farm.options.localise import make_parser
 from farm.program import program
 from farm.reproduce import writing

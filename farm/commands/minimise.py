@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from farm import lake as lakes
 from farm.commandline import refusing
+from farm.hunt import show_minimal as show
+from farm.hunt.minimise_model import key_of_model
+from farm.hunt.minimise_row import check_case, minimise_row
 from farm.lake.key import Key
-from farm.minimise import show
-from farm.minimise.from_row import check_case, minimise_row
-from farm.minimise.own_model import key_of_model
 from farm.options.minimise import make_parser
 from farm.reproduce.find import ReproduceError, load_stored_case, parse_row_key
 from farm.reproduce.folder import RUN

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from planted_small import graph
 
-from farm.minimise import issue
+from farm.hunt import issue_text as issue
 from farm.reproduce import checks, in_framework, requirements, trial
 from farm.reproduce.folder import PROGRAM, RUN, Case, _format_literal, write_folder
 from tasks import counterparts

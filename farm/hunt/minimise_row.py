@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from farm import lake as lakes
 from farm.fleet import scratch
-from farm.minimise.earlier import earlier_cases
-from farm.minimise.files import make_files
-from farm.minimise.record import describe_minimal, keep
-from farm.minimise.search import HANG_S, run_search, version_here
+from farm.hunt.earlier_cases import earlier_cases
+from farm.hunt.minimal_files import make_files
+from farm.hunt.minimal_record import describe_minimal, keep
+from farm.hunt.minimise_search import HANG_S, run_search, version_here
 from farm.reproduce import versions
 from farm.reproduce.find import ReproduceError, StoredCase
 from farm.work.sequences import crash_of

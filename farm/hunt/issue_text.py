@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farm.minimise.show import exact, trigger
+from farm.hunt.show_minimal import exact, trigger
 from farm.report.tables.agreement import unit
 from farm.report.words import number
 from farm.reproduce.folder import CALL

@@ -12,7 +12,7 @@ import numpy as np
 from farm import lake as lakes
 from farm.fleet import envs
 from farm.fleet.envs import Environment
-from farm.minimise import issue
+from farm.hunt import issue_text as issue
 from farm.reproduce import find, trial
 from farm.reproduce.again import Outcome, run_child
 from farm.reproduce.find import Key, StoredCase

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from farm import lake as lakes
-from farm.fuzzing.schedule import CHUNK, Batch, Key, Schedule
+from farm.hunt.fuzz_schedule import CHUNK, Batch, Key, Schedule
 from farm.plan.matrix import Matrix
 from farm.work.claims import ONE
 from farm.work.dispatcher import Dispatcher

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from farm.minimise.earlier import Earlier
+from farm.hunt.earlier_cases import Earlier
 from farm.reproduce.again import job_of, ready
 from farm.reproduce.find import ReproduceError, StoredCase
 from farm.work.child_pool import POOL
