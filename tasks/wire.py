@@ -138,7 +138,7 @@ class Localise:
 
 @dataclass(frozen=True)
 class Minimise:
-    """A search for a smaller case that fails as ``row`` says. strategy: of `tasks.minimise.search`; budget: runs that it may take;
+    """A search for a smaller case that fails as ``row`` says. strategy: of `tasks.hunt.minimise.search`; budget: runs that it may take;
     earlier: how many cases ran before it in its process."""
 
     row: Row

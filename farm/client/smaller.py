@@ -25,10 +25,10 @@ from tasks.arrays.tree import encode
 from tasks.deprecation import deprecated
 from tasks.hunt.call_case import CallCase
 from tasks.hunt.dialogue import NotFailing, Piece, Ran, Search
-from tasks.minimise.question import Spent
-from tasks.minimise.same import SOUGHT
-from tasks.minimise.search import KEPT, STRATEGIES, Minimal, search
-from tasks.minimise.strategies import BUDGET
+from tasks.hunt.minimise.question import Spent
+from tasks.hunt.minimise.same import SOUGHT
+from tasks.hunt.minimise.search import KEPT, STRATEGIES, Minimal, search
+from tasks.hunt.minimise.strategies import BUDGET
 from tasks.model import DEADLY, Status
 from tasks.model.row import Row
 from tasks.nearest import nearest

@@ -15,8 +15,8 @@ from farm.options.minimise import make_parser
 from farm.reproduce.find import ReproduceError, load_stored_case, parse_row_key
 from farm.reproduce.folder import RUN
 from farm.work.child_pool import POOL
-from tasks.minimise.search import KEPT
-from tasks.minimise.strategies import NAMES
+from tasks.hunt.minimise.search import KEPT
+from tasks.hunt.minimise.strategies import NAMES
 from tasks.nearest import nearest
 
 #: Exit codes: a case that fails every time, and a run.py that shows it; one that does not fail, or only at times; a key or an

@@ -21,8 +21,8 @@ from farm.hunt.minimise_search import HANG_S, run_search, version_here
 from farm.reproduce import versions
 from farm.reproduce.find import ReproduceError, StoredCase
 from farm.work.sequences import crash_of
-from tasks.minimise.same import SOUGHT
-from tasks.minimise.strategies import ALL, BUDGET
+from tasks.hunt.minimise.same import SOUGHT
+from tasks.hunt.minimise.strategies import ALL, BUDGET
 from tasks.model import DEADLY, Status
 
 

@@ -34,8 +34,8 @@ from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
 from tasks.hunt.call_case import CallCase
+from tasks.hunt.minimise.case_description import describe_case
 from tasks.judge import verdict
-from tasks.minimise.case_description import describe_case
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import Runner as CaseRunner

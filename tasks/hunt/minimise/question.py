@@ -9,7 +9,7 @@ from typing import Any
 from tasks.hunt.call_case import CallCase
 from tasks.hunt.case import Case
 from tasks.hunt.dialogue import Ask, Search, Unfit
-from tasks.minimise.same import Failure
+from tasks.hunt.minimise.same import Failure
 from tasks.model import Status
 from tasks.model.row import Row
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tasks.hunt.dialogue import Ask, NotFailing, Ran, Search
-from tasks.localise import nodes, settings, windows
-from tasks.localise.nodes import Probe, Suspect
-from tasks.localise.question import FURTHER, Question
-from tasks.localise.settings import NOTHING, Settings
+from tasks.hunt.localise import nodes, settings, windows
+from tasks.hunt.localise.nodes import Probe, Suspect
+from tasks.hunt.localise.question import FURTHER, Question
+from tasks.hunt.localise.settings import NOTHING, Settings
 
 #: Suspects whose own error is followed to the model's outputs: each costs an evaluation of what comes after it.
 FOLLOWED = 12

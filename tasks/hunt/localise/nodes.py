@@ -11,9 +11,9 @@ import numpy as np
 
 from tasks.graphs.widening import NoOracle
 from tasks.hunt.dialogue import Ask, Ran, Search
+from tasks.hunt.localise.question import Question
 from tasks.hunt.program import Program
 from tasks.judge.plain import compare
-from tasks.localise.question import Question
 from tasks.model import Leaf, OpClass
 from tasks.model.dtypes import dtype_name
 from tasks.operators import table as operators

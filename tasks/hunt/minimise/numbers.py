@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tasks.hunt.dialogue import Search
-from tasks.minimise.question import Question
+from tasks.hunt.minimise.question import Question
 
 #: Elements of a tensor up to which each is tried by itself.
 EACH = 8

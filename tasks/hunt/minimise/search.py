@@ -11,13 +11,13 @@ from tasks.hunt.case import Case
 from tasks.hunt.chosen_case import ChosenCase
 from tasks.hunt.dialogue import Ask, NotFailing, Search, Unfit
 from tasks.hunt.graph_case import GraphCase
+from tasks.hunt.minimise import numbers, parts, sizes, strategies
+from tasks.hunt.minimise.choices import simpler_choices
+from tasks.hunt.minimise.question import Question, Spent
+from tasks.hunt.minimise.same import Failure
+from tasks.hunt.minimise.strategies import SEQUENCE as SEQUENCE
+from tasks.hunt.minimise.toggles import toggles
 from tasks.hunt.traced_case import TracedCase
-from tasks.minimise import numbers, parts, sizes, strategies
-from tasks.minimise.choices import simpler_choices
-from tasks.minimise.question import Question, Spent
-from tasks.minimise.same import Failure
-from tasks.minimise.strategies import SEQUENCE as SEQUENCE
-from tasks.minimise.toggles import toggles
 from tasks.model import OpClass, Status
 from tasks.model.row import Row
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tasks.ddmin import bisect, thin
 from tasks.hunt.dialogue import Ask, Search
-from tasks.localise.question import Question
+from tasks.hunt.localise.question import Question
 
 #: Nodes up to which a window is a culprit; a larger one says only that the failure needs nodes together.
 WIDEST = 4

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tasks.ddmin import thin
 from tasks.hunt.dialogue import Ask, Ran, Search
-from tasks.localise.question import Clock
+from tasks.hunt.localise.question import Clock
 
 
 @dataclass(frozen=True)

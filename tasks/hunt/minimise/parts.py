@@ -5,9 +5,9 @@ from __future__ import annotations
 from tasks.ddmin import fewest
 from tasks.hunt.dialogue import Ask, Search
 from tasks.hunt.graph_case import GraphCase
+from tasks.hunt.minimise.question import Question
+from tasks.hunt.minimise.same import Failure
 from tasks.hunt.traced_case import TracedCase
-from tasks.minimise.question import Question
-from tasks.minimise.same import Failure
 
 #: Nodes up to which every single one, and every pair of neighbours, is tried first.
 FEW = 12

@@ -15,12 +15,12 @@ from tasks.hunt.case import Case, elements
 from tasks.hunt.chosen_case import ChosenCase
 from tasks.hunt.dialogue import NotFailing, Search, Unfit
 from tasks.hunt.graph_case import GraphCase
+from tasks.hunt.minimise.case_description import describe_case
+from tasks.hunt.minimise.question import Spent
+from tasks.hunt.minimise.search import Minimal, search
 from tasks.hunt.onnx_program import inline_functions
 from tasks.hunt.serving import Searcher
 from tasks.hunt.traced_case import TracedCase
-from tasks.minimise.case_description import describe_case
-from tasks.minimise.question import Spent
-from tasks.minimise.search import Minimal, search
 from tasks.model import FORWARD, Form, Group, Invalid, OpClass, Status, Unsupported, Vacuous
 from tasks.wire import ToRun
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tasks.draw.choices import Choices
 from tasks.hunt.chosen_case import ChosenCase
 from tasks.hunt.dialogue import Search
-from tasks.minimise.question import Question
+from tasks.hunt.minimise.question import Question
 
 #: Asked whether the case of a list fails in the same way: the choices that it took, None if it does not.
 Fails = Callable[[list[int]], Search["Choices | None"]]

@@ -13,6 +13,9 @@ from tasks.graphs.widening import NoOracle
 from tasks.hunt.case import Case
 from tasks.hunt.dialogue import Search, Unfit
 from tasks.hunt.graph_case import GraphCase
+from tasks.hunt.localise.question import Clock, Question
+from tasks.hunt.localise.search import Culprit, search
+from tasks.hunt.localise.settings import Settings
 from tasks.hunt.onnx_program import OnnxProgram
 from tasks.hunt.program import Program
 from tasks.hunt.serving import Searcher
@@ -20,9 +23,6 @@ from tasks.hunt.torch_program import TorchProgram
 from tasks.hunt.traced_case import TracedCase
 from tasks.judge.policy import Policy
 from tasks.judging import judge_outputs
-from tasks.localise.question import Clock, Question
-from tasks.localise.search import Culprit, search
-from tasks.localise.settings import Settings
 from tasks.model import FILES, Form, Invalid, OpClass, RuntimeInfo, Unsupported, Vacuous
 from tasks.prepare.cases import PreparedSample
 

@@ -11,7 +11,7 @@ import numpy as np
 from tasks.ddmin import bisect
 from tasks.hunt.case import Case, elements
 from tasks.hunt.dialogue import Search
-from tasks.minimise.question import Question
+from tasks.hunt.minimise.question import Question
 
 #: An axis of an array: its name, its number.
 Axis = tuple[str, int]
