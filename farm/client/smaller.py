@@ -19,7 +19,7 @@ from farm.client.reproducing import KernelCase, open_case, started_here
 from farm.client.trying import judge_sample
 from farm.hunt.minimise_search import limit_of, row_of
 from farm.lake.key import Key
-from farm.reproduce.find import seed_of
+from farm.reproduction.find import seed_of
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import encode
 from tasks.deprecation import deprecated

@@ -34,8 +34,8 @@ from farm.report.tables.defects import (
     describe_counts,
     without_minimal,
 )
-from farm.reproduce.find import Key, ReproduceError, load_stored_case
-from farm.reproduce.folder import CALL, RUN
+from farm.reproduction.find import Key, ReproduceError, load_stored_case
+from farm.reproduction.folder import CALL, RUN
 from farm.work.child_pool import POOL
 from tasks.judge import verdict
 from tasks.model import Refusal

@@ -12,8 +12,8 @@ from farm.hunt.minimise_model import key_of_model
 from farm.hunt.minimise_row import check_case, minimise_row
 from farm.lake.key import Key
 from farm.options.minimise import make_parser
-from farm.reproduce.find import ReproduceError, load_stored_case, parse_row_key
-from farm.reproduce.folder import RUN
+from farm.reproduction.find import ReproduceError, load_stored_case, parse_row_key
+from farm.reproduction.folder import RUN
 from farm.work.child_pool import POOL
 from tasks.hunt.minimise.search import KEPT
 from tasks.hunt.minimise.strategies import NAMES

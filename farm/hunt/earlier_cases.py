@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from farm import lake as lakes
-from farm.reproduce.find import Key, StoredCase, load_stored_case
+from farm.reproduction.find import Key, StoredCase, load_stored_case
 from farm.work.sequences import MOST, crash_of
 from tasks.model import Status
 from tasks.wire import ToRun

@@ -9,7 +9,7 @@ from typing import Any
 from farm.hunt.show_minimal import exact, trigger
 from farm.report.tables.agreement import unit
 from farm.report.words import number
-from farm.reproduce.folder import CALL
+from farm.reproduction.folder import CALL
 from tasks.hunt.minimise.specification import sentences
 from tasks.model import FAILED, Status, is_inexact, names
 from tasks.model.kind import KIND_BIASED, OF_NUMBERS

@@ -13,12 +13,12 @@ from farm import lake as lakes
 from farm.fleet import envs
 from farm.fleet.envs import Environment
 from farm.hunt import issue_text as issue
-from farm.reproduce import find, trial
-from farm.reproduce.again import Outcome, run_child
-from farm.reproduce.find import Key, StoredCase
-from farm.reproduce.folder import CALL, RUN, round_leaf, write_folder
-from farm.reproduce.requirements import describe_place, pin_imports, requirements
-from farm.reproduce.writing import folder_case, form_of
+from farm.reproduction import find, trial
+from farm.reproduction.again import Outcome, run_child
+from farm.reproduction.find import Key, StoredCase
+from farm.reproduction.folder import CALL, RUN, round_leaf, write_folder
+from farm.reproduction.requirements import describe_place, pin_imports, requirements
+from farm.reproduction.writing import folder_case, form_of
 from tasks.backends.shared.recipe import NoProgram
 from tasks.judge.worst import beyond
 from tasks.model import Leaf, Status

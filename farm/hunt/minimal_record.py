@@ -11,9 +11,9 @@ from typing import Any
 
 from farm import lake as lakes
 from farm.lake import minimal
-from farm.reproduce.find import StoredCase
-from farm.reproduce.folder import RUN
-from farm.reproduce.show import known_failure
+from farm.reproduction.find import StoredCase
+from farm.reproduction.folder import RUN
+from farm.reproduction.show import known_failure
 from tasks.backends.shared.artefacts import processor_name
 from tasks.model import FORWARD
 from tasks.wire import Found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from farm import lake as lakes
 from farm.lake.key import Key
 from farm.plan import request as requests
-from farm.reproduce.find import ReproduceError
+from farm.reproduction.find import ReproduceError
 from farm.work.launch import run_request
 from tasks.model import Status
 

@@ -18,8 +18,8 @@ from farm.hunt.earlier_cases import earlier_cases
 from farm.hunt.minimal_files import make_files
 from farm.hunt.minimal_record import describe_minimal, keep
 from farm.hunt.minimise_search import HANG_S, run_search, version_here
-from farm.reproduce import versions
-from farm.reproduce.find import ReproduceError, StoredCase
+from farm.reproduction import versions
+from farm.reproduction.find import ReproduceError, StoredCase
 from farm.work.sequences import crash_of
 from tasks.hunt.minimise.same import SOUGHT
 from tasks.hunt.minimise.strategies import ALL, BUDGET

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from farm.hunt.earlier_cases import Earlier
-from farm.reproduce.again import job_of, ready
-from farm.reproduce.find import ReproduceError, StoredCase
+from farm.reproduction.again import job_of, ready
+from farm.reproduction.find import ReproduceError, StoredCase
 from farm.work.child_pool import POOL
 from farm.work.conversation import Ended, run_last, search
 from farm.work.job import Job

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from farm.reproduce.find import StoredCase
-from farm.reproduce.show import line, status_text
+from farm.reproduction.find import StoredCase
+from farm.reproduction.show import line, status_text
 from tasks.wire import Found
 
 #: Tensors of a node, nodes of a window that are printed.

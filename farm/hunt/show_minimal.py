@@ -11,10 +11,10 @@ import pandas as pd
 from farm.commandline import plain
 from farm.report.tables.agreement import figure, units
 from farm.report.words import number
-from farm.reproduce import trial
-from farm.reproduce.find import StoredCase
-from farm.reproduce.folder import CALL
-from farm.reproduce.show import line, status_text
+from farm.reproduction import trial
+from farm.reproduction.find import StoredCase
+from farm.reproduction.folder import CALL
+from farm.reproduction.show import line, status_text
 from tasks.model import is_inexact
 
 #: Characters of values, and triggers, that are printed.

@@ -15,7 +15,7 @@ from farm.commands import reproduce
 from farm.hunt import fuzz_request
 from farm.hunt import fuzz_rounds as fuzzing
 from farm.hunt.fuzz_schedule import CHUNK, KEPT, QUIET, Schedule, key_of
-from farm.reproduce import find
+from farm.reproduction import find
 from tasks.catalogs.fuzz import catalog
 from tasks.model import Group
 from tasks.model.kind import KIND_UNDRAWN

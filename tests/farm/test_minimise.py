@@ -28,7 +28,7 @@ from farm.lake.key import Key
 from farm.lake.minimal import finding_id
 from farm.report.tables import defects
 from farm.report.tables.coverage import distinct
-from farm.reproduce.find import ReproduceError
+from farm.reproduction.find import ReproduceError
 from farm.work.job import Job
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec

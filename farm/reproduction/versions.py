@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from farm.plan.known import is_own_build
-from farm.reproduce.find import StoredCase
+from farm.reproduction.find import StoredCase
 from tasks.backends.shared import torch_switches
 from tasks.devices import DEVICES
 from tasks.packages import INDEX, TORCH_BUILDS, TORCH_CATALOG, pin_package

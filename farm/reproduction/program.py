@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.reproduce import in_framework, in_torch, networks, own_code
+from farm.reproduction import in_framework, in_torch, networks, own_code
 from tasks.arrays.training import TrainingStep
 from tasks.backends.shared.function_form import input_arrays
 from tasks.backends.shared.recipe import NoProgram

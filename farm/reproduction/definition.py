@@ -8,7 +8,7 @@ import inspect
 from itertools import count
 from typing import Any
 
-from farm.reproduce.in_torch import literal
+from farm.reproduction.in_torch import literal
 from tasks.backends.shared.recipe import NoProgram
 from tasks.judge import definitions
 

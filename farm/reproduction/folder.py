@@ -1,7 +1,7 @@
 """A finding written down: a folder with the model or program, its inputs and what is expected, and a run.py that shows the failure.
 
 run.py needs the runtime and NumPy alone. What calls the runtime in it is the text of the backend's own file (`Backend.recipe`), what
-judges the result is that of `farm.reproduce.checks`. What comes from a lake or a cache gets into a text through repr() only.
+judges the result is that of `farm.reproduction.checks`. What comes from a lake or a cache gets into a text through repr() only.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from farm.fleet.envs import OWN_PACKAGES
-from farm.reproduce import checks
-from farm.reproduce.bounds import expected_arrays
-from farm.reproduce.call import write_call
-from farm.reproduce.definition import write_definition
-from farm.reproduce.program import write_program
+from farm.reproduction import checks
+from farm.reproduction.bounds import expected_arrays
+from farm.reproduction.call import write_call
+from farm.reproduction.definition import write_definition
+from farm.reproduction.program import write_program
 from tasks import judging
 from tasks.backends.base import Backend
 from tasks.backends.shared import torch_run

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from farm.lake.store import Lake
-from farm.reproduce.again import run_child, run_here
-from farm.reproduce.find import load_stored_case, parse_row_key
+from farm.reproduction.again import run_child, run_here
+from farm.reproduction.find import load_stored_case, parse_row_key
 from tasks.judge.plain import spacing_of
 from tasks.model import EPS, EXHAUSTIVE, MEASURED, SMALLEST_NORMAL, Refusal, flags, wide
 from tasks.model.dtypes import round_to_dtype

@@ -6,7 +6,7 @@ import os
 import socket
 
 from farm.fleet import detect, node, visible
-from farm.reproduce.find import ReproduceError, StoredCase
+from farm.reproduction.find import ReproduceError, StoredCase
 from tasks.devices import BY_LABEL
 from tasks.plugins import PluginError
 

@@ -8,7 +8,7 @@ from farm.commandline import plain
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.fleet.inventory import Offer
 from farm.program import program
-from farm.screen.run import Screened, Screening
+from farm.screening.run import Screened, Screening
 from tasks.screen.decide import COMMON, DISSENT, EQUALS
 
 #: Exercises of one device that are named.

@@ -20,7 +20,7 @@ from typing import Any
 from farm.fleet import scratch
 from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import without_farm
-from farm.reproduce.folder import RUN
+from farm.reproduction.folder import RUN
 from tasks.model import Status
 from tasks.model.errors import mask_details
 

@@ -15,8 +15,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from farm.reproduce.again import run_child
-from farm.reproduce.find import ReproduceError, StoredCase
+from farm.reproduction.again import run_child
+from farm.reproduction.find import ReproduceError, StoredCase
 from tasks import backends
 from tasks.model import Status
 from tasks.packages import INDEX

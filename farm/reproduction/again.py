@@ -14,7 +14,7 @@ import numpy as np
 from farm.fleet import envs, scratch
 from farm.fleet.child_process import Death
 from farm.program import program
-from farm.reproduce.find import ReproduceError, StoredCase
+from farm.reproduction.find import ReproduceError, StoredCase
 from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.state import limits

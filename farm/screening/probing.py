@@ -10,7 +10,7 @@ from farm.fleet.child_process import Death, Limits
 from farm.fleet.inventory import Offer
 from farm.plan.request import Request
 from farm.program import program
-from farm.screen.run import MEMORY_GIB, Screened, ask_backends, name_hosts
+from farm.screening.run import MEMORY_GIB, Screened, ask_backends, name_hosts
 from farm.work import executor_registry
 from farm.work.each_device import name_core, run_on_each
 from farm.work.executor import Executor, Setup

@@ -14,9 +14,9 @@ import pandas as pd
 
 from farm.plan.known import REDUCED, WHOSE, match_rows, seen_on
 from farm.plan.model import KnownFailure
-from farm.reproduce import places
-from farm.reproduce.again import Outcome
-from farm.reproduce.find import ReproduceError, StoredCase
+from farm.reproduction import places
+from farm.reproduction.again import Outcome
+from farm.reproduction.find import ReproduceError, StoredCase
 from tasks.arrays.pack import dtype_name
 from tasks.arrays.tree import TensorSpec
 from tasks.judge.worst import element, worst

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 from importlib import metadata
 
 from farm.fleet.envs import OWN_PACKAGES
-from farm.reproduce import versions
-from farm.reproduce.find import StoredCase
-from farm.reproduce.in_torch import OP_DB
+from farm.reproduction import versions
+from farm.reproduction.find import StoredCase
+from farm.reproduction.in_torch import OP_DB
 from tasks.backends.torch import TorchEager
 from tasks.catalogs import user_definitions
 from tasks.catalogs.models.architectures import ARCHITECTURES

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Sequence
 from pathlib import Path
 
-from farm.reproduce.in_torch import arguments
+from farm.reproduction.in_torch import arguments
 from tasks.arrays import module_state, torch_tree
 from tasks.backends.shared.recipe import NoProgram
 from tasks.catalogs.models import of_file

@@ -7,12 +7,12 @@ import signal
 import sys
 from pathlib import Path
 
-from farm.reproduce import trial
-from farm.reproduce.again import Outcome
-from farm.reproduce.find import ReproduceError, StoredCase
-from farm.reproduce.folder import BEHAVIOURS, Case, Definition, write_folder
-from farm.reproduce.requirements import describe_place, pin_imports, requirements
-from farm.reproduce.show import status_text
+from farm.reproduction import trial
+from farm.reproduction.again import Outcome
+from farm.reproduction.find import ReproduceError, StoredCase
+from farm.reproduction.folder import BEHAVIOURS, Case, Definition, write_folder
+from farm.reproduction.requirements import describe_place, pin_imports, requirements
+from farm.reproduction.show import status_text
 from tasks import checks
 from tasks.arrays.pack import Pack
 from tasks.backends.base import Backend
