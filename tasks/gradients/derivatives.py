@@ -103,7 +103,7 @@ def _logistic_density(x: Tensor) -> Tensor:
     return e / (1 + e).square()
 
 
-def _silu(x: Tensor) -> Tensor:
+def _derive_silu(x: Tensor) -> Tensor:
     return x.sigmoid() * (1 + x * (-x).sigmoid())
 
 
@@ -111,14 +111,14 @@ def _normal(x: Tensor) -> Tensor:
     return (-0.5 * x.square()).exp() / math.sqrt(2 * math.pi)
 
 
-def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
+def _derive_gelu(x: Tensor, approximate: str = "none") -> Tensor:
     if approximate == "none":
         return 0.5 * (-math.sqrt(0.5) * x).erfc() + x * _normal(x)
     u, du = _compute_gelu_inner(x)
     return (2 * u).sigmoid() + 2 * x * _logistic_density(2 * u) * du
 
 
-def _gelu2(x: Tensor, approximate: str = "none") -> Tensor:
+def _derive_gelu2(x: Tensor, approximate: str = "none") -> Tensor:
     if approximate == "none":
         return _normal(x) * (2 - x.square())
     u, du = _compute_gelu_inner(x)
@@ -132,13 +132,13 @@ def _compute_gelu_inner(x: Tensor) -> tuple[Tensor, Tensor]:
     return k * (x + 0.044715 * x**3), k * (1 + 3 * 0.044715 * x.square())
 
 
-def _mish(x: Tensor) -> Tensor:
+def _derive_mish(x: Tensor) -> Tensor:
     """t + x·(1 − t²)·σ(x) with t = tanh(log(1 + eˣ)), by w = e^−|x|."""
     t, s = _tanh_of_softplus(x)
     return t + x * s * x.sigmoid()
 
 
-def _mish2(x: Tensor) -> Tensor:
+def _derive_mish2(x: Tensor) -> Tensor:
     """(1 − t²)·σ(x)·(2 + x·(σ(−x) − 2·t·σ(x)))."""
     t, s = _tanh_of_softplus(x)
     return s * x.sigmoid() * (2 + x * ((-x).sigmoid() - 2 * t * x.sigmoid()))
@@ -154,22 +154,22 @@ def _tanh_of_softplus(x: Tensor) -> tuple[Tensor, Tensor]:
     return t, s
 
 
-def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+def _derive_softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
     return _where(x * beta > threshold, x.new_ones(()), (x * beta).sigmoid())
 
 
-def _softplus2(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+def _derive_softplus2(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
     return _where(x * beta > threshold, x.new_zeros(()), beta * _logistic_density(x * beta))
 
 
-def _erfcx(x: Tensor) -> Tensor:
+def _derive_erfcx(x: Tensor) -> Tensor:
     """2·x·erfcx(x) − 2/√π (DLMF 7.10)."""
     import torch
 
     return _where(x > _FAR, _of_erfcx(x, 1), 2 * x * torch.special.erfcx(x) - _ERF)
 
 
-def _erfcx2(x: Tensor) -> Tensor:
+def _derive_erfcx2(x: Tensor) -> Tensor:
     """(2 + 4·x²)·erfcx(x) − 4·x/√π."""
     import torch
 
@@ -189,7 +189,7 @@ def _of_erfcx(x: Tensor, order: int) -> Tensor:
     return total
 
 
-def _sinc(x: Tensor) -> Tensor:
+def _derive_sinc(x: Tensor) -> Tensor:
     """(cos πx − sinc x)/x; within a quarter of 0 its Taylor series, as both are nearly 1 there."""
     import torch
 
@@ -211,48 +211,48 @@ def _one_over_hypot(x: Tensor) -> Tensor:
     return 1 / x.hypot(x.new_ones(()))
 
 
-def _acosh(x: Tensor) -> Tensor:
+def _derive_acosh(x: Tensor) -> Tensor:
     return 1 / ((x - 1).sqrt() * (x + 1).sqrt())
 
 
-def _erfinv(x: Tensor) -> Tensor:
+def _derive_erfinv(x: Tensor) -> Tensor:
     return x.erfinv().square().exp() / _ERF
 
 
-def _atanh(x: Tensor) -> Tensor:
+def _derive_atanh(x: Tensor) -> Tensor:
     return 1 / ((1 - x) * (1 + x))
 
 
-def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+def _derive_elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
     return _where(x > 0, x.new_full((), scale), alpha * scale * input_scale * (input_scale * x).exp())
 
 
-def _elu2(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+def _derive_elu2(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
     return _where(x > 0, x.new_zeros(()), alpha * scale * input_scale**2 * (input_scale * x).exp())
 
 
-def _celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+def _derive_celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     return _where(x > 0, x.new_ones(()), (x / alpha).exp())
 
 
-def _celu2(x: Tensor, alpha: float = 1.0) -> Tensor:
+def _derive_celu2(x: Tensor, alpha: float = 1.0) -> Tensor:
     return _where(x > 0, x.new_zeros(()), (x / alpha).exp() / alpha)
 
 
 # ---- functions of two numbers
 
 
-def _hypot(gradient: Tensor, x: Tensor, y: Tensor) -> Sequence[Tensor]:
+def _derive_hypot(gradient: Tensor, x: Tensor, y: Tensor) -> Sequence[Tensor]:
     r = x.hypot(y)
     return (gradient * (x / r)).sum_to_size(x.shape), (gradient * (y / r)).sum_to_size(y.shape)
 
 
-def _atan2(gradient: Tensor, y: Tensor, x: Tensor) -> Sequence[Tensor]:
+def _derive_atan2(gradient: Tensor, y: Tensor, x: Tensor) -> Sequence[Tensor]:
     r = y.hypot(x)
     return (gradient * (x / r / r)).sum_to_size(y.shape), (gradient * (-y / r / r)).sum_to_size(x.shape)
 
 
-def _logaddexp(scale: float) -> Callable[..., Sequence[Tensor]]:
+def _derive_logaddexp(scale: float) -> Callable[..., Sequence[Tensor]]:
     def backward(gradient: Tensor, x: Tensor, y: Tensor) -> Sequence[Tensor]:
         apart = scale * (x - y)
         return (gradient * apart.sigmoid()).sum_to_size(x.shape), (gradient * (-apart).sigmoid()).sum_to_size(y.shape)
@@ -263,7 +263,7 @@ def _logaddexp(scale: float) -> Callable[..., Sequence[Tensor]]:
 # ---- along a dimension
 
 
-def _softmax(gradient: Tensor, x: Tensor, dim: int, *more: Any) -> Sequence[Tensor]:
+def _derive_softmax(gradient: Tensor, x: Tensor, dim: int, *more: Any) -> Sequence[Tensor]:
     """p·(g − Σ g·p), g taken from its value at the largest p: then 1 − p appears nowhere."""
     import torch
 
@@ -275,7 +275,7 @@ def _softmax(gradient: Tensor, x: Tensor, dim: int, *more: Any) -> Sequence[Tens
     return (p * (from_top - (from_top * p).sum(dim, keepdim=True)),)
 
 
-def _log_softmax(gradient: Tensor, x: Tensor, dim: int, *more: Any) -> Sequence[Tensor]:
+def _derive_log_softmax(gradient: Tensor, x: Tensor, dim: int, *more: Any) -> Sequence[Tensor]:
     """g − p·Σ g; at the largest p: g·(1 − p) − p·(Σ g − g), both sums without that element."""
     import torch
 
@@ -288,7 +288,7 @@ def _log_softmax(gradient: Tensor, x: Tensor, dim: int, *more: Any) -> Sequence[
     return (_where(is_top, gradient * others - p * rest, gradient - p * gradient.sum(dim, keepdim=True)),)
 
 
-def _logsumexp(gradient: Tensor, x: Tensor, dim: Any, keepdim: bool = False) -> Sequence[Tensor]:
+def _derive_logsumexp(gradient: Tensor, x: Tensor, dim: Any, keepdim: bool = False) -> Sequence[Tensor]:
     import torch
 
     dims = [d % max(x.dim(), 1) for d in ([dim] if isinstance(dim, int) else dim or range(x.dim()))]
@@ -303,7 +303,7 @@ def _logsumexp(gradient: Tensor, x: Tensor, dim: Any, keepdim: bool = False) -> 
     return (gradient * p.permute(back),)
 
 
-def _glu(gradient: Tensor, x: Tensor, dim: int = -1) -> Sequence[Tensor]:
+def _derive_glu(gradient: Tensor, x: Tensor, dim: int = -1) -> Sequence[Tensor]:
     import torch
 
     a, b = x.chunk(2, dim)
@@ -311,7 +311,7 @@ def _glu(gradient: Tensor, x: Tensor, dim: int = -1) -> Sequence[Tensor]:
     return (torch.cat((gradient * b.sigmoid(), gradient * a * slope), dim),)
 
 
-def _bce_with_logits(
+def _derive_bce_with_logits(
     gradient: Tensor, x: Tensor, target: Tensor, weight: Any = None, pos_weight: Any = None, reduction: int = 1
 ) -> Sequence[Tensor]:
     """(1 − t)·σ(x) − p·t·σ(−x), p the weight of positive targets, t the target."""
@@ -332,15 +332,15 @@ RULES: Mapping[str, Rule] = {
     "SigmoidBackward0": _unary(
         "sigmoid", _logistic_density, lambda x: -_logistic_density(x) * (x / 2).tanh(), kept=True
     ),
-    "SiluBackward0": _unary("silu", _silu, lambda x: _logistic_density(x) * (2 - x * (x / 2).tanh())),
-    "GeluBackward0": _unary("gelu", _gelu, _gelu2),
-    "MishBackward0": _unary("mish", _mish, _mish2),
-    "SoftplusBackward0": _unary("softplus", _softplus, _softplus2),
+    "SiluBackward0": _unary("silu", _derive_silu, lambda x: _logistic_density(x) * (2 - x * (x / 2).tanh())),
+    "GeluBackward0": _unary("gelu", _derive_gelu, _derive_gelu2),
+    "MishBackward0": _unary("mish", _derive_mish, _derive_mish2),
+    "SoftplusBackward0": _unary("softplus", _derive_softplus, _derive_softplus2),
     "LogSigmoidBackward0": _unary(
         "log_sigmoid_forward", lambda x: (-x).sigmoid(), lambda x: -_logistic_density(x), several=True
     ),
-    "EluBackward0": _unary("elu", _elu, _elu2),
-    "CeluBackward0": _unary("celu", _celu, _celu2),
+    "EluBackward0": _unary("elu", _derive_elu, _derive_elu2),
+    "CeluBackward0": _unary("celu", _derive_celu, _derive_celu2),
     "ExpBackward0": _unary("exp", lambda x: x.exp(), lambda x: x.exp()),
     "Exp2Backward0": _unary("exp2", lambda x: _LN2 * x.exp2(), lambda x: _LN2**2 * x.exp2()),
     "Expm1Backward0": _unary("expm1", lambda x: x.exp(), lambda x: x.exp(), kept=True),
@@ -357,29 +357,29 @@ RULES: Mapping[str, Rule] = {
     "AcosBackward0": _unary("acos", lambda x: -_root_of_minus_square(x), lambda x: -x * _root_of_minus_square(x) ** 3),
     "AtanBackward0": _unary("atan", lambda x: _one_over_hypot(x).square(), lambda x: -2 * x * _one_over_hypot(x) ** 4),
     "AsinhBackward0": _unary("asinh", _one_over_hypot, lambda x: -x * _one_over_hypot(x) ** 3),
-    "AcoshBackward0": _unary("acosh", _acosh, lambda x: -x * _acosh(x) ** 3),
-    "AtanhBackward0": _unary("atanh", _atanh, lambda x: 2 * x * _atanh(x).square()),
+    "AcoshBackward0": _unary("acosh", _derive_acosh, lambda x: -x * _derive_acosh(x) ** 3),
+    "AtanhBackward0": _unary("atanh", _derive_atanh, lambda x: 2 * x * _derive_atanh(x).square()),
     "ErfBackward0": _unary("erf", lambda x: _ERF * (-x.square()).exp(), lambda x: -2 * x * _ERF * (-x.square()).exp()),
     "ErfcBackward0": _unary(
         "erfc", lambda x: -_ERF * (-x.square()).exp(), lambda x: 2 * x * _ERF * (-x.square()).exp()
     ),
-    "ErfinvBackward0": _unary("erfinv", _erfinv, lambda x: 2 * x.erfinv() * _erfinv(x).square()),
-    "SpecialErfcxBackward0": _unary("special_erfcx", _erfcx, _erfcx2),
-    "SincBackward0": _unary("sinc", _sinc),
+    "ErfinvBackward0": _unary("erfinv", _derive_erfinv, lambda x: 2 * x.erfinv() * _derive_erfinv(x).square()),
+    "SpecialErfcxBackward0": _unary("special_erfcx", _derive_erfcx, _derive_erfcx2),
+    "SincBackward0": _unary("sinc", _derive_sinc),
     "SqrtBackward0": _unary("sqrt", lambda x: 0.5 / x.sqrt(), lambda x: -0.25 / (x * x.sqrt())),
     "RsqrtBackward0": _unary("rsqrt", lambda x: -0.5 / (x * x.sqrt()), lambda x: 0.75 / (x.square() * x.sqrt())),
     "ReciprocalBackward0": _unary("reciprocal", lambda x: -1 / x.square(), lambda x: 2 / (x.square() * x)),
     "SpecialEntrBackward0": _unary("special_entr", lambda x: -x.log() - 1, lambda x: -1 / x),
-    "HypotBackward0": Rule("hypot", _hypot),
-    "Atan2Backward0": Rule("atan2", _atan2),
-    "LogaddexpBackward0": Rule("logaddexp", _logaddexp(1.0)),
-    "Logaddexp2Backward0": Rule("logaddexp2", _logaddexp(_LN2)),
-    "SoftmaxBackward0": Rule("_softmax", _softmax, kept=True, along=True),
-    "SafeSoftmaxBackward0": Rule("_safe_softmax", _softmax, kept=True, along=True),
-    "LogSoftmaxBackward0": Rule("_log_softmax", _log_softmax, kept=True, along=True),
-    "LogsumexpBackward0": Rule("logsumexp", _logsumexp, kept=True, along=True),
-    "GluBackward0": Rule("glu", _glu),
-    "BinaryCrossEntropyWithLogitsBackward0": Rule("binary_cross_entropy_with_logits", _bce_with_logits),
+    "HypotBackward0": Rule("hypot", _derive_hypot),
+    "Atan2Backward0": Rule("atan2", _derive_atan2),
+    "LogaddexpBackward0": Rule("logaddexp", _derive_logaddexp(1.0)),
+    "Logaddexp2Backward0": Rule("logaddexp2", _derive_logaddexp(_LN2)),
+    "SoftmaxBackward0": Rule("_softmax", _derive_softmax, kept=True, along=True),
+    "SafeSoftmaxBackward0": Rule("_safe_softmax", _derive_softmax, kept=True, along=True),
+    "LogSoftmaxBackward0": Rule("_log_softmax", _derive_log_softmax, kept=True, along=True),
+    "LogsumexpBackward0": Rule("logsumexp", _derive_logsumexp, kept=True, along=True),
+    "GluBackward0": Rule("glu", _derive_glu),
+    "BinaryCrossEntropyWithLogitsBackward0": Rule("binary_cross_entropy_with_logits", _derive_bce_with_logits),
 }
 
 
