@@ -27,9 +27,9 @@ def is_own(tasks: ModuleType) -> bool:
     return os.path.realpath(getattr(tasks, "__file__", None) or "") == os.path.realpath(TASKS)
 
 
-class CallableRoom(ModuleType):
-    """A package of the farm (`farm.reproduce`, `farm.minimise`) that has the name of a function of the client: once it is imported,
-    `farm` has the package by that name, and a call of it is a call of the function."""
+class CallableDoor(ModuleType):
+    """The module of a command that has the name of a function of the client (`farm.fuzz`): once it is imported, `farm` has the module by
+    that name, and a call of it is a call of the function."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return getattr(import_module("farm.client"), self.__name__.rpartition(".")[2])(*args, **kwargs)
@@ -44,13 +44,12 @@ class Door:
 
     @classmethod
     def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        package, _, name = fullname.partition(".")
+        package, _, command = fullname.partition(".")
         if fullname == "tasks":
             return spec_from_file_location(fullname, TASKS)
         if package != "farm":
             return None
-        command = name.removesuffix(".__main__")  # a package is run by that
-        own = f"{HERE}/{name.replace('.', '/')}"
+        own = f"{HERE}/{command.replace('.', '/')}"
         if command.startswith("_") or any(map(os.path.isfile, (f"{own}.py", f"{own}/__init__.py"))):
             return None
         if not os.path.isfile(f"{HERE}/commands/{command}.py"):
@@ -59,8 +58,7 @@ class Door:
         return ModuleSpec(fullname, cls(command), origin=os.path.join(HERE, "__main__.py"))  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """`farm.fuzz` is a function of the client, and is called as that though the module has its name."""
-        return CallableRoom(spec.name)
+        return CallableDoor(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         exec(self.get_code(module.__name__), vars(module))

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tasks.catalogs.user.ops import UserOp, op
-    from tasks.catalogs.user.own_autograd import autograd
+    from tasks.gradients.own_autograd import autograd
 
 #: What declares a kernel beside its code, by the module that has it: imported when it is asked for, a command's help does not pay for it.
 _DECLARING = {
     "UserOp": "tasks.catalogs.user.ops",
-    "autograd": "tasks.catalogs.user.own_autograd",
+    "autograd": "tasks.gradients.own_autograd",
     "op": "tasks.catalogs.user.ops",
 }
 __all__ = ["UserOp", "autograd", "op"]

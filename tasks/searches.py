@@ -8,7 +8,7 @@ import importlib.util
 from tasks.plugins import Part
 
 #: By what is searched for (`tasks.wire.Search`): "module:class", which has `begin` and `go_on`.
-SEARCHES = {"Localise": "tasks.localise.serving:Localiser", "Minimise": "tasks.minimise.serving:Minimiser"}
+SEARCHES = {"Localise": "tasks.hunt.localise.serving:Localiser", "Minimise": "tasks.hunt.minimise.serving:Minimiser"}
 #: How many times as long as its seconds of CPU a search may take by the clock: what a busy machine leaves it.
 PATIENCE = 4.0
 
@@ -16,6 +16,4 @@ PATIENCE = 4.0
 @functools.cache
 def find_search(what: str) -> Part | None:
     """The search for something; None where its package is not installed."""
-    value = SEARCHES[what]
-    package = value.rpartition(".")[0]
-    return Part("search", what, value) if importlib.util.find_spec(package) else None
+    return Part("search", what, SEARCHES[what]) if importlib.util.find_spec("tasks.hunt") else None

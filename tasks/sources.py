@@ -17,8 +17,6 @@ RUNNING = (
     "tasks.hunt",
     "tasks.interpreter",
     "tasks.judging",
-    "tasks.localise",
-    "tasks.minimise",
     "tasks.model.row",
     "tasks.model.trace",
     "tasks.relay",

@@ -138,7 +138,7 @@ class Localise:
 
 @dataclass(frozen=True)
 class Minimise:
-    """A search for a smaller case that fails as ``row`` says. strategy: of `tasks.minimise.search`; budget: runs that it may take;
+    """A search for a smaller case that fails as ``row`` says. strategy: of `tasks.hunt.minimise.search`; budget: runs that it may take;
     earlier: how many cases ran before it in its process."""
 
     row: Row
@@ -320,7 +320,7 @@ class Place(NamedTuple):
 @dataclass(frozen=True)
 class Begun:
     """A job runs here. From now on its silence counts. version, columns: of the farm that runs it, and of the rows that it will send
-    (`farm.lake.columns.columns_digest`); "" where it does not say."""
+    (`farm.lake.origin_columns.columns_digest`); "" where it does not say."""
 
     place: Place
     version: str = ""

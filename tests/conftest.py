@@ -73,7 +73,7 @@ def no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripts are run with this interpreter, isolated, in a fork that has imported torch: an environment of their own would be built from
     an index. In processes that are started plainly they are run in test_reproduce and test_findings_folder."""
     from farm.fleet import envs
-    from farm.reproduce import trial
+    from farm.reproduction import trial
     from tests import prepared
 
     monkeypatch.setattr(envs, "build", lambda environment, cache, **how: sys.executable)

@@ -3,7 +3,8 @@
 `python -m tests.reader SEED` prints the rooms (folders with the first line of what they are for, and their files) and ten names of
 functions and methods drawn from `farm/` and `tasks/`, as a traceback has them: a method after its class, a nested function after the
 one around it. A reader who has seen nothing else says for each where to look:
-`python -m tests.reader SEED ANSWER…` takes ten folders or files and prints where the functions are and how many answers name the folder.
+`python -m tests.reader SEED ANSWER…` takes ten folders or files and prints where the functions are, how many answers name the folder and
+how many its room: the package below `farm` or `tasks` that the folder is in.
 
 Not drawn: dunder methods; methods that a base class or a protocol of the tree names, for its name is that of the protocol; public
 functions that three files of a folder define, as every command defines its arguments; specimens of the zoo.
@@ -39,6 +40,15 @@ class Function:
     @property
     def folder(self) -> str:
         return str(PurePosixPath(self.file).parent)
+
+    @property
+    def room(self) -> str:
+        return room_of(self.folder)
+
+
+def room_of(folder: str) -> str:
+    """farm, tasks, farm/x or tasks/x."""
+    return "/".join(PurePosixPath(folder).parts[:2])
 
 
 def list_files(root: Path) -> list[str]:
@@ -116,11 +126,12 @@ def main() -> None:
         return
     if len(asked.answers) != DRAWN:
         parser.error(f"{len(asked.answers)} answers for {DRAWN} names")
-    rooms = [str(PurePosixPath(a).parent) if a.endswith(".py") else a.rstrip("/") for a in asked.answers]
-    right = [f.folder == room for f, room in zip(drawn, rooms, strict=True)]
-    for f, answer, good in zip(drawn, asked.answers, right, strict=True):
-        print(f"{'right' if good else 'WRONG'} {f.qualified}: {answer}; it is {f.file}")
-    print(f"{sum(right)} of {DRAWN}")
+    folders = [str(PurePosixPath(a).parent) if a.endswith(".py") else a.rstrip("/") for a in asked.answers]
+    right = [f.folder == folder for f, folder in zip(drawn, folders, strict=True)]
+    near = [f.room == room_of(folder) for f, folder in zip(drawn, folders, strict=True)]
+    for f, answer, folder, room in zip(drawn, asked.answers, right, near, strict=True):
+        print(f"{'right' if folder else 'room ' if room else 'WRONG'} {f.qualified}: {answer}; it is {f.file}")
+    print(f"{sum(right)} of {DRAWN} to the folder, {sum(near)} to the room")
 
 
 if __name__ == "__main__":

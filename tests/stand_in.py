@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.graphs.cut import producers
 from tasks.hunt.dialogue import Ask, Piece, Ran
-from tasks.localise.search import Culprit
+from tasks.hunt.localise.search import Culprit
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,10 @@ def test_what_farm_offers_is_stable_or_deprecated() -> None:
     assert set(farm.__all__) == set(STABLE["farm"]) | gone
 
 
-def test_a_function_is_called_though_a_package_has_its_name() -> None:
-    """Importing `farm.minimise`, as a command does, puts the package in the function's place."""
+def test_a_function_is_called_though_a_module_has_its_name() -> None:
+    """Importing `farm.minimise` by name finds the door of the command, which takes the function's place."""
     code = (
-        "import farm, farm.minimise.from_row, farm.reproduce.find\n"
+        "import farm, farm.minimise, farm.reproduce\n"
         "for call in (farm.minimise, farm.reproduce):\n"
         "    try: call('x:y:z', results='nowhere')\n"
         "    except farm.ClientError as error: print(error)\n"

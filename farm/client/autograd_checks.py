@@ -11,9 +11,10 @@ import numpy as np
 from farm.client.judging import assert_correct
 from farm.client.kernels import ClientError, arrays_of, kernel_of, not_negative
 from farm.client.process import isolate_settings
-from tasks.arrays import autograd, torch_tree
+from tasks.arrays import torch_tree
 from tasks.catalogs.user import functions, interpreted, promises
 from tasks.catalogs.user.load import Declared
+from tasks.gradients import autograd
 from tasks.judge.plain import USUAL_UNITS
 from tasks.judge.prepared import compare_oracles
 from tasks.model import Leaf, OpClass

@@ -13,10 +13,11 @@ import numpy as np
 
 from farm.client.kernels import ClientError, Kernel, declared_of, kernel_of, load_function
 from farm.client.process import isolate_settings
-from tasks.arrays import autograd, torch_tree
+from tasks.arrays import torch_tree
 from tasks.catalogs.models import drawn_inputs
 from tasks.catalogs.user import functions, load, of_torch, samples
 from tasks.catalogs.user.ops import UserOp
+from tasks.gradients import autograd
 from tasks.model import EPS, Group, is_inexact
 from tasks.nearest import nearest
 

@@ -17,7 +17,7 @@ from farm.client.trying import NotHere, judge_sample, start_backend
 from farm.lake.key import Key
 from farm.plan import kernels
 from farm.plan.config import Config
-from farm.reproduce.find import ReproduceError, by_seed, find_row_of_key, parse_row_key, seed_of
+from farm.reproduction.find import ReproduceError, by_seed, find_row_of_key, parse_row_key, seed_of
 from tasks import catalogs
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import contiguous

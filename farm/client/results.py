@@ -14,8 +14,8 @@ from farm.lake.key import Key
 from farm.plan.known import not_known
 from farm.plan.model import Config
 from farm.report.tables.failing_structures import only_where
-from farm.reproduce.find import seed_of
-from tasks.arrays.autograd import DeclaredOnce
+from farm.reproduction.find import seed_of
+from tasks.gradients.autograd import DeclaredOnce
 from tasks.model import Status
 from tasks.model.failing import describe_unjudged
 from tasks.model.row import INTERPRETED

@@ -17,18 +17,18 @@ from farm.client.kernels import ClientError
 from farm.client.process import message_of
 from farm.client.reproducing import KernelCase, open_case, started_here
 from farm.client.trying import judge_sample
+from farm.hunt.minimise_search import limit_of, row_of
 from farm.lake.key import Key
-from farm.minimise.search import limit_of, row_of
-from farm.reproduce.find import seed_of
+from farm.reproduction.find import seed_of
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import encode
 from tasks.deprecation import deprecated
 from tasks.hunt.call_case import CallCase
 from tasks.hunt.dialogue import NotFailing, Piece, Ran, Search
-from tasks.minimise.question import Spent
-from tasks.minimise.same import SOUGHT
-from tasks.minimise.search import KEPT, STRATEGIES, Minimal, search
-from tasks.minimise.strategies import BUDGET
+from tasks.hunt.minimise.question import Spent
+from tasks.hunt.minimise.same import SOUGHT
+from tasks.hunt.minimise.search import KEPT, STRATEGIES, Minimal, search
+from tasks.hunt.minimise.strategies import BUDGET
 from tasks.model import DEADLY, Status
 from tasks.model.row import Row
 from tasks.nearest import nearest

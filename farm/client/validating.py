@@ -26,10 +26,11 @@ from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.supervisor import run_job
 from tasks import wire
-from tasks.arrays import autograd, torch_tree
+from tasks.arrays import torch_tree
 from tasks.arrays.tree import contiguous, tensor_specs
 from tasks.backends import BackendSpec
 from tasks.catalogs.user import accesses, interpreted, load
+from tasks.gradients import autograd
 from tasks.judge import verdict
 from tasks.model import FORWARD, Form, Group, Misbehaviour
 from tasks.model.row import Row

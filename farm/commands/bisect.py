@@ -10,9 +10,9 @@ from farm.commandline import plain, refusing
 from farm.exits import FOUND, OK
 from farm.options.bisect import make_parser
 from farm.program import program
-from farm.reproduce.bisect import Answer, Found, asker, package_of, search, versions_of
-from farm.reproduce.find import Key, ReproduceError, load_stored_case, parse_row_key
-from farm.reproduce.show import print_case
+from farm.reproduction.bisect import Answer, Found, asker, package_of, search, versions_of
+from farm.reproduction.find import Key, ReproduceError, load_stored_case, parse_row_key
+from farm.reproduction.show import print_case
 from farm.work.child_pool import POOL
 
 

@@ -13,10 +13,11 @@ import pandas as pd
 
 from farm import lake as lakes
 from farm.commandline import refusing
+from farm.hunt import issue_text as issue
+from farm.hunt import show_minimal as show
+from farm.hunt.minimal_files import ISSUE
+from farm.hunt.minimise_row import check_case, minimise_row
 from farm.lake import minimal
-from farm.minimise import issue, show
-from farm.minimise.files import ISSUE
-from farm.minimise.from_row import check_case, minimise_row
 from farm.options.findings import make_parser
 from farm.plan import known
 from farm.plan.config import known_failures
@@ -33,8 +34,8 @@ from farm.report.tables.defects import (
     describe_counts,
     without_minimal,
 )
-from farm.reproduce.find import Key, ReproduceError, load_stored_case
-from farm.reproduce.folder import CALL, RUN
+from farm.reproduction.find import Key, ReproduceError, load_stored_case
+from farm.reproduction.folder import CALL, RUN
 from farm.work.child_pool import POOL
 from tasks.judge import verdict
 from tasks.model import Refusal

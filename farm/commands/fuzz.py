@@ -14,9 +14,9 @@ from farm import lake as lakes
 from farm.commandline import refusing
 from farm.exits import FOUND, INCOMPLETE, OK, interruptible
 from farm.fitting import Head, fit_table
-from farm.fuzzing import request as fuzz_request
-from farm.fuzzing.rounds import Budget, Fuzzing, Told
-from farm.fuzzing.schedule import CHUNK
+from farm.hunt import fuzz_request
+from farm.hunt.fuzz_rounds import Budget, Fuzzing, Told
+from farm.hunt.fuzz_schedule import CHUNK
 from farm.options.fuzz import SECONDS, make_parser
 from farm.plan import request as requests
 from farm.plan.config import ConfigError

@@ -10,7 +10,7 @@ from pathlib import Path
 from farm.commandline import refusing
 from farm.options.gradcheck import make_parser
 from farm.report.tables.gradient_oracles import AGREE, WORST_FIRST
-from farm.reproduce.op_gradients import GradcheckError, Question, check, plot, table
+from farm.reproduction.op_gradients import GradcheckError, Question, check, plot, table
 from tasks.catalogs.user import sources
 
 

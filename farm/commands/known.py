@@ -28,7 +28,7 @@ from farm.report.tables import alike
 from farm.report.tables.causes import many
 from farm.report.tables.coverage import distinct
 from farm.report.tables.known_failures import BAD, NOT_TRIED, STATES, life, life_view
-from farm.reproduce.find import find_row_of_key, parse_row_key
+from farm.reproduction.find import find_row_of_key, parse_row_key
 from tasks.model import flags
 from tasks.model.failing import manner
 

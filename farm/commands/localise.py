@@ -12,12 +12,12 @@ from pathlib import Path
 from farm import lake as lakes
 from farm.commandline import refusing
 from farm.fleet import scratch
-from farm.localise.show import print_case, print_located
+from farm.hunt.show_culprit import print_case, print_located
 from farm.options.localise import make_parser
 from farm.program import program
-from farm.reproduce import writing
-from farm.reproduce.again import job_of, ready, run_child
-from farm.reproduce.find import ReproduceError, StoredCase, load_stored_case, parse_row_key
+from farm.reproduction import writing
+from farm.reproduction.again import job_of, ready, run_child
+from farm.reproduction.find import ReproduceError, StoredCase, load_stored_case, parse_row_key
 from farm.work.child_pool import POOL
 from farm.work.culprits import SOUGHT, localise
 from tasks.backends.shared.recipe import NoProgram

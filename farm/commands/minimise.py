@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 from farm import lake as lakes
 from farm.commandline import refusing
+from farm.hunt import show_minimal as show
+from farm.hunt.minimise_model import key_of_model
+from farm.hunt.minimise_row import check_case, minimise_row
 from farm.lake.key import Key
-from farm.minimise import show
-from farm.minimise.from_row import check_case, minimise_row
-from farm.minimise.own_model import key_of_model
 from farm.options.minimise import make_parser
-from farm.reproduce.find import ReproduceError, load_stored_case, parse_row_key
-from farm.reproduce.folder import RUN
+from farm.reproduction.find import ReproduceError, load_stored_case, parse_row_key
+from farm.reproduction.folder import RUN
 from farm.work.child_pool import POOL
-from tasks.minimise.search import KEPT
-from tasks.minimise.strategies import NAMES
+from tasks.hunt.minimise.search import KEPT
+from tasks.hunt.minimise.strategies import NAMES
 from tasks.nearest import nearest
 
 #: Exit codes: a case that fails every time, and a run.py that shows it; one that does not fail, or only at times; a key or an

@@ -83,8 +83,8 @@ def _probe(args: argparse.Namespace) -> int:
     """How every device computes; FOUND where one differs from its equals."""
     from farm import lake as lakes  # what starts a node needs none of it
     from farm.plan.config import backends_of
-    from farm.screen.probing import print_probed, probe_devices
-    from farm.screen.run import find_device_backends, make_request
+    from farm.screening.probing import print_probed, probe_devices
+    from farm.screening.run import find_device_backends, make_request
 
     specs = backends_of(args.backends or (), "farm node detect") or [
         *backends_of(["torch-cpu"], "farm node detect"),

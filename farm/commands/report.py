@@ -84,7 +84,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _draw_all_inputs(rows: pd.DataFrame, args: argparse.Namespace) -> int:
     """Draw what every backend makes of all inputs of an op."""
-    from farm.reproduce import every_input  # all that runs a case, for this alone
+    from farm.reproduction import every_input  # all that runs a case, for this alone
 
     keys = every_input.cases(rows, args.inputs, args.dtype)
     found = list(every_input.errors(keys, lake.open_lake(args.results), default_cache()))

@@ -16,10 +16,10 @@ from farm.fleet.asking import without_device
 from farm.fleet.child_process import child_env
 from farm.fleet.envs import Environment
 from farm.options.reproduce import make_parser
-from farm.reproduce import places, versions, writing
-from farm.reproduce.again import run_child, run_here
-from farm.reproduce.find import StoredCase, load_stored_case, parse_row_key
-from farm.reproduce.show import conclusion, line, print_case, print_outcome
+from farm.reproduction import places, versions, writing
+from farm.reproduction.again import run_child, run_here
+from farm.reproduction.find import StoredCase, load_stored_case, parse_row_key
+from farm.reproduction.show import conclusion, line, print_case, print_outcome
 from farm.work.child_pool import POOL
 from tasks.backends.shared.artefacts import inductor_cache
 from tasks.backends.shared.recipe import NoProgram

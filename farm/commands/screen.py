@@ -13,8 +13,8 @@ from farm.options.screen import make_parser
 from farm.plan import request as requests
 from farm.plan.config import ConfigError, backends_of
 from farm.program import program
-from farm.screen import show
-from farm.screen.run import SCREEN, Screening, find_device_backends, make_request
+from farm.screening import show
+from farm.screening.run import SCREEN, Screening, find_device_backends, make_request
 
 
 @refusing

@@ -25,7 +25,7 @@ from farm.report.faces.site_defects import Minimal
 from farm.report.runs import default_out, say_early
 from farm.report.tables.causes import many
 from farm.report.tables.trends import RunSummary, Trends, summarise_run
-from farm.reproduce.folder import CALL, RUN
+from farm.reproduction.folder import CALL, RUN
 from tasks.model import Refusal
 from tasks.nearest import nearest
 

@@ -18,10 +18,10 @@ from farm.report.faces import terminal
 from farm.report.runs import load_rows_and_record
 from farm.report.tables.coverage import JUDGED_STATUSES, distinct, records
 from farm.report.tables.view import View, build_number_column, text
-from farm.reproduce.again import run_child
-from farm.reproduce.find import ReproduceError
-from farm.reproduce.find import load_stored_case as case_of
-from farm.reproduce.show import different_columns
+from farm.reproduction.again import run_child
+from farm.reproduction.find import ReproduceError
+from farm.reproduction.find import load_stored_case as case_of
+from farm.reproduction.show import different_columns
 from farm.work.child_pool import POOL
 from tasks.model import Status
 

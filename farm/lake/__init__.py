@@ -1,7 +1,7 @@
 """The Parquet lake: rows, run records, traces, passports, manifests and minimal cases, and old ones upgraded."""
 
-from farm.lake.columns import KEY, PASSPORT_KEY, PASSPORT_SCHEMA, SCHEMA, TRACE_KEY, TRACE_SCHEMA, Origin
 from farm.lake.compaction import Change, compact
+from farm.lake.origin_columns import KEY, PASSPORT_KEY, PASSPORT_SCHEMA, SCHEMA, TRACE_KEY, TRACE_SCHEMA, Origin
 from farm.lake.passports import find_passports, read_passports
 from farm.lake.store import (
     CopyWarning,

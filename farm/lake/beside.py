@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from farm.lake import store
-from farm.lake.columns import KEY, PASSPORT_KEY, PASSPORT_SCHEMA, TRACE_KEY, TRACE_SCHEMA, Origin
+from farm.lake.origin_columns import KEY, PASSPORT_KEY, PASSPORT_SCHEMA, TRACE_KEY, TRACE_SCHEMA, Origin
 from farm.lake.store import AnyLake, Lake, LakeWarning, Where, open_lake
 from tasks.model.row import Row
 

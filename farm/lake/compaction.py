@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from farm.lake import beside
-from farm.lake.columns import KEY, SCHEMA
+from farm.lake.origin_columns import KEY, SCHEMA
 from farm.lake.store import (
     AnyLake,
     Lake,

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from farm.lake import upgrade
-from farm.lake.columns import KEY, SCHEMA, Origin
+from farm.lake.origin_columns import KEY, SCHEMA, Origin
 from tasks.model import Refusal
 from tasks.model.row import Row
 from tasks.nearest import near

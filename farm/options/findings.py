@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from farm.commandline import Parser, cache_option, results_option
-from tasks.minimise.strategies import BUDGET
+from tasks.hunt.minimise.strategies import BUDGET
 
 
 def make_parser() -> Parser:

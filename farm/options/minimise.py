@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farm.commandline import Parser, cache_option, key_argument, packages_option, results_option
-from tasks.minimise import strategies
+from tasks.hunt.minimise import strategies
 
 
 def make_parser() -> Parser:

@@ -24,7 +24,7 @@ CONTRADICTED = "contradicted"
 AGAINST = 3
 #: Statuses that are blamed on a backend.
 _BLAMED = [Status.WRONG.value, Status.IMPRECISE.value, Status.ERROR.value]
-#: Columns that it changes: what a row is now, and in those of `farm.lake.columns.Vote` why and what it was.
+#: Columns that it changes: what a row is now, and in those of `farm.lake.origin_columns.Vote` why and what it was.
 CHANGED = ("status", "kind", "acquitted", "was_status", "was_kind")
 #: Columns that it reads.
 COLUMNS = (

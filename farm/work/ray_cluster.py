@@ -19,7 +19,7 @@ import numpy as np
 from farm.fleet import asking, envs, visible
 from farm.fleet.inventory import Answers, Offer
 from farm.fleet.node import NODE_ENV, this_machine, usable_cpus
-from farm.lake.columns import columns_digest
+from farm.lake.origin_columns import columns_digest
 from farm.version import farm_version
 from farm.work import gangs, monitoring
 from farm.work.claims import Claim

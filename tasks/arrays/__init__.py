@@ -1,1 +1,1 @@
-"""Arrays: packed on disk, as argument trees, drawn, moved, differentiated."""
+"""Arrays: packed on disk, as argument trees, laid out, drawn, moved by noise."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tasks.arrays import autograd, torch_tree
+from tasks.arrays import torch_tree
 from tasks.arrays.varied import vary_inputs
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import ANY_C_COMPILER, CXX_COMPILER, PYTHON_HEADERS
@@ -21,6 +21,7 @@ from tasks.backends.shared import inductor_settings, torch_run
 from tasks.backends.shared.recipe import Recipe
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.user import load as load_kernels
+from tasks.gradients import autograd
 from tasks.model import Fallback, Form, Program, RuntimeInfo, TensorSession, Unavailable, errors
 from tasks.nearest import nearest
 

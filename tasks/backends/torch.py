@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tasks import checks
-from tasks.arrays import autograd, module_state, torch_tree
+from tasks.arrays import module_state, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor, spec_of
 from tasks.backends.base import FRACTION, TIMES_KERNELS, Arm, Backend, smoke_test
 from tasks.backends.shared import (
@@ -45,6 +45,7 @@ from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
 from tasks.backends.shared.torch_session import TorchSession
 from tasks.catalogs.user import accesses
 from tasks.devices import BY_LABEL, CALLED, TORCH_DEVICES, driver_version
+from tasks.gradients import autograd
 from tasks.model import Chain, Form, Program, RuntimeInfo, TensorSession, TimedCalls, Unavailable
 from tasks.model.row import INTERPRETED, UNVERIFIED
 from tasks.variables import threads

@@ -37,7 +37,7 @@ def serve(module: Any, optimiser: Any, compute: Compute) -> bool:
         loop.start(device.type)
         return loop
 
-    session = ranks.RankSession(device, {"hook": open_loop})
+    session = ranks.SessionInRank(device, {"hook": open_loop})
     with connection, connection.makefile("rb") as source, connection.makefile("wb") as sink:
         ranks.write(sink, {"token": said["token"], "rank": own_rank(), "ranks": count_ranks()})
         while True:

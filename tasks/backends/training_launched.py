@@ -21,7 +21,7 @@ from tasks.backends.collectives import RankConnections, find_patience
 from tasks.backends.shared import ranks, torch_switches
 from tasks.backends.shared.training_form import TrainingForm
 from tasks.backends.training_hook import HOOK
-from tasks.backends.training_ranks import RankSession, TrainingRanks
+from tasks.backends.training_ranks import SessionOverRanks, TrainingRanks
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, flags
 from tasks.training import networks
 
@@ -128,7 +128,7 @@ class Launched(TrainingRanks):
         given = TrainingForm.read(form)
         loop = [given.recipe, given.precision]
         said = flags.join("", launched=self.command.split()[0].rpartition("/")[2])
-        session = lambda: RankSession(self._find_group(), loop, given, "", "hook")  # noqa: E731
+        session = lambda: SessionOverRanks(self._find_group(), loop, given, "", "hook")  # noqa: E731
         return Program(lambda: [], self.device, flags=said, session=session)
 
     def _find_group(self) -> RankConnections:

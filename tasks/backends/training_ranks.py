@@ -43,11 +43,11 @@ class TrainingRanks(Collectives):
             raise Unsupported(f"{self.name} trains {' and '.join(known)} of the catalog")
         place = "cpu" if self.device == "cpu" else "cuda"
         loop = [self.way, given.network, given.recipe, given.precision, place]
-        session = lambda: RankSession(self._ready(self.ranks), loop, given, self.plant, OPENS)  # noqa: E731
+        session = lambda: SessionOverRanks(self._ready(self.ranks), loop, given, self.plant, OPENS)  # noqa: E731
         return Program(lambda: [], self.device, flags=self.flags, session=session)
 
 
-class RankSession:
+class SessionOverRanks:
     """A `tasks.model.Session` whose outputs are those of the first rank, then of the next ones."""
 
     def __init__(

@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.arrays import noise
 from tasks.model.engine import Decoder
-from tasks.operators.formulas import softmax
+from tasks.operators.formulas import compute_softmax
 
 #: What is done to each result inside; nothing for the reference itself.
 Move = Callable[[np.ndarray], np.ndarray]
@@ -58,7 +58,7 @@ def compute_logits(
         key, value = (np.repeat(x, heads // kv_heads, 1) for x in (key, value))
         scores = move(np.einsum("qhd,khd->hqk", query, key) / np.sqrt(size))
         scores = np.where(attended, scores, -np.inf)
-        shares = move(softmax(scores))
+        shares = move(compute_softmax(scores))
         mixed = move(np.einsum("hqk,khd->qhd", shares, value))
         if inside is not None:
             inside.append(mixed)

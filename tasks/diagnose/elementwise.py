@@ -12,7 +12,15 @@ from tasks.diagnose.formula import Formula
 from tasks.diagnose.model import Model
 from tasks.model import EPS
 from tasks.model.kind import CAUSE_ARITHMETIC
-from tasks.operators.formulas import Function, erf, erfc, gelu, gelu_tanh, sigmoid, softplus
+from tasks.operators.formulas import (
+    Function,
+    compute_gelu,
+    compute_gelu_tanh,
+    compute_sigmoid,
+    compute_softplus,
+    erf,
+    erfc,
+)
 
 
 def _rounding_once(function: Function) -> Function:
@@ -66,7 +74,7 @@ def _tanh_gelu(x: np.ndarray) -> np.ndarray:
 _ROOT = math.sqrt(0.5)
 
 #: Its exp is that of a library: rounded once.
-_sigmoid = functools.partial(sigmoid, exp=exp)
+_sigmoid = functools.partial(compute_sigmoid, exp=exp)
 
 #: Of one number: the function, and its wrong ways by their words.
 OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
@@ -116,7 +124,7 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
         },
     ),
     "softplus": (
-        softplus,
+        compute_softplus,
         {
             "softplus as log(1 + exp(x))": lambda x: log(1 + exp(x)),
             "softplus as log(1 + exp(x)) up to 20": lambda x: np.asarray(np.where(x > 20, x, log(1 + exp(x)))),
@@ -130,7 +138,7 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
     "erf": (erf, {"erf by a polynomial (Abramowitz and Stegun 7.1.26)": _polynomial_erf}),
     "erfc": (erfc, {"erfc as 1 - erf(x)": lambda x: 1 - erf(x)}),
     "gelu": (
-        gelu,
+        compute_gelu,
         {
             "gelu by tanh": _tanh_gelu,
             "gelu by a sigmoid": lambda x: x * _sigmoid(x.dtype.type(1.702) * x),
@@ -138,11 +146,11 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
         },
     ),
     "gelu by tanh": (
-        gelu_tanh,
+        compute_gelu_tanh,
         {
-            "gelu by erf, where tanh is asked for": gelu,
+            "gelu by erf, where tanh is asked for": compute_gelu,
             "gelu as x/2·(1 + tanh(…))": _tanh_gelu,
-            "π is taken for 22/7": lambda x: gelu_tanh(x, math.sqrt(7 / 11), exp),
+            "π is taken for 22/7": lambda x: compute_gelu_tanh(x, math.sqrt(7 / 11), exp),
         },
     ),
     "reciprocal": (lambda x: 1 / x, {}),

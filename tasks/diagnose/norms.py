@@ -16,7 +16,7 @@ from tasks.diagnose.model import Model
 from tasks.diagnose.rounding import coarser, to
 from tasks.diagnose.sums import bound_cancellation
 from tasks.model.kind import CAUSE_ARITHMETIC
-from tasks.operators.formulas import EPSILONS, log_softmax, one_pass_variance, softmax
+from tasks.operators.formulas import EPSILONS, compute_log_softmax, compute_one_pass_variance, compute_softmax
 
 
 def formulas(floats: Sequence[np.ndarray], dtype: str) -> Iterator[Formula]:
@@ -39,7 +39,7 @@ def formulas(floats: Sequence[np.ndarray], dtype: str) -> Iterator[Formula]:
 
 
 def _softmax(given: Sequence[np.ndarray], axis: int, log: bool) -> np.ndarray:
-    return log_softmax(given[0], axis) if log else softmax(given[0], axis)
+    return compute_log_softmax(given[0], axis) if log else compute_softmax(given[0], axis)
 
 
 def _wrong_softmax(given: Sequence[np.ndarray], axis: int, log: bool, dtype: str) -> Iterator[Model]:
@@ -56,12 +56,14 @@ def _wrong_softmax(given: Sequence[np.ndarray], axis: int, log: bool, dtype: str
     for kind in types(dtype):
         some = x.astype(kind)
         plain = (
-            log_softmax(some, axis, exp, logarithm, shifted=False) if log else softmax(some, axis, exp, shifted=False)
+            compute_log_softmax(some, axis, exp, logarithm, shifted=False)
+            if log
+            else compute_softmax(some, axis, exp, shifted=False)
         )
         words = f"exp without a shift by the maximum, in {kind}"
         yield Model(words, plain.astype(np.float64), digits=kind != types(dtype)[0], code=CAUSE_ARITHMETIC)
         if log:
-            of_result = logarithm(softmax(some, axis, exp))
+            of_result = logarithm(compute_softmax(some, axis, exp))
             yield Model(f"log of the softmax, in {kind}", of_result.astype(np.float64), code=CAUSE_ARITHMETIC)
     for other in range(x.ndim):
         if other != axis % x.ndim and x.shape[other] > 1:
@@ -92,7 +94,7 @@ def _normalise_input(
     n = x.shape[how.axis]
     mean = x.mean(how.axis, keepdims=True) if how.centred else np.zeros(1, kind)
     if one_pass:
-        var = one_pass_variance(x, how.axis)
+        var = compute_one_pass_variance(x, how.axis)
     else:
         var = np.square(x - mean).sum(how.axis, keepdims=True) / (1 if how.summed else n - how.ddof)
     eps = x.dtype.type(how.eps)

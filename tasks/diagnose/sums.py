@@ -15,7 +15,7 @@ from tasks.diagnose.formula import Formula, Summed
 from tasks.diagnose.model import Model, Result
 from tasks.model import EPS
 from tasks.model.kind import CAUSE_ARITHMETIC
-from tasks.operators.formulas import Axes, log_sum_exp, one_pass_variance
+from tasks.operators.formulas import Axes, compute_log_sum_exp, compute_one_pass_variance
 
 #: Blocks of which the last, partial one may be forgotten.
 BLOCKS = (256, 128, 64, 32, 16, 8)
@@ -101,7 +101,7 @@ REDUCTIONS: dict[str, Reduce] = {
     "var0": _spread(np.var, 0),
     "std1": _spread(np.std, 1),
     "std0": _spread(np.std, 0),
-    "logsumexp": functools.partial(log_sum_exp, keep=False),
+    "logsumexp": functools.partial(compute_log_sum_exp, keep=False),
     "norm": lambda x, axis: np.sqrt(np.sum(x * x, axis=axis)),
     "squares": lambda x, axis: np.asarray(np.sum(x * x, axis=axis)),
     "prod": lambda x, axis: np.asarray(np.prod(x, axis=axis)),
@@ -121,7 +121,7 @@ def _wrong_reduction(
     if name == "logsumexp":
         for kind in types(dtype):
             given = rows.astype(kind)
-            plain = log_sum_exp(given, 0, False, exp, log, shifted=False).reshape(shape)
+            plain = compute_log_sum_exp(given, 0, False, exp, log, shifted=False).reshape(shape)
             yield Model(
                 f"log of a sum of exp without a shift, in {kind}",
                 plain,
@@ -171,7 +171,7 @@ def _wrong_variance(
     for kind in types(dtype):
         given = rows.astype(kind)
         n = len(given)
-        plain = one_pass_variance(given, 0)[0] * given.dtype.type(n / (n - ddof))
+        plain = compute_one_pass_variance(given, 0)[0] * given.dtype.type(n / (n - ddof))
         lost = bound_cancellation(rows, kind)
         slack = lost if name.startswith("var") else lost / (2 * np.sqrt(np.maximum(rows.var(0), lost)))
         words, result = f"variance as E[x²] - E[x]², in {kind}", np.reshape(finish(plain).astype(np.float64), shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tasks.model.engine import Sampling
-from tasks.operators.formulas import softmax
+from tasks.operators.formulas import compute_softmax
 
 
 def adjust_probabilities(logits: np.ndarray, how: Sampling) -> np.ndarray:
@@ -16,7 +16,7 @@ def adjust_probabilities(logits: np.ndarray, how: Sampling) -> np.ndarray:
     x /= how.temperature
     if 0 < how.top_k < x.size:
         x[x < np.sort(x)[-how.top_k]] = -np.inf
-    shares = softmax(x)
+    shares = compute_softmax(x)
     order = np.argsort(-shares, kind="stable")
     before = np.cumsum(shares[order]) - shares[order]
     shares[order[before >= how.top_p]] = 0.0  # the likeliest always stays

@@ -1,5 +1,4 @@
-"""What the searches of the hunt share: programs that can be cut into pieces, cases with their references, how a search asks a
-backend, its serving in a child.
+"""The searches of the hunt, and what they share: programs that can be cut into pieces, cases with their references, the talk with a backend.
 
 A `Program` is read: its nodes, what they make in float64, pieces of it. A `Case` is changed and run: it has a reference of its own.
 

@@ -16,7 +16,7 @@ from tasks.judge.plain import USUAL_UNITS, Metrics, error_unit
 from tasks.model.dtypes import SMALLEST_NORMAL, is_complex, is_inexact
 from tasks.model.leaf import Leaf
 from tasks.model.op_class import OpClass
-from tasks.operators.formulas import softmax
+from tasks.operators.formulas import compute_softmax
 
 #: What an output may stand for. logits, probabilities: the largest along an axis is the decision; mask: what lies above a
 #: threshold, number by number; embedding: nothing is decided by it alone.
@@ -82,7 +82,7 @@ def interpret(
                 rows = (np.moveaxis(x, meaning.axis, -1) for x in np.broadcast_arrays(a, y, tolerance))
                 a, y, tolerance = (x.reshape(-1, x.shape[-1]) for x in rows)
                 _compare_choices(metrics, a, y, tolerance, limit)
-                p, q = (y, a) if meaning.word == "probabilities" else (softmax(y), softmax(a))
+                p, q = (y, a) if meaning.word == "probabilities" else (compute_softmax(y), compute_softmax(a))
                 metrics.divergence = max(
                     metrics.divergence or 0.0, _compute_divergence(p, q, SMALLEST_NORMAL[leaf.dtype])
                 )

@@ -31,18 +31,18 @@ def _each(function: Callable[[float], float]) -> Function:
 erf, erfc = _each(math.erf), _each(math.erfc)
 
 
-def sigmoid(x: np.ndarray, exp: Function = np.exp) -> np.ndarray:
+def compute_sigmoid(x: np.ndarray, exp: Function = np.exp) -> np.ndarray:
     """1/(1 + exp(−x)), by exp(−|x|) so that nothing overflows."""
     small = exp(-np.abs(x))
     return np.asanyarray(np.where(x >= 0, np.ones((), small.dtype), small) / (1 + small))
 
 
-def softplus(x: np.ndarray) -> np.ndarray:
+def compute_softplus(x: np.ndarray) -> np.ndarray:
     """log(1 + exp(x)) = max(x, 0) + log1p(exp(−|x|))."""
     return np.asanyarray(np.logaddexp(np.zeros((), x.dtype), x))
 
 
-def gelu(x: np.ndarray) -> np.ndarray:
+def compute_gelu(x: np.ndarray) -> np.ndarray:
     """x·Φ(x), Φ the normal distribution function (Hendrycks & Gimpel 2016, arXiv:1606.08415).
 
     Φ(x) = erfc(−x/√2)/2, which does not cancel where Φ is small.
@@ -50,21 +50,21 @@ def gelu(x: np.ndarray) -> np.ndarray:
     return np.asanyarray(x * erfc(x * x.dtype.type(-math.sqrt(0.5))) / 2)
 
 
-def gelu_tanh(x: np.ndarray, scale: float = math.sqrt(2 / math.pi), exp: Function = np.exp) -> np.ndarray:
+def compute_gelu_tanh(x: np.ndarray, scale: float = math.sqrt(2 / math.pi), exp: Function = np.exp) -> np.ndarray:
     """x/2·(1 + tanh(u)), u = scale·(x + 0.044715·x³): the tanh approximation of arXiv:1606.08415.
 
     (1 + tanh(u))/2 = 1/(1 + exp(−2u)), which does not cancel for negative u.
     """
-    return np.asanyarray(x * sigmoid(x.dtype.type(2 * scale) * (x + x.dtype.type(0.044715) * x**3), exp))
+    return np.asanyarray(x * compute_sigmoid(x.dtype.type(2 * scale) * (x + x.dtype.type(0.044715) * x**3), exp))
 
 
-def softmax(x: np.ndarray, axes: Axes = -1, exp: Function = np.exp, shifted: bool = True) -> np.ndarray:
+def compute_softmax(x: np.ndarray, axes: Axes = -1, exp: Function = np.exp, shifted: bool = True) -> np.ndarray:
     """exp(x − max) over its sum along axes; the maximum is left out where it is not ``shifted``."""
     e = exp(_shift(x, axes) if shifted else x)
     return np.asanyarray(e / e.sum(axis=axes, keepdims=True))
 
 
-def log_softmax(
+def compute_log_softmax(
     x: np.ndarray, axes: Axes = -1, exp: Function = np.exp, log: Function = np.log, shifted: bool = True
 ) -> np.ndarray:
     """x − max − log(sum(exp(x − max))) along axes; the maximum is left out where it is not ``shifted``."""
@@ -76,7 +76,7 @@ def _shift(x: np.ndarray, axes: Axes) -> np.ndarray:
     return np.asanyarray(x - x.max(axis=axes, keepdims=True, initial=x.dtype.type(-np.inf)))
 
 
-def log_sum_exp(
+def compute_log_sum_exp(
     x: np.ndarray, axes: Axes, keep: bool, exp: Function = np.exp, log: Function = np.log, shifted: bool = True
 ) -> np.ndarray:
     """log(sum(exp(x))) along axes, by the finite maximum; it is left out where it is not ``shifted``."""
@@ -86,7 +86,7 @@ def log_sum_exp(
     return np.asanyarray(found if keep else found.squeeze(axis=axes))
 
 
-def one_pass_variance(x: np.ndarray, axes: Axes) -> np.ndarray:
+def compute_one_pass_variance(x: np.ndarray, axes: Axes) -> np.ndarray:
     """E[x²] − E[x]² along axes, which are kept: it cancels where the mean is large."""
     return np.asanyarray(np.square(x).mean(axis=axes, keepdims=True) - np.square(x.mean(axis=axes, keepdims=True)))
 
@@ -97,7 +97,7 @@ def standardise(x: np.ndarray, axes: Axes, eps: float, centred: bool = True) -> 
     return np.asanyarray(apart / np.sqrt(np.square(apart).mean(axis=axes, keepdims=True) + eps))
 
 
-def attention(
+def compute_attention(
     query: np.ndarray, key: np.ndarray, value: np.ndarray, is_causal: bool = False, mask: Any = None
 ) -> np.ndarray:
     """query (…, H, L, E), key (…, G, S, E), value (…, G, S, V) -> (…, H, L, V): softmax(q·kᵀ/√E)·v per head.
@@ -115,4 +115,4 @@ def attention(
     if mask is not None:
         mask = np.broadcast_to(np.asarray(mask), (*front, heads, length, keys)).reshape(scores.shape)
         scores = np.where(mask, scores, -math.inf) if mask.dtype == bool else scores + mask
-    return np.asanyarray((softmax(scores, -1) @ value).reshape(*front, heads, length, value.shape[-1]))
+    return np.asanyarray((compute_softmax(scores, -1) @ value).reshape(*front, heads, length, value.shape[-1]))

@@ -16,19 +16,19 @@ def _along(call: Call) -> tuple[np.ndarray, tuple[int, ...]]:
     return x, tuple(range(int(call.attributes.get("axis", 1)) % max(x.ndim, 1), x.ndim))
 
 
-def softmax(call: Call) -> list[np.ndarray]:
+def evaluate_softmax(call: Call) -> list[np.ndarray]:
     """Softmax; onnx's takes one axis in every opset."""
     x, axes = _along(call)
-    return [formulas.softmax(x, axes)]
+    return [formulas.compute_softmax(x, axes)]
 
 
-def log_softmax(call: Call) -> list[np.ndarray]:
+def evaluate_log_softmax(call: Call) -> list[np.ndarray]:
     """LogSoftmax."""
     x, axes = _along(call)
-    return [formulas.log_softmax(x, axes)]
+    return [formulas.compute_log_softmax(x, axes)]
 
 
-def batch_normalization(call: Call) -> list[np.ndarray] | None:
+def evaluate_batch_normalization(call: Call) -> list[np.ndarray] | None:
     """BatchNormalization as in inference; onnx's trains in every opset before 14."""
     training = call.attributes.get("training_mode") if call.opset >= 14 else call.outputs > 1
     if training or (call.opset < 7 and not call.attributes.get("is_test")):
@@ -42,7 +42,7 @@ def _epsilon(call: Call) -> float:
     return call.attributes.get("epsilon", float(np.float32(1e-5)))
 
 
-def layer_normalization(call: Call) -> list[np.ndarray]:
+def evaluate_layer_normalization(call: Call) -> list[np.ndarray]:
     """LayerNormalization; onnx's computes in one stash_type only."""
     x, scale, bias = call.three()
     axes = tuple(range(int(call.attributes.get("axis", -1)) % x.ndim, x.ndim))
@@ -52,14 +52,14 @@ def layer_normalization(call: Call) -> list[np.ndarray]:
     return [y if bias is None else y + bias, mean, inverse][: call.outputs]
 
 
-def rms_normalization(call: Call) -> list[np.ndarray]:
+def evaluate_rms_normalization(call: Call) -> list[np.ndarray]:
     """RMSNormalization; onnx's computes in one stash_type only."""
     x, scale = call.arrays()
     axes = tuple(range(int(call.attributes.get("axis", -1)) % x.ndim, x.ndim))
     return [formulas.standardise(x, axes, _epsilon(call), centred=False) * scale]
 
 
-def group_normalization(call: Call) -> list[np.ndarray]:
+def evaluate_group_normalization(call: Call) -> list[np.ndarray]:
     """GroupNormalization: scale and bias of each channel, before opset 21 of each group."""
     x, scale, bias = (np.asarray(v) for v in call.inputs)
     groups = int(call.attributes["num_groups"])
@@ -71,23 +71,23 @@ def group_normalization(call: Call) -> list[np.ndarray]:
     return [y.reshape(x.shape) * scale.reshape(shape) + bias.reshape(shape)]
 
 
-def mean_variance_normalization(call: Call) -> list[np.ndarray]:
+def evaluate_mean_variance_normalization(call: Call) -> list[np.ndarray]:
     """MeanVarianceNormalization; its body adds 1e-9 to the deviation."""
     (x,) = call.arrays()
     axes = tuple(call.attributes.get("axes", (0, 2, 3)))
     mean = x.mean(axis=axes, keepdims=True)
-    deviation = np.sqrt(formulas.one_pass_variance(x, axes))
+    deviation = np.sqrt(formulas.compute_one_pass_variance(x, axes))
     return [(x - mean) / (deviation + float(np.float32(1e-9)))]
 
 
-def instance_normalization(call: Call) -> list[np.ndarray]:
+def evaluate_instance_normalization(call: Call) -> list[np.ndarray]:
     """InstanceNormalization: over the spatial axes of each channel of each image."""
     x, scale, bias = (np.asarray(v) for v in call.inputs)
     axes, shape = tuple(range(2, x.ndim)), (-1, *(1,) * (x.ndim - 2))
     return [formulas.standardise(x, axes, _epsilon(call)) * scale.reshape(shape) + bias.reshape(shape)]
 
 
-def lrn(call: Call) -> list[np.ndarray]:
+def evaluate_lrn(call: Call) -> list[np.ndarray]:
     """LRN: x / (bias + alpha/size · Σ x²)^beta over the channels from c − ⌊(size−1)/2⌋ to c + ⌈(size−1)/2⌉."""
     (x,), a = call.arrays(), call.attributes
     size, channels = int(a["size"]), x.shape[1]
@@ -99,7 +99,7 @@ def lrn(call: Call) -> list[np.ndarray]:
     return [x / (bias + alpha / size * total) ** beta]
 
 
-def lp_normalization(call: Call) -> list[np.ndarray]:
+def evaluate_lp_normalization(call: Call) -> list[np.ndarray]:
     """LpNormalization: x / ‖x‖ₚ along an axis; where the norm is 0, 0 (as opset 22 says it)."""
     (x,), a = call.arrays(), call.attributes
     axis, p = int(a.get("axis", -1)), int(a.get("p", 2))

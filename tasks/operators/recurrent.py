@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.operators.call import Call, NoOracle
-from tasks.operators.formulas import sigmoid
+from tasks.operators.formulas import compute_sigmoid
 
 #: The next states (the first of them is the output) of an input and the states before.
 Step = Callable[[np.ndarray, list[np.ndarray]], list[np.ndarray]]
@@ -16,7 +16,7 @@ Step = Callable[[np.ndarray, list[np.ndarray]], list[np.ndarray]]
 _DEFAULT = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 
 
-def lstm(call: Call) -> list[np.ndarray]:
+def evaluate_lstm(call: Call) -> list[np.ndarray]:
     """LSTM (gates i, o, f, c), with peepholes."""
 
     def step(w: np.ndarray, r: np.ndarray, b: np.ndarray, p: np.ndarray) -> Step:
@@ -25,16 +25,20 @@ def lstm(call: Call) -> list[np.ndarray]:
         def go(x: np.ndarray, state: list[np.ndarray]) -> list[np.ndarray]:
             h, c = state
             i, o, f, g = np.split(x @ w.T + h @ r.T + b[: len(b) // 2] + b[len(b) // 2 :], 4, axis=-1)
-            f = 1.0 - sigmoid(i + p_i * c) if call.attributes.get("input_forget") else sigmoid(f + p_f * c)
-            new = f * c + sigmoid(i + p_i * c) * np.tanh(g)
-            return [sigmoid(o + p_o * new) * np.tanh(new), new]
+            f = (
+                1.0 - compute_sigmoid(i + p_i * c)
+                if call.attributes.get("input_forget")
+                else compute_sigmoid(f + p_f * c)
+            )
+            new = f * c + compute_sigmoid(i + p_i * c) * np.tanh(g)
+            return [compute_sigmoid(o + p_o * new) * np.tanh(new), new]
 
         return go
 
     return _recurrent("LSTM", call, 4, step, [call.at(5), call.at(6)], call.at(7))
 
 
-def gru(call: Call) -> list[np.ndarray]:
+def evaluate_gru(call: Call) -> list[np.ndarray]:
     """GRU (gates z, r, h), in both orders of reset and product."""
 
     def step(w: np.ndarray, r: np.ndarray, b: np.ndarray, _: np.ndarray) -> Step:
@@ -43,8 +47,8 @@ def gru(call: Call) -> list[np.ndarray]:
 
         def go(x: np.ndarray, state: list[np.ndarray]) -> list[np.ndarray]:
             (h,) = state
-            z = sigmoid(x @ w_z.T + h @ r_z.T + b_z + c_z)
-            reset = sigmoid(x @ w_r.T + h @ r_r.T + b_r + c_r)
+            z = compute_sigmoid(x @ w_z.T + h @ r_z.T + b_z + c_z)
+            reset = compute_sigmoid(x @ w_r.T + h @ r_r.T + b_r + c_r)
             if call.attributes.get("linear_before_reset"):
                 new = np.tanh(x @ w_h.T + reset * (h @ r_h.T + c_h) + b_h)
             else:
@@ -56,7 +60,7 @@ def gru(call: Call) -> list[np.ndarray]:
     return _recurrent("GRU", call, 3, step, [call.at(5)], None)
 
 
-def rnn(call: Call) -> list[np.ndarray]:
+def evaluate_rnn(call: Call) -> list[np.ndarray]:
     """RNN with tanh."""
 
     def step(w: np.ndarray, r: np.ndarray, b: np.ndarray, _: np.ndarray) -> Step:

@@ -36,7 +36,7 @@ def make_reduction(function: Callable[[np.ndarray, Any, bool], Any]) -> Evaluate
     return operator
 
 
-def extreme(most: bool) -> Callable[[np.ndarray, Any, bool], Any]:
+def make_extreme(most: bool) -> Callable[[np.ndarray, Any, bool], Any]:
     """The maximum or minimum; of nothing, the number that all others are beyond."""
 
     def function(x: np.ndarray, axes: Any, keep: bool) -> Any:
@@ -49,7 +49,7 @@ def extreme(most: bool) -> Callable[[np.ndarray, Any, bool], Any]:
     return function
 
 
-def arg(function: Callable[..., Any]) -> Evaluate:
+def make_arg(function: Callable[..., Any]) -> Evaluate:
     """The place of an extreme along an axis, the first or the last of equals."""
 
     def operator(call: Call) -> list[np.ndarray]:
@@ -81,7 +81,7 @@ def make_cumulative(function: Callable[..., Any], start: int) -> Evaluate:
     return operator
 
 
-def hardmax(call: Call) -> list[np.ndarray]:
+def evaluate_hardmax(call: Call) -> list[np.ndarray]:
     """Hardmax: 1 at the first largest element along an axis (before opset 13 of all axes from ``axis`` on)."""
     (x,) = call.arrays()
     axis = int(call.attributes.get("axis", -1 if call.opset >= 13 else 1)) % max(x.ndim, 1)
@@ -93,7 +93,7 @@ def hardmax(call: Call) -> list[np.ndarray]:
     return [found.reshape(shape)]
 
 
-def gemm(call: Call) -> list[np.ndarray]:
+def evaluate_gemm(call: Call) -> list[np.ndarray]:
     """Gemm: α·A·B + β·C."""
     (a, b, c), more = call.three(), call.attributes
     a, b = (a.T if more.get("transA") else a), (b.T if more.get("transB") else b)
@@ -104,7 +104,7 @@ def gemm(call: Call) -> list[np.ndarray]:
     return [y if c is None else y + more.get("beta", 1.0) * c]
 
 
-def matmul(call: Call) -> list[np.ndarray]:
+def evaluate_matmul(call: Call) -> list[np.ndarray]:
     """MatMul of any numbers, with all but the last axis of the first as rows of one product where the second has two."""
     a, b = call.arrays()
     if a.ndim > 2 and b.ndim == 2:
@@ -112,7 +112,7 @@ def matmul(call: Call) -> list[np.ndarray]:
     return [np.asarray(np.matmul(a, b))]
 
 
-def matmul_integer(call: Call) -> list[np.ndarray]:
+def evaluate_matmul_integer(call: Call) -> list[np.ndarray]:
     """MatMulInteger: (A − a₀)·(B − b₀) in int32; a zero point of A may be one of each row, of B of each column."""
     a, b = (np.asarray(x).astype(np.int32) for x in call.inputs[:2])
     for place in (2, 3):
@@ -127,12 +127,12 @@ def matmul_integer(call: Call) -> list[np.ndarray]:
     return [np.asarray(np.matmul(a, b))]
 
 
-def einsum(call: Call) -> list[np.ndarray]:
+def evaluate_einsum(call: Call) -> list[np.ndarray]:
     """Einsum, pair after pair: of three tensors and more one sum over all is slow."""
     return [np.asarray(np.einsum(call.attributes["equation"].replace(" ", ""), *call.arrays(), optimize=True))]
 
 
-def loss(call: Call) -> None:
+def make_loss(call: Call) -> None:
     """NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss, which onnx's evaluator computes: it clips what is out of bounds."""
     scores, labels, weights = call.three()
     counted = np.asarray(labels)[np.asarray(labels) != call.attributes.get("ignore_index")]

@@ -98,7 +98,7 @@ def pooling(call: Call) -> Window:
     return window_of(call.inputs[0].shape[2:], call.attributes["kernel_shape"], call.attributes)
 
 
-def conv(call: Call) -> list[np.ndarray]:
+def evaluate_conv(call: Call) -> list[np.ndarray]:
     """Conv: x (N, C, …), w (M, C/group, …), bias (M) or none."""
     x, w, bias = call.three()
     groups = int(call.attributes.get("group", 1))
@@ -147,7 +147,7 @@ def _products(image: np.ndarray, w: np.ndarray, window: Window, out: np.ndarray)
         out[:, at : at + count] = (w @ columns.reshape(w.shape[1], -1)).reshape(many, count, *window.places[1:])
 
 
-def conv_transpose(call: Call) -> list[np.ndarray]:
+def evaluate_conv_transpose(call: Call) -> list[np.ndarray]:
     """ConvTranspose: x (N, C, …), w (C, M/group, …), bias (M) or none."""
     x, w, bias = call.three()
     a = call.attributes

@@ -91,14 +91,14 @@ def _list_reductions(x: np.ndarray, y: np.ndarray, number: int) -> Iterator[Comp
         kept = (*x.shape[:axis], *x.shape[axis + 1 :])
         ways: list[tuple[str, Callable[..., Any]]] = []
         if y.shape == x.shape:
-            ways = [("softmax", formulas.softmax), ("log softmax", formulas.log_softmax)]
+            ways = [("softmax", formulas.compute_softmax), ("log softmax", formulas.compute_log_softmax)]
         elif y.size == math.prod(kept):
             ways = [
                 ("standard deviation" if root else "variance", partial(_spread, ddof=ddof, root=root))
                 for ddof, root in itertools.product((1, 0), (False, True))
             ]
             ways += [
-                ("log of a sum of exponentials", partial(formulas.log_sum_exp, keep=False)),
+                ("log of a sum of exponentials", partial(formulas.compute_log_sum_exp, keep=False)),
                 ("norm", _measure_norm),
             ]
         for of, way in ways:
@@ -127,7 +127,7 @@ def find_variance(x: Any, axis: int) -> tuple[Any, Any]:
     apart = x - x.mean(axis=axis, keepdims=True)
     found = np.square(apart).mean(axis=axis, keepdims=True)
     if isinstance(found, Bounded):
-        other: Any = formulas.one_pass_variance(x, axis)
+        other: Any = formulas.compute_one_pass_variance(x, axis)
         found = Bounded.make(found, found.steps, np.maximum(found.off, other.off))
     return apart, found
 
@@ -139,7 +139,7 @@ def _list_losses(labels: np.ndarray, x: np.ndarray, y: np.ndarray, number: int, 
 
     def lose(given: Sequence[Any], how: str) -> Any:
         kept = np.flatnonzero((given[place] >= 0) & (given[place] < x.shape[1]))
-        each = -formulas.log_softmax(given[number][kept], 1)[np.arange(kept.size), given[place][kept]]
+        each = -formulas.compute_log_softmax(given[number][kept], 1)[np.arange(kept.size), given[place][kept]]
         return each if how == "" else each.mean() if how == "mean" else each.sum()
 
     for how in ("mean", "sum") if y.size == 1 else ("",):
@@ -202,6 +202,6 @@ def _list_attentions(arrays: Sequence[np.ndarray], floats: Sequence[int], y: np.
 
         def attend(given: Sequence[Any], causal: bool = causal) -> Any:
             mask = given[masks[0]] if masks else None
-            return formulas.attention(given[query], given[key], given[value], causal, mask)
+            return formulas.compute_attention(given[query], given[key], given[value], causal, mask)
 
         yield Composite("attention", key, attend)

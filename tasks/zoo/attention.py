@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.operators.formulas import softmax
+from tasks.operators.formulas import compute_softmax
 from tasks.zoo.specimen import INF, Kernel, Theme, torch
 
 THEME = Theme("attention", __name__)
@@ -18,7 +18,7 @@ def _attention_reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, diagonal: 
     scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(q.shape[-1])
     if diagonal is not None:
         scores = np.where(np.tril(np.ones(scores.shape[-2:], bool), diagonal), scores, -np.inf)
-    return softmax(scores) @ v
+    return compute_softmax(scores) @ v
 
 
 def _flash(
@@ -122,7 +122,12 @@ def _window(width: int = 8) -> Kernel:
 def _window_reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     n = q.shape[-2]
     back = np.arange(n)[:, None] - np.arange(n)
-    return softmax(np.where((back >= 0) & (back < 8), q @ np.swapaxes(k, -1, -2) / math.sqrt(q.shape[-1]), -np.inf)) @ v
+    return (
+        compute_softmax(
+            np.where((back >= 0) & (back < 8), q @ np.swapaxes(k, -1, -2) / math.sqrt(q.shape[-1]), -np.inf)
+        )
+        @ v
+    )
 
 
 THEME.add(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.operators.formulas import log_softmax, softmax
+from tasks.operators.formulas import compute_log_softmax, compute_softmax
 from tasks.zoo.specimen import Kernel, Theme, torch
 
 THEME = Theme("gradients", __name__)
@@ -101,7 +101,7 @@ _add(
 
 _add(
     "softmax",
-    lambda x: softmax(x),
+    lambda x: compute_softmax(x),
     lambda x: torch.softmax(x, -1),
     lambda g, y, x: y * (g - (g * y).sum(-1, keepdim=True)),
     {
@@ -120,7 +120,7 @@ def _log_softmax_by_log1p(x: Any) -> Any:
 
 THEME.add(
     "log_softmax",
-    reference=lambda x: log_softmax(x),
+    reference=lambda x: compute_log_softmax(x),
     inputs={"x": {"shape": [3, "n"], "low": -40, "high": 40}},
     dims=DIMS,
     op_class="normalisation",
@@ -141,7 +141,7 @@ THEME.add(
 
 _add(
     "log_softmax",
-    lambda x: log_softmax(x),
+    lambda x: compute_log_softmax(x),
     _log_softmax_by_log1p,
     lambda g, y, x: g - y.exp() * g.sum(-1, keepdim=True),
     {

@@ -16,12 +16,12 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.cache import default_cache
 from tasks.hunt.dialogue import Ask, NotFailing, Piece, Ran
+from tasks.hunt.localise.question import Clock, Question
+from tasks.hunt.localise.search import Culprit, search
+from tasks.hunt.localise.serving import question_of, read_onnx_form, settings_of
+from tasks.hunt.localise.windows import WIDEST
 from tasks.hunt.onnx_program import OnnxProgram
 from tasks.judge import verdict
-from tasks.localise.question import Clock, Question
-from tasks.localise.search import Culprit, search
-from tasks.localise.serving import question_of, read_onnx_form, settings_of
-from tasks.localise.windows import WIDEST
 from tasks.model import Form, Group, RuntimeInfo
 from tasks.prepare.cases import prepare
 from tests import stand_in

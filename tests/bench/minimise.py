@@ -12,8 +12,8 @@ import numpy as np
 from tasks.backends import BackendSpec
 from tasks.hunt.dialogue import Ask, NotFailing, Piece, Ran
 from tasks.hunt.graph_case import GraphCase
+from tasks.hunt.minimise.search import Minimal, search
 from tasks.judge import verdict
-from tasks.minimise.search import Minimal, search
 from tasks.model import Group
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, save_alone

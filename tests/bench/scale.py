@@ -22,7 +22,7 @@ from farm import lake
 from farm.fleet import inventory
 from farm.fleet.inventory import Offer
 from farm.lake import Origin
-from farm.lake.columns import SCHEMA
+from farm.lake.origin_columns import SCHEMA
 from farm.lake.store import parts as parts_of
 from farm.lake.store import to_batch
 from farm.plan.config import BackendConfig, CatalogConfig, Config

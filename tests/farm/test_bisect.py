@@ -12,8 +12,8 @@ import yaml
 
 from farm.commands.bisect import main
 from farm.fleet import pip_settings
-from farm.reproduce.bisect import Answer, search, versions_of
-from farm.reproduce.find import ReproduceError
+from farm.reproduction.bisect import Answer, search, versions_of
+from farm.reproduction.find import ReproduceError
 from tests.conftest import here
 from tests.wheels import NAME, release
 

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from farm.reproduce.call import MOST, write_call, write_tensor
+from farm.reproduction.call import MOST, write_call, write_tensor
 
 PROGRAM = '''"""torch:log_softmax, as the case calls it."""
 

@@ -25,8 +25,8 @@ from farm import lake
 from farm.client import process, smaller, trying
 from farm.commands.report import main as report
 from farm.commands.reproduce import main as command
+from farm.hunt import minimise_search as searching
 from farm.lake.key import Key
-from farm.minimise import search as searching
 from tasks.backends.shared import torch_devices
 from tasks.backends.torch import TorchEager
 from tasks.catalogs import user_definitions

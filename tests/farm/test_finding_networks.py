@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.reproduce import requirements
-from farm.reproduce.folder import PROGRAM, RUN, Case, write_folder
+from farm.reproduction import requirements
+from farm.reproduction.folder import PROGRAM, RUN, Case, write_folder
 from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec

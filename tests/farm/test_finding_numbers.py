@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.reproduce import checks
-from farm.reproduce.bounds import allowed_difference, expected_arrays
+from farm.reproduction import checks
+from farm.reproduction.bounds import allowed_difference, expected_arrays
 from tasks.backends.shared.recipe import NoProgram
 from tasks.judge import properties, verdict
 from tasks.judge.plain import compare

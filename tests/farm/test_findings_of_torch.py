@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from farm.fleet import envs
-from farm.reproduce import requirements
-from farm.reproduce.folder import PROGRAM, RUN, Case, Definition, write_folder
-from farm.reproduce.in_torch import OP_DB
+from farm.reproduction import requirements
+from farm.reproduction.folder import PROGRAM, RUN, Case, Definition, write_folder
+from farm.reproduction.in_torch import OP_DB
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec

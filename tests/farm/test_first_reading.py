@@ -21,7 +21,7 @@ from farm.report.faces.markdown import markdown
 from farm.report.faces.page import render
 from farm.report.tables import first
 from farm.report.tables.overview import backend_lines, best
-from farm.reproduce.show import _find_known_cause
+from farm.reproduction.show import _find_known_cause
 from tests.farm.test_conclusion import REC, given, lake_of
 from tests.farm.test_page import Shown
 from tests.farm.test_report import RUN, frame, make_row, printed

@@ -12,10 +12,10 @@ import pytest
 from farm import lake as lakes
 from farm.commands import fuzz as command
 from farm.commands import reproduce
-from farm.fuzzing import request as fuzz_request
-from farm.fuzzing import rounds as fuzzing
-from farm.fuzzing.schedule import CHUNK, KEPT, QUIET, Schedule, key_of
-from farm.reproduce import find
+from farm.hunt import fuzz_request
+from farm.hunt import fuzz_rounds as fuzzing
+from farm.hunt.fuzz_schedule import CHUNK, KEPT, QUIET, Schedule, key_of
+from farm.reproduction import find
 from tasks.catalogs.fuzz import catalog
 from tasks.model import Group
 from tasks.model.kind import KIND_UNDRAWN

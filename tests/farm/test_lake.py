@@ -27,7 +27,7 @@ from pyarrow import fs as pafs
 from farm import lake
 from farm.commands import site
 from farm.lake import SCHEMA, Lake, LakeError, LakeWarning
-from farm.lake.columns import KEY
+from farm.lake.origin_columns import KEY
 from farm.lake.store import parts
 from farm.work.launch import durable, run_id_at
 from farm.work.state import Before

@@ -22,7 +22,7 @@ from farm.fleet.envs import EnvError, Environment
 from farm.plan.config import ConfigError, load
 from farm.plan.known import _of_version
 from farm.report.tables.history import version_key
-from farm.reproduce.versions import _packages
+from farm.reproduction.versions import _packages
 from tasks import wire
 from tests.conftest import here
 from tests.farm.test_faults import EXPECTED, SAMPLES, config

@@ -19,22 +19,23 @@ from farm.commands import findings, minimise, reproduce
 from farm.commands import run as launch
 from farm.commands.minimise import BAD_INPUT, FLAKY, NO_SCRIPT, SMALLER
 from farm.fleet.child_process import Limits
+from farm.hunt import issue_text as issue
+from farm.hunt import show_minimal as show
+from farm.hunt.minimise_row import _sound_s
+from farm.hunt.minimise_search import HANG_S, Runner
 from farm.lake import minimal
 from farm.lake.key import Key
 from farm.lake.minimal import finding_id
-from farm.minimise import issue, show
-from farm.minimise.from_row import _sound_s
-from farm.minimise.search import HANG_S, Runner
 from farm.report.tables import defects
 from farm.report.tables.coverage import distinct
-from farm.reproduce.find import ReproduceError
+from farm.reproduction.find import ReproduceError
 from farm.work.job import Job
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
 from tasks.hunt.call_case import CallCase
+from tasks.hunt.minimise.case_description import describe_case
 from tasks.judge import verdict
-from tasks.minimise.case_description import describe_case
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import Runner as CaseRunner
@@ -394,7 +395,7 @@ def test_another_version_of_the_runtime_is_said_and_offered(made: Made, capsys: 
             raise ReproduceError("small-numbers cannot be run here: it cannot be imported")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("farm.minimise.from_row.version_here", gone)
+            patch.setattr("farm.hunt.minimise_row.version_here", gone)
             assert minimise.main([key, "--results", str(here.results)]) == BAD_INPUT
         said = capsys.readouterr().err
         assert "cannot be imported; the row is of 1.0: --packages small==1.0 runs that version" in said

@@ -15,12 +15,12 @@ from farm.commands import minimise
 from farm.commands import run as launch
 from farm.exits import BAD_INPUT
 from farm.lake import minimal
-from farm.reproduce import requirements
-from tasks.arrays import autograd
+from farm.reproduction import requirements
 from tasks.catalogs.user import load, sources
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
+from tasks.gradients import autograd
 from tasks.model import Group
 
 KERNELS = """

@@ -26,9 +26,9 @@ from farm.commands import run as launch
 from farm.commands.reproduce import BAD_INPUT, DIFFERENT, SAME
 from farm.fleet import envs
 from farm.plan.config import Config
-from farm.reproduce import find, trial, versions
-from farm.reproduce.in_torch import literal
-from farm.reproduce.show import METRICS, conclusion
+from farm.reproduction import find, trial, versions
+from farm.reproduction.in_torch import literal
+from farm.reproduction.show import METRICS, conclusion
 from tasks.backends import BackendSpec
 from tasks.backends.shared.recipe import NoProgram
 from tasks.model import Group

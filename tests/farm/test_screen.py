@@ -14,7 +14,7 @@ import pytest
 from farm import lake
 from farm.exits import door
 from farm.fleet.child_process import Limits
-from farm.screen import run as screening
+from farm.screening import run as screening
 from farm.work.each_device import run_on_each
 from farm.work.executor import Executor
 from farm.work.job import Job

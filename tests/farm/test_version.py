@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.lake.columns import columns_digest
+from farm.lake.origin_columns import columns_digest
 from farm.version import COMMIT_FILE, SOURCES, VERSION, commit, farm_version, with_commit
 from farm.work.ray_cluster import RayCluster
 from tasks.wire import Begun, Place

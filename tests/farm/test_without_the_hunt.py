@@ -13,16 +13,7 @@ import pytest
 from farm import lake as lakes
 
 ROOT = Path(__file__).parents[2]
-HUNT = (
-    "farm/fuzzing",
-    "farm/localise",
-    "farm/minimise",
-    "tasks/fuzz",
-    "tasks/catalogs/fuzz",
-    "tasks/hunt",
-    "tasks/localise",
-    "tasks/minimise",
-)
+HUNT = ("farm/hunt", "tasks/fuzz", "tasks/catalogs/fuzz", "tasks/hunt")
 CONFIG = """
 name: core
 catalogs:

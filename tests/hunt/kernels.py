@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.operators.formulas import softmax
+from tasks.operators.formulas import compute_softmax
 from tasks.zoo.narrowing import rms_norm_with_offset
 from tasks.zoo.partial import differentiable
 from tasks.zoo.specimen import INF, Kernel, Theme, torch
@@ -371,9 +371,9 @@ THEME.add(
 def _attention_reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
     scores = q @ k.T / math.sqrt(q.shape[-1])
     if mask is None:
-        return softmax(scores) @ v
+        return compute_softmax(scores) @ v
     some = mask.any(-1, keepdims=True)
-    return np.where(some, softmax(np.where(mask | ~some, scores, -np.inf)), 0.0) @ v
+    return np.where(some, compute_softmax(np.where(mask | ~some, scores, -np.inf)), 0.0) @ v
 
 
 def _masked_attention(safe: bool) -> Kernel:
@@ -441,7 +441,7 @@ def _heads_reference(x: np.ndarray, w: np.ndarray, padded: np.ndarray) -> np.nda
     scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(q.shape[-1])
     hidden = padded[:, None, None, :]
     some = ~padded.all(-1)[:, None, None, None]
-    p = np.where(some, softmax(np.where(hidden & some, -np.inf, scores)), 0.0)
+    p = np.where(some, compute_softmax(np.where(hidden & some, -np.inf, scores)), 0.0)
     return np.concatenate(np.split(p @ v, 2, 1), -1)[:, 0]
 
 

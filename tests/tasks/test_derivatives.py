@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tasks.arrays import derivatives
 from tasks.arrays.torch_tree import to_numpy
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
@@ -21,6 +20,7 @@ from tasks.backends.torch import TorchEager
 from tasks.catalogs import user_definitions
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
+from tasks.gradients import derivatives
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program
 from tasks.prepare.cases import prepare

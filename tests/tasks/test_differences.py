@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tasks.arrays import analytic, differences
+from tasks.gradients import analytic, differences
 
 
 @pytest.mark.parametrize("accurate", [False, True])

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.arrays import analytic, differences
-from tasks.arrays import autograd as gradients
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.torch import gradient_samples as torch_gradients
+from tasks.gradients import analytic, differences
+from tasks.gradients import autograd as gradients
 from tasks.judge import verdict
 from tasks.model import Form, Group, OpClass, OwnKernel, Program, Status
 from tasks.model.errors import Misbehaviour

@@ -13,13 +13,13 @@ from tasks.graphs.cut import producers
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import reference_and_floor
 from tasks.hunt.dialogue import Ask, NotFailing, Ran
+from tasks.hunt.localise import nodes
+from tasks.hunt.localise.question import Clock, Question
+from tasks.hunt.localise.search import Culprit, search
+from tasks.hunt.localise.serving import read_onnx_form
+from tasks.hunt.localise.settings import NOTHING, Settings
 from tasks.hunt.onnx_program import OnnxProgram
 from tasks.judge.plain import compare
-from tasks.localise import nodes
-from tasks.localise.question import Clock, Question
-from tasks.localise.search import Culprit, search
-from tasks.localise.serving import read_onnx_form
-from tasks.localise.settings import NOTHING, Settings
 from tasks.model import Form, Leaf, OpClass, Unsupported, culprit
 from tests import stand_in, tiny_models
 from tests.stand_in import Fault, Site, answered, driven, model_of

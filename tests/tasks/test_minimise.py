@@ -13,8 +13,8 @@ from tasks.ddmin import bisect, fewest, thin
 from tasks.draw.choices import Choices
 from tasks.hunt.case import elements
 from tasks.hunt.dialogue import Ran, Unfit
-from tasks.minimise.choices import simplest
-from tasks.minimise.same import Failure
+from tasks.hunt.minimise.choices import simplest
+from tasks.hunt.minimise.same import Failure
 from tasks.model import Group, Leaf
 from tasks.model.errors import mask_details, shorten_error
 from tasks.model.row import Row
@@ -158,7 +158,7 @@ def test_another_status_kind_or_reference_is_another_failure() -> None:
 
 @pytest.mark.parametrize(("op_class", "left"), [("model", "Tanh"), ("composite", "")])
 def test_what_makes_a_model_wrong_may_be_imprecise_of_its_parts(op_class: str, left: str) -> None:
-    from tasks.minimise.search import search
+    from tasks.hunt.minimise.search import search
 
     off = {"kind": "numbers", "error_units": 3200.0, "limit": 32.0, "op_class": "composite"}
     searched = search(row(**off | {"op_class": op_class}), lambda: graph_case("a = Neg(x)", "y = Tanh(a)"), "graph", 60)
@@ -201,7 +201,7 @@ def test_a_part_of_a_graph_has_the_true_values_of_what_is_cut() -> None:
 @pytest.mark.parametrize("hangs", [True, False])
 def test_what_takes_long_and_ends_when_it_is_small_is_left_as_it_is(hangs: bool) -> None:
     """What is not given its whole deadline does not end; the smaller case does end in that."""
-    from tasks.minimise.search import search
+    from tasks.hunt.minimise.search import search
 
     hung, passed = row(status="timeout", kind="timeout", stage="run"), row(status="pass")
     searched = search(hung, lambda: graph_case("y = Tanh(x)"), "binary-search-dims", 60)
@@ -219,7 +219,7 @@ def test_what_takes_long_and_ends_when_it_is_small_is_left_as_it_is(hangs: bool)
 def test_a_generated_case_whose_parts_do_not_fail_by_themselves_is_left_to_its_choices() -> None:
     from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz
     from tasks.hunt.chosen_case import ChosenCase
-    from tasks.minimise.search import search
+    from tasks.hunt.minimise.search import search
 
     group = Group("fuzz:Elu", VARIANT, "float32", 1)
     (sample,) = Fuzz().samples(group, 4)
@@ -247,8 +247,8 @@ def test_what_the_reference_or_the_specification_forbids_is_no_case() -> None:
 
 
 def test_sizes_that_are_bound_to_each_other_shrink_together() -> None:
-    from tasks.minimise.question import Question
-    from tasks.minimise.sizes import smaller_dims
+    from tasks.hunt.minimise.question import Question
+    from tasks.hunt.minimise.sizes import smaller_dims
 
     case = graph_case("h = MatMul(x, w)", "y = Reshape(h, s)", w=np.ones((6, 5), np.float32), s=np.int64([5, 4]))
     wrong = row(kind="numbers", error_units=np.inf, limit=32.0, op_class="composite")

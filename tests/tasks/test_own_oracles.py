@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.arrays import analytic, autograd
 from tasks.backends import BackendSpec
+from tasks.gradients import analytic, autograd
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.prepare.cases import prepare

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from farm.reproduce.folder import RUN, Case, write_folder
+from farm.reproduction.folder import RUN, Case, write_folder
 from tasks.backends import tensorrt
 from tasks.backends.shared import artefacts, onnx_graph, tensorrt_network
 from tasks.backends.shared.onnx_form import PROBE_MODEL, with_constants

@@ -17,11 +17,11 @@ from tasks.arrays.tree import TensorSpec, encode_tensor
 from tasks.graphs import program as programs
 from tasks.graphs.program import Part
 from tasks.hunt.dialogue import Ask, NotFailing, Piece, Ran
+from tasks.hunt.localise import nodes
+from tasks.hunt.localise.question import Clock, Question
+from tasks.hunt.localise.search import Culprit, search
 from tasks.hunt.torch_program import TorchProgram
 from tasks.judge.plain import compare
-from tasks.localise import nodes
-from tasks.localise.question import Clock, Question
-from tasks.localise.search import Culprit, search
 from tasks.model import Form, Leaf, OpClass, Unsupported
 from tests.stand_in import driven
 from tests.tiny_module import block

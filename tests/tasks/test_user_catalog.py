@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from tasks import catalogs
-from tasks.arrays.autograd import DeclaredOnce
 from tasks.backends import BackendSpec
 from tasks.catalogs import user_definitions
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import samples, scripts, sources
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
+from tasks.gradients.autograd import DeclaredOnce
 from tasks.judge import verdict
 from tasks.judge.policy import GROSS
 from tasks.model import Group, OpClass

@@ -21,7 +21,7 @@ from markupsafe import Markup
 from farm import lake
 from farm.commandline import plain
 from farm.glossary import UNITS, describe_terms
-from farm.lake.columns import COLUMNS, KEY
+from farm.lake.origin_columns import COLUMNS, KEY
 from farm.report.faces import html
 from farm.report.faces.html import HERE, SIGNS, script_json, style
 from farm.report.tables.causes import STALE, STANDINGS

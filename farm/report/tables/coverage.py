@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from farm.lake.columns import COLUMNS, KEY
 from farm.lake.key import Key
+from farm.lake.origin_columns import COLUMNS, KEY
 from farm.program import program
 from tasks import checks
 from tasks.model import BY_SEVERITY, DEADLY, FAILED, FINDINGS, JUDGED, MEASURED, NOT_VALID, PASSED, Status, names

@@ -2,7 +2,7 @@
 
 Started as ``python -m tasks.backends.shared.ranks CONNECTION OWNER RANK RANKS STORE LIBRARY DEVICE PATIENCE WRAP``: an inherited socket, with
 which the rank ends, and the process that started it; STORE: the URL where the ranks meet; PATIENCE: seconds that a rank waits for others. A message is a line of JSON, then
-as many bytes as its dtype and shape say; `RankSession` has the messages of a session. WRAP: "module:function" that is given the process group's functions and returns others, for
+as many bytes as its dtype and shape say; `SessionInRank` has the messages of a session. WRAP: "module:function" that is given the process group's functions and returns others, for
 what tests plant; "" for none.
 """
 
@@ -76,7 +76,7 @@ def compute(group: Any, op: str, reduction: str, data: Any) -> Any:
     return made
 
 
-class RankSession:
+class SessionInRank:
     """A session of tensors in this rank (`tasks.model.TensorSession`). A message opens it: "open" names the function that makes it, which is
     given "arguments", "plant" what changes it for a test; or takes a step: "step" names the arrays that follow, in a message each."""
 
@@ -158,7 +158,7 @@ def main() -> None:
         write(sink, {"error": f"{type(error).__name__}: {error}"})
         os._exit(1)
     write(sink, {"version": torch.__version__})
-    session = RankSession(place, patience_s=patience_s)
+    session = SessionInRank(place, patience_s=patience_s)
     while True:
         try:
             header, data = read(source)

@@ -58,7 +58,9 @@ def conv2d(
 
     H' = floor((H + 2·padding − KH) / stride) + 1; the definition of torch.nn.Conv2d and of ONNX Conv.
     """
-    return spatial.conv(_call(x, weight, bias, strides=_pair(stride), pads=_pair(padding) * 2, group=groups))[0]
+    return spatial.evaluate_conv(_call(x, weight, bias, strides=_pair(stride), pads=_pair(padding) * 2, group=groups))[
+        0
+    ]
 
 
 def conv1d(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, stride: int = 1, padding: int = 0) -> np.ndarray:
@@ -74,7 +76,7 @@ def conv_transpose2d(
     Every input element adds its multiple of the kernel at ``stride`` times its place; ``padding`` rows and
     columns are cut off each side: H' = (H − 1)·stride − 2·padding + KH (torch.nn.ConvTranspose2d).
     """
-    return spatial.conv_transpose(_call(x, weight, bias, strides=_pair(stride), pads=(padding,) * 4))[0]
+    return spatial.evaluate_conv_transpose(_call(x, weight, bias, strides=_pair(stride), pads=(padding,) * 4))[0]
 
 
 # ---- activations: x (...) -> (...)
@@ -87,18 +89,18 @@ def relu(x: np.ndarray) -> np.ndarray:
 
 def gelu(x: np.ndarray) -> np.ndarray:
     """x·Φ(x), Φ the normal distribution function."""
-    return formulas.gelu(x)
+    return formulas.compute_gelu(x)
 
 
 def gelu_tanh(x: np.ndarray, approximate: str) -> np.ndarray:
     """`gelu` approximated by tanh. ``approximate`` is "tanh": it has no default here, since without it torch computes another
     function."""
-    return formulas.gelu_tanh(x)
+    return formulas.compute_gelu_tanh(x)
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
     """1/(1 + exp(−x))."""
-    return formulas.sigmoid(x)
+    return formulas.compute_sigmoid(x)
 
 
 def silu(x: np.ndarray) -> np.ndarray:
@@ -108,7 +110,7 @@ def silu(x: np.ndarray) -> np.ndarray:
 
 def softplus(x: np.ndarray) -> np.ndarray:
     """log(1 + exp(x)); x itself beyond 20, which torch.nn.Softplus documents as its default threshold."""
-    return np.where(x > 20.0, x, formulas.softplus(x))
+    return np.where(x > 20.0, x, formulas.compute_softplus(x))
 
 
 def hardswish(x: np.ndarray) -> np.ndarray:
@@ -121,12 +123,12 @@ def hardswish(x: np.ndarray) -> np.ndarray:
 
 def softmax(x: np.ndarray, dim: int) -> np.ndarray:
     """x (...) -> (...): exp(x − max) over its sum along ``dim``."""
-    return formulas.softmax(x, dim)
+    return formulas.compute_softmax(x, dim)
 
 
 def log_softmax(x: np.ndarray, dim: int) -> np.ndarray:
     """x (...) -> (...): x − max − log(sum(exp(x − max))) along ``dim``."""
-    return formulas.log_softmax(x, dim)
+    return formulas.compute_log_softmax(x, dim)
 
 
 def layer_norm(
@@ -295,12 +297,12 @@ def _pool(x: np.ndarray, kernel_size: int, stride: int, padding: int, **more: in
 
 def max_pool2d(x: np.ndarray, kernel_size: int, stride: int, padding: int) -> np.ndarray:
     """Largest value of every window; the padding never wins (torch.nn.MaxPool2d)."""
-    return pooling.max_pool(_pool(x, kernel_size, stride, padding))[0]
+    return pooling.evaluate_max_pool(_pool(x, kernel_size, stride, padding))[0]
 
 
 def avg_pool2d(x: np.ndarray, kernel_size: int, stride: int, padding: int) -> np.ndarray:
     """Mean of every window, the padding's zeros counted (count_include_pad, the default of torch.nn.AvgPool2d)."""
-    return pooling.average_pool(_pool(x, kernel_size, stride, padding, count_include_pad=1))[0]
+    return pooling.evaluate_average_pool(_pool(x, kernel_size, stride, padding, count_include_pad=1))[0]
 
 
 def adaptive_avg_pool2d(x: np.ndarray, output_size: tuple[int, int]) -> np.ndarray:
@@ -352,7 +354,7 @@ def attention(
     heads, groups = query.shape[1], key.shape[1]
     if groups != heads and not enable_gqa:
         raise ValueError(f"{heads} query heads on {groups} key heads need enable_gqa")
-    return formulas.attention(query, key, value, is_causal)
+    return formulas.compute_attention(query, key, value, is_causal)
 
 
 def rotary_embedding(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:

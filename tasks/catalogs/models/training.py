@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays import autograd, noise
+from tasks.arrays import noise
 from tasks.arrays.training import Optimiser, TrainingStep, rows
 from tasks.arrays.tree import TensorSpec
 from tasks.arrays.widened import compute_in_float64
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.models import architectures
+from tasks.gradients import autograd
 from tasks.model import EPS, Group, Leaf, OpClass, Oracle
 
 #: The checks whose samples are made here.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.operators.formulas import softmax
+from tasks.operators.formulas import compute_softmax
 
 
 def attend(
@@ -199,7 +199,7 @@ def route_tokens(logits: np.ndarray, k: int) -> np.ndarray:
     made = np.zeros_like(logits)
     for t, row in enumerate(logits):
         chosen = np.argsort(-row, kind="stable")[:k]
-        made[t, chosen] = softmax(row[chosen])
+        made[t, chosen] = compute_softmax(row[chosen])
     return made
 
 

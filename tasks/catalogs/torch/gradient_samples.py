@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.arrays import autograd as gradients
-from tasks.arrays import derivatives, differences, noise, torch_tree
+from tasks.arrays import noise, torch_tree
 from tasks.arrays.tree import decode
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.arguments import clone, map_leaves, perturb_tensor, widen
 from tasks.catalogs.torch.differentiable import PROCESS, process_name
 from tasks.catalogs.torch.samples import Maker, draws, read_rng_state
+from tasks.gradients import autograd as gradients
+from tasks.gradients import derivatives, differences
 from tasks.judge import op_classes as classes
 from tasks.model import EPS, LARGEST, Group, Leaf, OpClass, is_complex, is_inexact
 

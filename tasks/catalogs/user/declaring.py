@@ -6,7 +6,7 @@ import importlib.util
 import sys
 
 from tasks.catalogs.user.ops import UserOp, op
-from tasks.catalogs.user.own_autograd import autograd
+from tasks.gradients.own_autograd import autograd
 
 __all__ = ["UserOp", "autograd", "op"]
 

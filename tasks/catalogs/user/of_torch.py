@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays import autograd, noise, torch_tree, widened
+from tasks.arrays import noise, torch_tree, widened
+from tasks.gradients import autograd
 from tasks.graphs import module
 from tasks.graphs.roundings import Read, Round
 from tasks.model import EPS
@@ -144,7 +145,7 @@ def gradients(
     handed: Callable[[Any, int], Any] | None = None,
     fixed: bool = False,
 ) -> list[np.ndarray]:
-    """What a check of gradients computes (`tasks.arrays.autograd.backward`) of a function of tensors, in float64.
+    """What a check of gradients computes (`tasks.gradients.autograd.backward`) of a function of tensors, in float64.
 
     wrt: places of the inputs that are differentiated; cotangents: see there; moved: applied to every tensor, with its number,
     that the forward pass keeps for the backward one; handed: to every gradient that the backward pass hands on, unless that is to be

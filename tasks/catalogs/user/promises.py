@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import torch_tree
-from tasks.arrays.autograd import DECLARED_ONCE, DeclaredOnce, OnceDifferentiable
 from tasks.arrays.pack import dtype_name
 from tasks.catalogs.torch.arguments import map_leaves
 from tasks.catalogs.user import accesses, baselines, functions, interpreted
 from tasks.catalogs.user.ops import UserOp
+from tasks.gradients.autograd import DECLARED_ONCE, DeclaredOnce, OnceDifferentiable
 from tasks.model import Misbehaviour, OwnKernel, TensorSession, Unsupported
 from tasks.model.kind import KIND_LAZY
 

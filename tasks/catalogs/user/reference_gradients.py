@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays import analytic, derivatives, differences, noise
-from tasks.arrays import autograd as gradients
+from tasks.arrays import noise
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.arguments import perturb_tensor
 from tasks.catalogs.torch.gradient_samples import equalities
 from tasks.catalogs.user import of_torch, samples
 from tasks.catalogs.user.ops import UserOp
+from tasks.gradients import analytic, derivatives, differences
+from tasks.gradients import autograd as gradients
 from tasks.model import EPS, Group, Leaf, Oracle, is_inexact, wide
 
 #: Most elements of the inputs that differences are taken of one by one: each costs five to eleven evaluations of the reference.
@@ -190,7 +191,7 @@ class Reference:
     def in_many_digits(
         self, inputs: Arrays, cotangents: Cotangents, only: Sequence[np.ndarray]
     ) -> differences.Differences | None:
-        """The gradient of a function of NumPy arrays that takes numbers of many digits (`tasks.arrays.analytic`)."""
+        """The gradient of a function of NumPy arrays that takes numbers of many digits (`tasks.gradients.analytic`)."""
         problem = self.problem(inputs, cotangents)
         with np.errstate(all="ignore"):
             outputs = problem.function(problem.inputs)

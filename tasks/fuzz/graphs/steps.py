@@ -23,7 +23,7 @@ _SMALL = Domain(-2.0, 2.0, ("halves", "zeros"))
 _SPREAD = 1 / 64
 
 
-def _within(g: Grown, x: Tensor, low: float, high: float) -> Tensor:
+def _clip_within(g: Grown, x: Tensor, low: float, high: float) -> Tensor:
     """The tensor, clipped by a node of its own where its numbers are outside."""
     if (x.value >= low).all() and (x.value <= high).all():
         return x
@@ -31,7 +31,7 @@ def _within(g: Grown, x: Tensor, low: float, high: float) -> Tensor:
     return g.add("Clip", [x, *ends])[0]
 
 
-def one(op: str, low: float = -np.inf, high: float = np.inf, **options: Sequence[Any]) -> Put:
+def put_function(op: str, low: float = -np.inf, high: float = np.inf, **options: Sequence[Any]) -> Put:
     """A function of one tensor, held to a range before; options: attributes with what they may be."""
 
     def put(g: Grown, x: Tensor) -> list[Tensor]:
@@ -39,23 +39,23 @@ def one(op: str, low: float = -np.inf, high: float = np.inf, **options: Sequence
         for name, some in options.items():
             attributes |= g.maybe(name, some)
         if np.isfinite(low) or np.isfinite(high):
-            x = _within(g, x, low, high)
+            x = _clip_within(g, x, low, high)
         return g.add(op, [x], **attributes)
 
     return put
 
 
-def clip(g: Grown, x: Tensor) -> list[Tensor]:
+def put_clip(g: Grown, x: Tensor) -> list[Tensor]:
     low, high = g.choose.of([(-1.0, 1.0), (0.0, 6.0), (-0.5, 2.0)])
     return g.add("Clip", [x, *(g.number(end, x) for end in (low, high))])
 
 
-def cast(g: Grown, x: Tensor) -> list[Tensor]:
+def put_cast(g: Grown, x: Tensor) -> list[Tensor]:
     to = "float32" if x.dtype == "float16" else "float16"
-    return g.add("Cast", [_within(g, x, -128.0, 128.0)], dtype=to, to=ELEMENT_TYPE[to])
+    return g.add("Cast", [_clip_within(g, x, -128.0, 128.0)], dtype=to, to=ELEMENT_TYPE[to])
 
 
-def _other(g: Grown, x: Tensor, domain: Domain = values.MILD) -> Tensor:
+def _choose_other(g: Grown, x: Tensor, domain: Domain = values.MILD) -> Tensor:
     """What meets a tensor element by element: a weight that is broadcast, an input, or what was made before."""
     kind = g.choose.of(["weight", "input", "before"])
     if kind == "before":
@@ -78,38 +78,38 @@ def _broadcast(a: Tensor, b: Tensor) -> bool:
     return True
 
 
-def two(op: str, turned: bool = True) -> Put:
+def put_two(op: str, turned: bool = True) -> Put:
     """A function of a tensor and another; ``turned``: in either order."""
 
     def put(g: Grown, x: Tensor) -> list[Tensor]:
-        other = _other(g, x)
+        other = _choose_other(g, x)
         return g.add(op, [other, x] if turned and g.choose.chance(1, 3) else [x, other])
 
     return put
 
 
-def div(g: Grown, x: Tensor) -> list[Tensor]:
+def put_div(g: Grown, x: Tensor) -> list[Tensor]:
     if g.choose.chance(1, 3):
-        return g.add("Div", [_other(g, x), _within(g, x, 0.5, 4096.0)])
-    return g.add("Div", [x, _other(g, x, _AWAY)])
+        return g.add("Div", [_choose_other(g, x), _clip_within(g, x, 0.5, 4096.0)])
+    return g.add("Div", [x, _choose_other(g, x, _AWAY)])
 
 
-def pow_(g: Grown, x: Tensor) -> list[Tensor]:
+def put_pow(g: Grown, x: Tensor) -> list[Tensor]:
     power = g.choose.of([2.0, 0.5, 3.0, -1.0])
-    return g.add("Pow", [_within(g, x, 0.25, 4.0), g.number(power, x)])
+    return g.add("Pow", [_clip_within(g, x, 0.25, 4.0), g.number(power, x)])
 
 
-def prelu(g: Grown, x: Tensor) -> list[Tensor]:
+def put_prelu(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("PRelu", [x, g.weight(g.broadcast(x.shape), _SMALL, x.dtype)])
 
 
-def where(g: Grown, x: Tensor) -> list[Tensor]:
+def put_where(g: Grown, x: Tensor) -> list[Tensor]:
     condition = g.weight(g.broadcast(x.shape), values.ANY, "bool")
-    pair = [_other(g, x), x]
+    pair = [_choose_other(g, x), x]
     return g.add("Where", [condition, *(pair if g.choose.chance(1, 2) else pair[::-1])], dtype=x.dtype)
 
 
-def build_reduction(op: str, axes_input: int = 18) -> Put:
+def put_reduction(op: str, axes_input: int = 18) -> Put:
     """A reduction whose axes are an input from an operator set on."""
 
     def put(g: Grown, x: Tensor) -> list[Tensor]:
@@ -126,7 +126,7 @@ def put_cumsum(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("CumSum", [x, g.constant(np.asarray(g.axis(x.rank), np.int64))])
 
 
-def along(op: str) -> Put:
+def put_along(op: str) -> Put:
     """A softmax along an axis."""
     return lambda g, x: g.add(op, [x], axis=g.axis(x.rank))
 
@@ -137,7 +137,7 @@ def _spread(value: np.ndarray, axes: tuple[int, ...]) -> None:
         raise Refused("numbers that are nearly equal are divided by their deviation")
 
 
-def layer(g: Grown, x: Tensor) -> list[Tensor]:
+def put_layer_norm(g: Grown, x: Tensor) -> list[Tensor]:
     _spread(x.value, (-1,))
     shape = x.shape[-1:]
     bias = [g.weight(shape, dtype=x.dtype)] if g.choose.chance(1, 2) else []
@@ -146,26 +146,26 @@ def layer(g: Grown, x: Tensor) -> list[Tensor]:
     )
 
 
-def batch(g: Grown, x: Tensor) -> list[Tensor]:
+def put_batch_norm(g: Grown, x: Tensor) -> list[Tensor]:
     scale, bias, mean = (g.weight((x.shape[1],), _SMALL, x.dtype) for _ in range(3))
     variance = g.weight((x.shape[1],), _AWAY, x.dtype)
     return g.add("BatchNormalization", [x, scale, bias, mean, variance], **g.maybe("epsilon", [1e-5, 1e-2]))
 
 
-def instance(g: Grown, x: Tensor) -> list[Tensor]:
+def put_instance_norm(g: Grown, x: Tensor) -> list[Tensor]:
     _spread(x.value, tuple(range(2, x.rank)))
     scale, bias = (g.weight((x.shape[1],), _SMALL, x.dtype) for _ in range(2))
     return g.add("InstanceNormalization", [x, scale, bias], **g.maybe("epsilon", [1e-5, 1e-2]))
 
 
-def matmul(g: Grown, x: Tensor) -> list[Tensor]:
+def put_matmul(g: Grown, x: Tensor) -> list[Tensor]:
     n = g.size(9)
     if g.choose.chance(1, 3):
         return g.add("MatMul", [g.weight((n, x.shape[-2]), _SMALL, x.dtype), x])
     return g.add("MatMul", [x, g.weight((x.shape[-1], n), _SMALL, x.dtype)])
 
 
-def gemm(g: Grown, x: Tensor) -> list[Tensor]:
+def put_gemm(g: Grown, x: Tensor) -> list[Tensor]:
     attributes: dict[str, Any] = g.maybe("transA", [0, 1]) | g.maybe("transB", [0, 1])
     attributes |= g.maybe("alpha", [1.0, 0.5, 2.0]) | g.maybe("beta", [1.0, 0.5, 2.0])
     rows, inner = x.shape[::-1] if attributes.get("transA") else x.shape
@@ -186,7 +186,7 @@ def _windows(g: Grown, x: Tensor, strides: Sequence[int] = (1, 2)) -> tuple[list
     return kernel, attributes
 
 
-def conv(g: Grown, x: Tensor) -> list[Tensor]:
+def put_conv(g: Grown, x: Tensor) -> list[Tensor]:
     kernel, attributes = _windows(g, x)
     channels = x.shape[1]
     groups = channels if g.choose.chance(1, 4) else 2 if channels % 2 == 0 and g.choose.chance(1, 4) else 1
@@ -198,7 +198,7 @@ def conv(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Conv", [x, w, *bias], **attributes)
 
 
-def conv_transpose(g: Grown, x: Tensor) -> list[Tensor]:
+def put_conv_transpose(g: Grown, x: Tensor) -> list[Tensor]:
     kernel = [g.choose.of([3, 1, 2]) for _ in x.shape[2:]]
     attributes: dict[str, Any] = {}
     if g.choose.chance(1, 2):
@@ -208,7 +208,7 @@ def conv_transpose(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("ConvTranspose", [x, w, *bias], **attributes)
 
 
-def pool(op: str, **options: Sequence[Any]) -> Put:
+def put_pool(op: str, **options: Sequence[Any]) -> Put:
     """A pool of an image."""
 
     def put(g: Grown, x: Tensor) -> list[Tensor]:
@@ -220,12 +220,12 @@ def pool(op: str, **options: Sequence[Any]) -> Put:
     return put
 
 
-def transpose(g: Grown, x: Tensor) -> list[Tensor]:
+def put_transpose(g: Grown, x: Tensor) -> list[Tensor]:
     order = g.choose.order(x.rank)
     return g.add("Transpose", [x], perm=order if order != sorted(order) else order[::-1])
 
 
-def reshape(g: Grown, x: Tensor) -> list[Tensor]:
+def put_reshape(g: Grown, x: Tensor) -> list[Tensor]:
     shape = list(x.shape)
     kind = g.choose.of(["flat", "merge", "split", "turn"])
     if kind == "merge" and x.rank > 1:
@@ -240,7 +240,7 @@ def reshape(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Reshape", [x, g.ints(shape)])
 
 
-def concat(g: Grown, x: Tensor) -> list[Tensor]:
+def put_concat(g: Grown, x: Tensor) -> list[Tensor]:
     axis = g.axis(x.rank)
     fits = [t for t in (*g.made, x) if t.dtype == x.dtype and _but(t, axis) == _but(x, axis)]
     if g.choose.chance(1, 2) and fits:
@@ -261,7 +261,7 @@ def _but(x: Tensor, axis: int) -> list[int]:
     return [len(x.shape), *shape]
 
 
-def split(g: Grown, x: Tensor) -> list[Tensor]:
+def put_split(g: Grown, x: Tensor) -> list[Tensor]:
     axis = g.axis(x.rank)
     length = x.shape[axis]
     if length < 2:
@@ -270,7 +270,7 @@ def split(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Split", [x, g.ints([first, length - first])], 2, axis=axis)
 
 
-def slice_(g: Grown, x: Tensor) -> list[Tensor]:
+def put_slice(g: Grown, x: Tensor) -> list[Tensor]:
     axis = g.axis(x.rank)
     length = x.shape[axis]
     start = g.choose.int(0, length - 1)
@@ -279,39 +279,39 @@ def slice_(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Slice", [x, g.ints([start]), g.ints([end]), g.ints([axis]), g.ints([step])])
 
 
-def pad(g: Grown, x: Tensor) -> list[Tensor]:
+def put_pad(g: Grown, x: Tensor) -> list[Tensor]:
     pads = [g.choose.int(0, 2) for _ in range(2 * x.rank)]
     value = [g.number(g.choose.of([1.0, 0.0, -2.0]), x)] if g.choose.chance(1, 2) else []
     return g.add("Pad", [x, g.ints(pads), *value])
 
 
-def expand(g: Grown, x: Tensor) -> list[Tensor]:
+def put_expand(g: Grown, x: Tensor) -> list[Tensor]:
     shape = [g.choose.of([2, 3]) if n == 1 else n for n in x.shape]
     return g.add("Expand", [x, g.ints([2, *shape] if x.rank < 5 and g.choose.chance(1, 2) else shape)])
 
 
-def unsqueeze(g: Grown, x: Tensor) -> list[Tensor]:
+def put_unsqueeze(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Unsqueeze", [x, g.ints([g.axis(x.rank + 1)])])
 
 
-def squeeze(g: Grown, x: Tensor) -> list[Tensor]:
+def put_squeeze(g: Grown, x: Tensor) -> list[Tensor]:
     ones = [k for k, n in enumerate(x.shape) if n == 1]
     if not ones:
         raise Refused("no axis of length 1")
     return g.add("Squeeze", [x, g.ints([g.choose.of(ones)])])
 
 
-def gather(g: Grown, x: Tensor) -> list[Tensor]:
+def put_gather(g: Grown, x: Tensor) -> list[Tensor]:
     axis = g.axis(x.rank)
     indices = g.indices(g.choose.of([(2,), (), (1,), (2, 2), (5,)]), x.shape[axis]).array
     return g.add("Gather", [x, g.constant(indices)], axis=axis)
 
 
-def tile(g: Grown, x: Tensor) -> list[Tensor]:
+def put_tile(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Tile", [x, g.ints([g.choose.of([1, 2]) for _ in x.shape])])
 
 
-def flatten(g: Grown, x: Tensor) -> list[Tensor]:
+def put_flatten(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Flatten", [x], axis=g.choose.int(0, x.rank))
 
 

@@ -34,12 +34,14 @@ def domain_of_sums(d: Draw) -> Domain:
     return _SUMS if d.is_float else Domain(-5, 5, ("zeros",))
 
 
-def one(d: Draw) -> Domain:
+def factor_domain(d: Draw) -> Domain:
     """Factors: their product is to stay small."""
     return Domain(0.75, 1.25, ()) if d.is_float else Domain(1, 1, ())
 
 
-def reduce(domain: Callable[[Draw], Domain], axes_input: int = 18, still: bool = True) -> Callable[[Draw], Made]:
+def draw_reduction(
+    domain: Callable[[Draw], Domain], axes_input: int = 18, still: bool = True
+) -> Callable[[Draw], Made]:
     """axes_input: the operator set from which on axes are an input; still: whether an element alone is reduced to itself."""
 
     def make(d: Draw) -> Made:
@@ -58,29 +60,29 @@ def reduce(domain: Callable[[Draw], Domain], axes_input: int = 18, still: bool =
     return make
 
 
-def arg(d: Draw) -> Made:
+def draw_arg_extreme(d: Draw) -> Made:
     x = d.tensor(d.shape(1), values.ANY)
-    attributes = d.maybe("axis", _every_axis(x.array.ndim)) | d.maybe("keepdims", [1, 0])
+    attributes = d.maybe("axis", _list_every_axis(x.array.ndim)) | d.maybe("keepdims", [1, 0])
     return Made((x,), attributes | d.maybe("select_last_index", [0, 1]))
 
 
-def _every_axis(rank: int) -> list[int]:
+def _list_every_axis(rank: int) -> list[int]:
     return [*range(rank), *range(-rank, 0)]
 
 
-def cumulate(d: Draw) -> Made:
+def draw_cumulative(d: Draw) -> Made:
     x = d.tensor(d.shape(1), domain_of_sums(d))
     axis = d.axis(x.array.ndim)
     place = Given(np.asarray(axis, d.choose.of([np.int64, np.int32])), "parameter")
     return Made((x, place), d.maybe("exclusive", [0, 1]) | d.maybe("reverse", [0, 1]))
 
 
-def softmax(d: Draw) -> Made:
+def draw_softmax(d: Draw) -> Made:
     x = d.tensor(d.shape(1), values.REAL)
-    return Made((x,), d.maybe("axis", _every_axis(x.array.ndim)))
+    return Made((x,), d.maybe("axis", _list_every_axis(x.array.ndim)))
 
 
-def layer(d: Draw) -> Made:
+def draw_layer_norm(d: Draw) -> Made:
     x = d.tensor(d.shape(1), _SUMS)
     rank, attributes = x.array.ndim, d.maybe("epsilon", [1e-5, 1e-3, 1e-2, 0.1])
     axis = d.choose.of([-1, *range(rank), *range(-rank, -1)]) if d.choose.chance(1, 2) else -1
@@ -93,37 +95,41 @@ def layer(d: Draw) -> Made:
     return Made((x, d.tensor(shape, values.MILD, "weight"), *([bias] if bias else [])), attributes)
 
 
-def rms(d: Draw) -> Made:
-    made = layer(d)
+def draw_rms_norm(d: Draw) -> Made:
+    made = draw_layer_norm(d)
     return Made(made.inputs[:2], made.attributes)
 
 
-def _image(d: Draw, least: int = 1, most: int = 3, channels: int = 0) -> tuple[int, ...]:
+def _draw_image(d: Draw, least: int = 1, most: int = 3, channels: int = 0) -> tuple[int, ...]:
     """A shape (N, C, …)."""
-    return (d.size(3), channels or d.size(9), *(d.size(24) for _ in range(d.choose.of(_spatial(least, most)))))
+    return (
+        d.size(3),
+        channels or d.size(9),
+        *(d.size(24) for _ in range(d.choose.of(_list_spatial_ranks(least, most)))),
+    )
 
 
-def _spatial(least: int, most: int) -> list[int]:
+def _list_spatial_ranks(least: int, most: int) -> list[int]:
     return sorted(range(least, most + 1), key=lambda n: abs(n - 2))
 
 
-def batch(d: Draw) -> Made:
-    shape = _image(d, 0)
+def draw_batch_norm(d: Draw) -> Made:
+    shape = _draw_image(d, 0)
     scale, bias, mean = (d.tensor((shape[1],), values.MILD, "weight") for _ in range(3))
     var = d.tensor((shape[1],), ABOVE_0, "weight")
     attributes = d.maybe("epsilon", [1e-5, 1e-3, 0.1]) | d.maybe("momentum", [0.9, 0.5])
     return Made((d.tensor(shape, _SUMS), scale, bias, mean, var), attributes)
 
 
-def instance(d: Draw) -> Made:
-    shape = _image(d)
+def draw_instance_norm(d: Draw) -> Made:
+    shape = _draw_image(d)
     scale, bias = (d.tensor((shape[1],), values.MILD, "weight") for _ in range(2))
     return Made((d.tensor(shape, _SUMS), scale, bias), d.maybe("epsilon", [1e-5, 1e-3, 0.1]))
 
 
-def group(d: Draw) -> Made:
+def draw_group_norm(d: Draw) -> Made:
     groups, each = d.choose.of([1, 2, 3, 4]), d.choose.of([1, 2, 3])
-    shape = _image(d, channels=groups * each)
+    shape = _draw_image(d, channels=groups * each)
     scale, bias = (d.tensor((shape[1],), values.MILD, "weight") for _ in range(2))
     attributes = {"num_groups": groups} | d.maybe("epsilon", [1e-5, 1e-3, 0.1])
     if d.dtype == "float64":
@@ -131,29 +137,29 @@ def group(d: Draw) -> Made:
     return Made((d.tensor(shape, _SUMS), scale, bias), attributes)
 
 
-def lrn(d: Draw) -> Made:
-    x = d.tensor(_image(d, 2, 2), _SUMS)
+def draw_lrn(d: Draw) -> Made:
+    x = d.tensor(_draw_image(d, 2, 2), _SUMS)
     attributes = d.maybe("alpha", [1e-4, 0.1, 1.0]) | d.maybe("beta", [0.75, 0.5, 1.0]) | d.maybe("bias", [1.0, 2.0])
     return Made((x,), {"size": d.choose.of([3, 1, 2, 4, 5, 7])} | attributes)
 
 
-def lp(d: Draw) -> Made:
+def draw_lp_norm(d: Draw) -> Made:
     x = d.tensor(d.shape(1), Domain(-8.0, 8.0, ("halves", "powers", "tiny", "zeros")))
-    attributes = d.maybe("axis", _every_axis(x.array.ndim))
+    attributes = d.maybe("axis", _list_every_axis(x.array.ndim))
     if d.opset < 22 and not np.abs(x.array).astype(np.float64).sum(axis=attributes.get("axis", -1)).all():
         raise LeftOpen(_NO_NORM)
     return Made((x,), attributes | d.maybe("p", [2, 1]))
 
 
-def mean_variance(d: Draw) -> Made:
-    x = d.tensor(_image(d, 2, 2), Domain(-8.0, 8.0, ("halves",)))
+def draw_mean_variance_norm(d: Draw) -> Made:
+    x = d.tensor(_draw_image(d, 2, 2), Domain(-8.0, 8.0, ("halves",)))
     axes: list[int] = d.choose.of([[0, 2, 3], [2, 3], [1, 2, 3], [0], [1], [-1], [-2, -1]])
     if not np.ptp(x.array, axis=tuple(axes)).all():
         raise LeftOpen(_CONSTANT)
     return Made((x,), {"axes": axes})  # without them onnx's checker fails on the body of the function
 
 
-def matmul(d: Draw) -> Made:
+def draw_matmul(d: Draw) -> Made:
     n, k, m = d.size(65), d.size(129), d.size(65)
     domain = domain_of_sums(d) if d.is_float or integers(d.dtype)[1] > 2**20 else Domain(0, 3, ())
     kind = d.choose.of(["2x2", "batch", "batch by one", "vector", "by vector", "broadcast"])
@@ -170,7 +176,7 @@ def matmul(d: Draw) -> Made:
     return Made((d.tensor(a, domain), d.tensor(b, domain, "weight")))
 
 
-def gemm(d: Draw) -> Made:
+def draw_gemm(d: Draw) -> Made:
     n, k, m = d.size(65), d.size(129), d.size(65)
     attributes: dict[str, Any] = d.maybe("transA", [0, 1]) | d.maybe("transB", [0, 1])
     if d.is_float:
@@ -181,7 +187,7 @@ def gemm(d: Draw) -> Made:
     return Made((a, b) if shape is None else (a, b, d.tensor(shape, domain_of_sums(d), "weight")), attributes)
 
 
-def matmul_integer(d: Draw) -> Made:
+def draw_matmul_integer(d: Draw) -> Made:
     n, k, m = d.size(33), d.size(65), d.size(33)
     other = d.choose.of(["uint8", "int8"])
     a, b = d.tensor((n, k), values.ANY), d.tensor((k, m), values.ANY, "weight", other)
@@ -211,7 +217,7 @@ _EQUATIONS = (
 )
 
 
-def einsum(d: Draw) -> Made:
+def draw_einsum(d: Draw) -> Made:
     equation, _ = d.choose.of(_EQUATIONS)
     sizes: dict[str, int] = {}
     operands = []

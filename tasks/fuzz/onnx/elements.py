@@ -20,7 +20,7 @@ UNIT = Domain(-1.0, 1.0, ("halves", "powers", "zeros", "tiny"))
 ANGLE = Domain(-32.0, 32.0, ("halves", "powers", "zeros", "tiny"))
 
 
-def function(domain: Domain, **attributes: Sequence[Any]) -> Callable[[Draw], Made]:
+def draw_function(domain: Domain, **attributes: Sequence[Any]) -> Callable[[Draw], Made]:
     """A function of one number, of numbers of a domain; attributes: what each may be."""
 
     def make(d: Draw) -> Made:
@@ -32,12 +32,12 @@ def function(domain: Domain, **attributes: Sequence[Any]) -> Callable[[Draw], Ma
     return make
 
 
-def plain(domain: Domain = values.ANY) -> Callable[[Draw], Made]:
+def draw_plain(domain: Domain = values.ANY) -> Callable[[Draw], Made]:
     """A function of one tensor of a domain, without attributes."""
     return lambda d: Made((d.tensor(d.shape(), domain),))
 
 
-def half(d: Draw) -> Domain:
+def choose_sum_domain(d: Draw) -> Domain:
     """Numbers whose sums and differences do not overflow."""
     if d.is_float:
         return values.REAL
@@ -45,7 +45,7 @@ def half(d: Draw) -> Domain:
     return Domain(low // 2, high // 2, values.ANY.classes)
 
 
-def root(d: Draw) -> Domain:
+def choose_product_domain(d: Draw) -> Domain:
     """Numbers whose products do not overflow."""
     if d.is_float:
         return values.REAL
@@ -54,7 +54,7 @@ def root(d: Draw) -> Domain:
     return Domain(-root if low else 0, root, values.ANY.classes)
 
 
-def _pair(d: Draw, first: Domain, second: Domain | None = None) -> tuple[Given, Given]:
+def _draw_pair(d: Draw, first: Domain, second: Domain | None = None) -> tuple[Given, Given]:
     """Two tensors that are broadcast to each other; either may be the smaller one, the second perhaps an initializer."""
     whole = d.shape()
     one, other = whole, d.broadcast(whole)
@@ -64,40 +64,44 @@ def _pair(d: Draw, first: Domain, second: Domain | None = None) -> tuple[Given, 
     return d.tensor(one, first), d.tensor(other, second, "weight")
 
 
-def two(domain: Callable[[Draw], Domain]) -> Callable[[Draw], Made]:
+def draw_two(domain: Callable[[Draw], Domain]) -> Callable[[Draw], Made]:
     """A function of two tensors of the domain that a case has."""
-    return lambda d: Made(_pair(d, domain(d)))
+    return lambda d: Made(_draw_pair(d, domain(d)))
 
 
-def any_(d: Draw) -> Domain:
+def choose_any_domain(d: Draw) -> Domain:
     return values.ANY
 
 
-def subtract(d: Draw) -> Made:
+def draw_subtract(d: Draw) -> Made:
     if d.dtype in UNSIGNED:
         high = integers(d.dtype)[1]
-        return Made(_pair(d, Domain(high // 2 + 1, high, values.ANY.classes), Domain(0, high // 2, values.ANY.classes)))
-    return Made(_pair(d, half(d)))
+        return Made(
+            _draw_pair(d, Domain(high // 2 + 1, high, values.ANY.classes), Domain(0, high // 2, values.ANY.classes))
+        )
+    return Made(_draw_pair(d, choose_sum_domain(d)))
 
 
-def divide(d: Draw) -> Made:
+def draw_divide(d: Draw) -> Made:
     if d.is_float:
-        return Made(_pair(d, values.REAL, values.POSITIVE))
+        return Made(_draw_pair(d, values.REAL, values.POSITIVE))
     low, high = integers(d.dtype)
-    return Made(_pair(d, Domain(low + 1 if low else 0, high, values.ANY.classes), Domain(1, high, values.ANY.classes)))
+    return Made(
+        _draw_pair(d, Domain(low + 1 if low else 0, high, values.ANY.classes), Domain(1, high, values.ANY.classes))
+    )
 
 
-def modulo(d: Draw) -> Made:
+def draw_modulo(d: Draw) -> Made:
     if d.is_float:
-        return Made(_pair(d, values.MILD, Domain(0.5, 8.0, ("halves",))), {"fmod": 1})
+        return Made(_draw_pair(d, values.MILD, Domain(0.5, 8.0, ("halves",))), {"fmod": 1})
     low, high = integers(d.dtype)
-    a, b = _pair(d, Domain(low + 1 if low else 0, high, values.ANY.classes), Domain(1, high, ("powers", "large")))
+    a, b = _draw_pair(d, Domain(low + 1 if low else 0, high, values.ANY.classes), Domain(1, high, ("powers", "large")))
     if low and d.choose.chance(1, 2):
         b = Given(np.negative(b.array), b.role)
     return Made((a, b), d.maybe("fmod", [0, 1]))
 
 
-def power(d: Draw) -> Made:
+def draw_power(d: Draw) -> Made:
     whole = d.shape()
     if d.is_float:
         kind = d.choose.of(["same", "int32", "int64"]) if d.dtype == "float32" else "same"
@@ -110,18 +114,18 @@ def power(d: Draw) -> Made:
     return Made((d.tensor(whole, Domain(-60, 60, ())), exponents))
 
 
-def prelu(d: Draw) -> Made:
+def draw_prelu(d: Draw) -> Made:
     whole = d.shape(1)
     return Made((d.tensor(whole, values.REAL), d.tensor(d.broadcast(whole), values.REAL, "weight")))
 
 
-def shift(d: Draw) -> Made:
+def draw_shift(d: Draw) -> Made:
     bits = 8 * np_dtype(d.dtype).itemsize
-    pair = _pair(d, values.ANY, Domain(0, bits - 1, ()))
+    pair = _draw_pair(d, values.ANY, Domain(0, bits - 1, ()))
     return Made(pair, {"direction": d.choose.of(["LEFT", "RIGHT"])})
 
 
-def variadic(domain: Callable[[Draw], Domain]) -> Callable[[Draw], Made]:
+def draw_variadic(domain: Callable[[Draw], Domain]) -> Callable[[Draw], Made]:
     """A function of one to four tensors of the domain that a case has."""
 
     def make(d: Draw) -> Made:
@@ -135,7 +139,7 @@ def variadic(domain: Callable[[Draw], Domain]) -> Callable[[Draw], Made]:
     return make
 
 
-def clip(d: Draw) -> Made:
+def draw_clip(d: Draw) -> Made:
     x = d.tensor(d.shape(), values.ANY)
     bounds: list[Given | None] = [None, None]
     low, high = sorted([d.tensor((), values.MILD, "weight").array, d.tensor((), values.MILD, "weight").array])
@@ -149,7 +153,7 @@ def clip(d: Draw) -> Made:
     return Made((x, *bounds))
 
 
-def is_inf(d: Draw) -> Made:
+def draw_is_inf(d: Draw) -> Made:
     x = d.tensor(d.shape(1), values.ANY)
     marks = d.tensor(x.array.shape, Domain(0, 3, ()), dtype="int32").array
     array = np.where(marks == 1, np.inf, np.where(marks == 2, -np.inf, np.where(marks == 3, np.nan, x.array)))
@@ -157,19 +161,19 @@ def is_inf(d: Draw) -> Made:
     return Made((Given(array.astype(x.array.dtype)),), attributes)
 
 
-def is_nan(d: Draw) -> Made:
+def draw_is_nan(d: Draw) -> Made:
     x = d.tensor(d.shape(1), values.ANY)
     marks = d.tensor(x.array.shape, Domain(0, 2, ()), dtype="int32").array
     array = np.where(marks == 1, np.inf, np.where(marks == 2, np.nan, x.array))
     return Made((Given(array.astype(x.array.dtype)),))
 
 
-def shrink(d: Draw) -> Made:
+def draw_shrink(d: Draw) -> Made:
     attributes = d.maybe("bias", [0.0, 0.5, 1.0]) | d.maybe("lambd", [0.5, 0.0, 1.5])
     return Made((d.tensor(d.shape(), values.MILD),), attributes)
 
 
-def where(d: Draw) -> Made:
+def draw_where(d: Draw) -> Made:
     whole = d.shape()
     shapes = [whole, d.broadcast(whole), d.broadcast(whole)]
     order = d.choose.order(3)
@@ -178,7 +182,7 @@ def where(d: Draw) -> Made:
     return Made((condition, x, y))
 
 
-def cast(d: Draw) -> Made:
+def draw_cast(d: Draw) -> Made:
     to = d.choose.of([x for x in EVERY if x != d.dtype and not (x == "bfloat16" and d.opset < 13)])
     domain = values.ANY
     low, high = -np.inf, np.inf

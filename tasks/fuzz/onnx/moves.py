@@ -11,12 +11,12 @@ from tasks.fuzz.onnx.spec import Draw, Given, Made, ints
 from tasks.fuzz.values import Domain
 
 
-def some(d: Draw, least: int = 1, most: int = 4) -> Given:
+def draw_any_tensor(d: Draw, least: int = 1, most: int = 4) -> Given:
     return d.tensor(d.shape(least, most), values.ANY)
 
 
-def concat(d: Draw) -> Made:
-    first = some(d)
+def draw_concat(d: Draw) -> Made:
+    first = draw_any_tensor(d)
     shape, axis = list(first.array.shape), d.axis(first.array.ndim)
     more = []
     for _ in range(d.choose.of([1, 0, 2, 3])):
@@ -25,8 +25,8 @@ def concat(d: Draw) -> Made:
     return Made((first, *more), {"axis": axis})
 
 
-def slice_(d: Draw) -> Made:
-    x = some(d)
+def draw_slice(d: Draw) -> Made:
+    x = draw_any_tensor(d)
     axes = d.axes(x.array.ndim)
     starts: list[int] = []
     ends: list[int] = []
@@ -55,13 +55,13 @@ def slice_(d: Draw) -> Made:
     return Made((x, *given))
 
 
-def transpose(d: Draw) -> Made:
-    x = some(d, 1, 5)
+def draw_transpose(d: Draw) -> Made:
+    x = draw_any_tensor(d, 1, 5)
     return Made((x,), {"perm": d.choose.order(x.array.ndim)} if d.choose.chance(3, 4) else {})
 
 
-def reshape(d: Draw) -> Made:
-    x = some(d, 0)
+def draw_reshape(d: Draw) -> Made:
+    x = draw_any_tensor(d, 0)
     left, wanted = x.array.size, []
     for _ in range(d.choose.int(0, 3)):
         factor = d.choose.of([n for n in (1, 2, 3, 4, 5, 7, 8) if left % n == 0])
@@ -78,13 +78,13 @@ def reshape(d: Draw) -> Made:
     return Made((x, ints(wanted)), more)
 
 
-def flatten(d: Draw) -> Made:
-    x = some(d)
+def draw_flatten(d: Draw) -> Made:
+    x = draw_any_tensor(d)
     rank = x.array.ndim
     return Made((x,), d.maybe("axis", [*range(rank + 1), *range(-rank, 0)]))
 
 
-def squeeze(d: Draw) -> Made:
+def draw_squeeze(d: Draw) -> Made:
     shape = list(d.shape(0, 3))
     for _ in range(d.choose.int(1, 2)):
         shape.insert(d.choose.int(0, len(shape)), 1)
@@ -96,8 +96,8 @@ def squeeze(d: Draw) -> Made:
     return Made((x, ints([k - len(shape) if d.choose.chance(1, 3) else k for k in axes])))
 
 
-def unsqueeze(d: Draw) -> Made:
-    x = some(d, 0, 3)
+def draw_unsqueeze(d: Draw) -> Made:
+    x = draw_any_tensor(d, 0, 3)
     count = d.choose.int(1, 3)
     rank = x.array.ndim + count
     axes = d.choose.some(range(rank), count, count)
@@ -105,7 +105,7 @@ def unsqueeze(d: Draw) -> Made:
     return Made((x, ints([axes[k] for k in d.choose.order(count)])))
 
 
-def split(d: Draw) -> Made:
+def draw_split(d: Draw) -> Made:
     parts = d.choose.int(1, 4)
     shape = list(d.shape(1))
     axis = d.axis(len(shape))
@@ -122,19 +122,19 @@ def split(d: Draw) -> Made:
     return Made((d.tensor(shape, values.ANY),), attributes, parts)
 
 
-def tile(d: Draw) -> Made:
+def draw_tile(d: Draw) -> Made:
     x = d.tensor(d.shape(1, 4, 256), values.ANY)
     return Made((x, ints([d.choose.of([2, 1, 3]) if k < 3 else 1 for k in range(x.array.ndim)])))
 
 
-def expand(d: Draw) -> Made:
+def draw_expand(d: Draw) -> Made:
     whole = d.shape(1)
     x = d.tensor(d.broadcast(whole), values.ANY)
     wanted = [1 if d.choose.chance(1, 4) else n for n in whole]
     return Made((x, ints(wanted[d.choose.int(0, len(wanted) - 1) if d.choose.chance(1, 4) else 0 :])))
 
 
-def pad(d: Draw) -> Made:
+def draw_pad(d: Draw) -> Made:
     x = d.tensor(d.shape(1, 4, 512), values.ANY)
     shape, mode = x.array.shape, d.choose.of(["constant", "reflect", "edge"] + ["wrap"] * (d.opset >= 19))
     axes = d.choose.some(range(len(shape)), 1, len(shape)) if d.opset >= 18 and d.choose.chance(1, 3) else None
@@ -155,20 +155,20 @@ def pad(d: Draw) -> Made:
     return Made((x, *given), {} if mode == "constant" and d.choose.chance(1, 2) else {"mode": mode})
 
 
-def depth_to_space(d: Draw) -> Made:
+def draw_depth_to_space(d: Draw) -> Made:
     block = d.choose.of([2, 1, 3])
     x = d.tensor((d.size(3), block**2 * d.choose.of([1, 2, 3]), d.size(9), d.size(9)), values.ANY)
     return Made((x,), {"blocksize": block} | d.maybe("mode", ["DCR", "CRD"]))
 
 
-def space_to_depth(d: Draw) -> Made:
+def draw_space_to_depth(d: Draw) -> Made:
     block = d.choose.of([2, 1, 3])
     x = d.tensor((d.size(3), d.choose.of([1, 2, 3]), block * d.size(5), block * d.size(5)), values.ANY)
     return Made((x,), {"blocksize": block})
 
 
-def trilu(d: Draw) -> Made:
-    x = some(d, 2)
+def draw_trilu(d: Draw) -> Made:
+    x = draw_any_tensor(d, 2)
     k = (
         (Given(np.asarray(d.choose.of([0, 1, -1, 2, -2, 5, -5]), np.int64), "parameter"),)
         if d.choose.chance(1, 2)
@@ -177,8 +177,8 @@ def trilu(d: Draw) -> Made:
     return Made((x, *k), d.maybe("upper", [1, 0]))
 
 
-def compress(d: Draw) -> Made:
-    x = some(d)
+def draw_compress(d: Draw) -> Made:
+    x = draw_any_tensor(d)
     whole = d.choose.chance(1, 3)
     axis = 0 if whole else d.axis(x.array.ndim)
     count = x.array.size if whole else x.array.shape[axis]
@@ -187,63 +187,65 @@ def compress(d: Draw) -> Made:
     return Made((x, Given(condition, "weight")), {} if whole else {"axis": axis})
 
 
-def reverse_sequence(d: Draw) -> Made:
-    x = some(d, 2)
+def draw_reverse_sequence(d: Draw) -> Made:
+    x = draw_any_tensor(d, 2)
     time = d.choose.int(0, 1)
     lengths = d.indices((x.array.shape[1 - time],), x.array.shape[time], negative=False).array.astype(np.int64) + 1
     given = {"time_axis": time, "batch_axis": 1 - time} if time or d.choose.chance(1, 2) else {}
     return Made((x, Given(lengths, "parameter")), given)
 
 
-def gather(d: Draw) -> Made:
-    x = some(d)
+def draw_gather(d: Draw) -> Made:
+    x = draw_any_tensor(d)
     axis = d.axis(x.array.ndim)
     indices = d.indices(d.shape(0, 2, 64), x.array.shape[axis])
     return Made((x, indices), {} if axis == 0 and d.choose.chance(1, 2) else {"axis": axis})
 
 
-def gather_elements(d: Draw) -> Made:
-    x = some(d)
+def draw_gather_elements(d: Draw) -> Made:
+    x = draw_any_tensor(d)
     axis, shape = d.axis(x.array.ndim), list(x.array.shape)
     reached = [n if d.choose.chance(1, 2) else 1 + d.choose.int(0, n - 1) for n in shape]
     reached[axis] = d.size(9)
     return Made((x, d.indices(reached, shape[axis])), {} if axis == 0 and d.choose.chance(1, 2) else {"axis": axis})
 
 
-def _tuples(d: Draw, shape: tuple[int, ...], count: tuple[int, ...], depth: int, negative: bool) -> np.ndarray:
+def _draw_index_tuples(
+    d: Draw, shape: tuple[int, ...], count: tuple[int, ...], depth: int, negative: bool
+) -> np.ndarray:
     """Indices (count…, depth) into the first axes of a shape."""
     parts = [d.indices(count, shape[k], negative).array.astype(np.int64) for k in range(depth)]
     return np.stack(parts, axis=-1)
 
 
-def gather_nd(d: Draw) -> Made:
-    x = some(d, 2)
+def draw_gather_nd(d: Draw) -> Made:
+    x = draw_any_tensor(d, 2)
     shape, batch = x.array.shape, d.choose.of([0, 1])
     depth = d.choose.int(1, len(shape) - batch)
     count = (*shape[:batch], *(d.size(5) for _ in range(d.choose.of([1, 0, 2]))))
-    indices = _tuples(d, shape[batch:], count, depth, True)
+    indices = _draw_index_tuples(d, shape[batch:], count, depth, True)
     return Made((x, Given(indices, "parameter")), {"batch_dims": batch} if batch or d.choose.chance(1, 4) else {})
 
 
-def _reduction(d: Draw) -> dict[str, Any]:
+def _draw_scatter_reduction(d: Draw) -> dict[str, Any]:
     kinds = ["none", "add", "mul"] if d.opset >= 16 and d.dtype != "bool" else ["none"]
     kinds += ["max", "min"] if d.opset >= 18 and d.dtype != "bool" else []
     return d.maybe("reduction", kinds) if len(kinds) > 1 else {}
 
 
-def _distinct(d: Draw, count: int, of: int) -> list[int]:
+def _draw_distinct_numbers(d: Draw, count: int, of: int) -> list[int]:
     return d.choose.order(of)[:count]
 
 
-def scatter_elements(d: Draw) -> Made:
-    more = _reduction(d)
+def draw_scatter_elements(d: Draw) -> Made:
+    more = _draw_scatter_reduction(d)
     domain = values.MILD if more.get("reduction") in ("add", "mul") else values.ANY
     if not d.is_float and domain is values.MILD:
         domain = Domain(0, 2, ())
     x = d.tensor(d.shape(1, 3, 128), domain)
     axis, shape = d.axis(x.array.ndim), x.array.shape
     reached = [1 + d.choose.int(0, min(n, 9) - 1) for n in shape]
-    order = np.asarray(_distinct(d, reached[axis], min(shape[axis], 9)), np.int64)
+    order = np.asarray(_draw_distinct_numbers(d, reached[axis], min(shape[axis], 9)), np.int64)
     view = [1] * len(shape)
     view[axis] = -1
     indices = np.array(
@@ -257,15 +259,15 @@ def scatter_elements(d: Draw) -> Made:
     return Made((x, Given(indices.astype(kind), "parameter"), updates), attributes)
 
 
-def scatter_nd(d: Draw) -> Made:
-    more = _reduction(d)
+def draw_scatter_nd(d: Draw) -> Made:
+    more = _draw_scatter_reduction(d)
     domain = values.MILD if more.get("reduction") in ("add", "mul") else values.ANY
     if not d.is_float and domain is values.MILD:
         domain = Domain(0, 2, ())
     x = d.tensor(d.shape(1, 3, 256), domain)
     shape = x.array.shape
     depth, count = d.choose.int(1, len(shape)), 1 + d.choose.int(0, min(shape[0], 6) - 1)
-    first = np.asarray(_distinct(d, count, min(shape[0], 9)), np.int64)
+    first = np.asarray(_draw_distinct_numbers(d, count, min(shape[0], 9)), np.int64)
     rest = [d.indices((count,), shape[k], False).array.astype(np.int64) for k in range(1, depth)]
     indices = np.stack([first, *rest], axis=-1)
     if d.choose.chance(1, 3):
@@ -273,7 +275,7 @@ def scatter_nd(d: Draw) -> Made:
     return Made((x, Given(indices, "parameter"), d.tensor((count, *shape[depth:]), domain, "weight")), more)
 
 
-def one_hot(d: Draw) -> Made:
+def draw_one_hot(d: Draw) -> Made:
     depth = d.choose.of([3, 1, 2, 5, 8, 9])
     low = 0 if d.dtype in ("uint8", "uint64") else -depth
     indices = d.tensor(d.shape(1, 3, 128), Domain(low, depth - 1, ()))
@@ -284,32 +286,32 @@ def one_hot(d: Draw) -> Made:
     return Made((indices, size, off_on), d.maybe("axis", [-1, *range(rank + 1), *range(-rank - 1, -1)]), 1, (kind,))
 
 
-def top_k(d: Draw) -> Made:
-    x = some(d)
+def draw_top_k(d: Draw) -> Made:
+    x = draw_any_tensor(d)
     axis = d.choose.of([-1, *range(x.array.ndim), *range(-x.array.ndim, -1)])
     k = 1 + d.choose.int(0, x.array.shape[axis] - 1)
     attributes = ({} if axis == -1 and d.choose.chance(1, 2) else {"axis": axis}) | d.maybe("largest", [1, 0])
     return Made((x, ints([k])), attributes, 2)
 
 
-def non_zero(d: Draw) -> Made:
+def draw_non_zero(d: Draw) -> Made:
     x = d.tensor(d.shape(1), Domain(classes=("zeros", "halves")))
     return Made((x,))
 
 
-def eye_like(d: Draw) -> Made:
+def draw_eye_like(d: Draw) -> Made:
     x = d.tensor((d.size(33), d.size(33)), values.MILD)
     return Made((x,), d.maybe("k", [0, 1, -1, 2, -2, 40]), 1, (d.dtype,))
 
 
-def shape(d: Draw) -> Made:
-    x = some(d, 0)
+def draw_shape(d: Draw) -> Made:
+    x = draw_any_tensor(d, 0)
     rank = x.array.ndim
     bounds = [0, *range(-rank - 1, rank + 2)]
     return Made((x,), (d.maybe("start", bounds) | d.maybe("end", bounds)) if d.opset >= 15 else {})
 
 
-def range_(d: Draw) -> Made:
+def draw_range(d: Draw) -> Made:
     kind = np.dtype(d.dtype).type
     start, delta, count = d.choose.int(-5, 5), d.choose.of([1, 2, -1, 3, -2]), d.choose.of([3, 1, 8, 9, 65])
     half = d.choose.of([0.0, 0.5]) if d.is_float else 0.0
@@ -318,16 +320,16 @@ def range_(d: Draw) -> Made:
     return Made(tuple(given))
 
 
-def quantize(d: Draw) -> Made:
+def draw_quantize(d: Draw) -> Made:
     to = d.choose.of(["uint8", "int8"] + ["uint16", "int16"] * (d.opset >= 21))
     x = d.tensor(d.shape(1, 4, 512), Domain(-64.0, 64.0, ("halves", "powers", "zeros", "large")))
-    shape, more = _scale_shape(d, x.array.shape)
+    shape, more = _draw_scale_shape(d, x.array.shape)
     scale = d.tensor(shape, Domain(0.125, 2.0, ("halves", "powers")), "weight")
     zero = d.tensor(shape, values.ANY, "weight", to) if to != "uint8" or d.choose.chance(1, 2) else None
     return Made((x, scale, zero) if zero else (x, scale), more, 1, (to,))
 
 
-def _scale_shape(d: Draw, shape: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, Any]]:
+def _draw_scale_shape(d: Draw, shape: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, Any]]:
     """Shape of a scale, and the attributes that say along what it goes."""
     if d.choose.chance(1, 2):
         return (), {}
@@ -335,9 +337,9 @@ def _scale_shape(d: Draw, shape: tuple[int, ...]) -> tuple[tuple[int, ...], dict
     return (shape[axis],), {} if axis == 1 and d.choose.chance(1, 2) else {"axis": axis}
 
 
-def dequantize(d: Draw) -> Made:
+def draw_dequantize(d: Draw) -> Made:
     x = d.tensor(d.shape(1, 4, 512), values.ANY)
-    shape, more = _scale_shape(d, x.array.shape)
+    shape, more = _draw_scale_shape(d, x.array.shape)
     kind = d.choose.of(["float32", "float16"]) if d.opset >= 19 else "float32"
     scale = d.tensor(shape, Domain(0.125, 2.0, ("halves", "powers")), "weight", kind)
     zero = (d.tensor(shape, values.ANY, "weight"),) if d.dtype != "int32" and d.choose.chance(1, 2) else ()

@@ -23,15 +23,15 @@ _SAME = (
 SUMS = Domain(-4.0, 4.0, ("halves", "powers", "zeros"))
 
 
-def _dims(d: Draw) -> int:
+def _draw_window_dims(d: Draw) -> int:
     return d.choose.of([2, 1, 3])
 
 
-def _lengths(d: Draw, dims: int, most: int) -> list[int]:
+def _draw_lengths(d: Draw, dims: int, most: int) -> list[int]:
     return [d.size(most if dims < 3 else 8) for _ in range(dims)]
 
 
-def _window(d: Draw, lengths: list[int], kernel: list[int], dilated: bool = True) -> dict[str, Any]:
+def _draw_window(d: Draw, lengths: list[int], kernel: list[int], dilated: bool = True) -> dict[str, Any]:
     """Strides, dilations and pads with which the kernel fits at least once; each left out at times."""
     dims = len(lengths)
     attributes: dict[str, Any] = {}
@@ -65,19 +65,19 @@ def _window(d: Draw, lengths: list[int], kernel: list[int], dilated: bool = True
     return attributes
 
 
-def _kernel(d: Draw, lengths: list[int]) -> list[int]:
+def _draw_kernel(d: Draw, lengths: list[int]) -> list[int]:
     return [min(d.choose.of([3, 1, 2, 5, 4]), max(n, 1)) for n in lengths]
 
 
-def conv(d: Draw) -> Made:
-    dims = _dims(d)
+def draw_conv(d: Draw) -> Made:
+    dims = _draw_window_dims(d)
     groups = d.choose.weighted([(1, 4), (2, 2), (3, 1), (4, 1)])
     few, many = d.choose.of([2, 1, 3, 5, 8]), d.choose.of([2, 1, 3, 4, 8])
     if groups > 1 and d.choose.chance(1, 2):
         few = 1
-    lengths = _lengths(d, dims, 17)
-    kernel = _kernel(d, lengths)
-    attributes = _window(d, lengths, kernel)
+    lengths = _draw_lengths(d, dims, 17)
+    kernel = _draw_kernel(d, lengths)
+    attributes = _draw_window(d, lengths, kernel)
     if groups > 1:
         attributes["group"] = groups
     if d.choose.chance(1, 3):
@@ -88,10 +88,10 @@ def conv(d: Draw) -> Made:
     return Made((x, w, *bias), attributes)
 
 
-def conv_transpose(d: Draw) -> Made:
-    dims = _dims(d)
+def draw_conv_transpose(d: Draw) -> Made:
+    dims = _draw_window_dims(d)
     groups, few, many = d.choose.weighted([(1, 4), (2, 2), (3, 1)]), d.choose.of([2, 1, 3]), d.choose.of([2, 1, 3])
-    lengths = _lengths(d, dims, 9)
+    lengths = _draw_lengths(d, dims, 9)
     kernel = [d.choose.of([3, 1, 2, 4]) for _ in range(dims)]
     attributes: dict[str, Any] = {}
     if d.choose.chance(1, 2):
@@ -114,16 +114,16 @@ def conv_transpose(d: Draw) -> Made:
     return Made((x, w, *bias), attributes)
 
 
-def _pool(d: Draw, domain: Domain, dilated: bool) -> Made:
-    dims = _dims(d)
-    lengths = _lengths(d, dims, 33)
-    kernel = _kernel(d, lengths)
-    attributes = {"kernel_shape": kernel} | _window(d, lengths, kernel, dilated)
+def _draw_pool(d: Draw, domain: Domain, dilated: bool) -> Made:
+    dims = _draw_window_dims(d)
+    lengths = _draw_lengths(d, dims, 33)
+    kernel = _draw_kernel(d, lengths)
+    attributes = {"kernel_shape": kernel} | _draw_window(d, lengths, kernel, dilated)
     return Made((d.tensor((d.size(3), d.size(9), *lengths), domain),), attributes)
 
 
-def max_pool(d: Draw) -> Made:
-    made = _pool(d, values.ANY, True)
+def draw_max_pool(d: Draw) -> Made:
+    made = _draw_pool(d, values.ANY, True)
     made.attributes.update(_ceil(d, made))
     if d.choose.chance(1, 3):
         made.attributes.update(d.maybe("storage_order", [0, 1]))
@@ -153,21 +153,21 @@ def _check_windows(made: Made) -> Made:
     return made
 
 
-def average_pool(d: Draw) -> Made:
-    made = _pool(d, SUMS, d.opset >= 19)
+def draw_average_pool(d: Draw) -> Made:
+    made = _draw_pool(d, SUMS, d.opset >= 19)
     made.attributes.update(_ceil(d, made) | d.maybe("count_include_pad", [0, 1]))
     return _check_windows(made)
 
 
-def lp_pool(d: Draw) -> Made:
-    made = _pool(d, Domain(-4.0, 4.0, ("halves",)), d.opset >= 18)
+def draw_lp_pool(d: Draw) -> Made:
+    made = _draw_pool(d, Domain(-4.0, 4.0, ("halves",)), d.opset >= 18)
     made.attributes.update(d.maybe("p", [2, 1, 3]) | (_ceil(d, made) if d.opset >= 18 else {}))
     return _check_windows(made)
 
 
-def over_image(domain: Domain) -> Any:
-    return lambda d: Made((d.tensor((d.size(3), d.size(9), *_lengths(d, _dims(d), 33)), domain),))
+def draw_over_image(domain: Domain) -> Any:
+    return lambda d: Made((d.tensor((d.size(3), d.size(9), *_draw_lengths(d, _draw_window_dims(d), 33)), domain),))
 
 
-def global_lp(d: Draw) -> Made:
-    return Made(over_image(Domain(-4.0, 4.0, ("halves",)))(d).inputs, d.maybe("p", [2, 1, 3]))
+def draw_global_lp_pool(d: Draw) -> Made:
+    return Made(draw_over_image(Domain(-4.0, 4.0, ("halves",)))(d).inputs, d.maybe("p", [2, 1, 3]))

@@ -1,1 +1,0 @@
-"""The hunt with generated cases: what to run next, for how long, and what was found."""

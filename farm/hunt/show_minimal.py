@@ -1,0 +1,112 @@
+"""What is printed of a minimal case: no more than a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from farm.commandline import plain
+from farm.report.tables.agreement import figure, units
+from farm.report.words import number
+from farm.reproduction import trial
+from farm.reproduction.find import StoredCase
+from farm.reproduction.folder import CALL
+from farm.reproduction.show import line, status_text
+from tasks.model import is_inexact
+
+#: Characters of values, and triggers, that are printed.
+_VALUES, _TRIGGERS = 300, 8
+
+
+def print_case(case: StoredCase) -> None:
+    """The row that failed."""
+    line("case", case.key.case_id)
+    line(
+        "stored", f"{status_text(case.row)} on {case.key.backend} {case.row['runtime_version']}, run {case.key.run_id}"
+    )
+
+
+def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: str | None = None) -> None:
+    """The minimal case, what it took, and where it is kept; out: a directory that its files are written to as well."""
+    outcome = record["outcome"]
+    line("minimal", f"{record['op']}: {outcome['status']} {outcome['kind'] or ''}".rstrip())
+    if "nodes" in record:
+        nodes, elements = ("{} → {}".format(*record[name]) for name in ("nodes", "elements"))
+        line(
+            "size",
+            f"nodes {nodes}, elements {elements}, shapes {shapes(record['shapes'][0])} → {shapes(record['shapes'][1])}",
+        )
+    for name, value in record.get("attributes", {}).items():
+        line("attribute", f"{name} = {value}")
+    for one in record.get("inputs", []):
+        line(
+            "input",
+            _short(f"{one['name']} {one['dtype']} {one['shape']} {one['how']} {one['values'] or '(many values)'}"),
+        )
+    for name in ("expected", "got"):
+        if record.get(name):
+            line(name, _short(record[name]))
+    if outcome["error"]:
+        line("error", plain(outcome["error"], _VALUES))
+    if outcome.get("breaks"):
+        line("breaks", outcome["breaks"])
+    if far := off_by(record):
+        line("off by", far)
+    for one in record["triggers"][:_TRIGGERS]:
+        line("trigger" if one["fails"] else "no trigger", f"{one['what']}: {trigger(one)}")
+    for case_id in record.get("after", []):
+        line("after", case_id)
+    for why in record["why"]:
+        line("note", why)
+    if record["flaky"]:
+        line("flaky", f"failed {record['failed']} of {record['tried']} times in new processes")
+    if others := record.get("others"):
+        line("others", ", ".join(f"{name} {status}" for name, status in others.items()))
+    line(
+        "runs", f"{record['runs']} of the backend; {record['refused']} cases were not valid; {record['seconds']:.0f} s"
+    )
+    where = record.get("folder")
+    left = ", not kept: the lake has a better one" if "left" in record else ", not kept"
+    line("finding", record["finding"]["id"] + (f", kept in {where}" if where else left))
+    if record.get("script_said"):
+        line("run.py", record["script_said"])
+    if CALL in files:
+        print(f"\n{files[CALL].decode().rstrip()}\n")
+    if out:
+        trial.write(files, Path(out))
+        line("written", ", ".join(str(Path(out) / name) for name in files) or "nothing: no finding")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _VALUES else text[:_VALUES].rpartition(" ")[0].rstrip() + " …"
+
+
+def exact(record: Mapping[str, Any]) -> bool:
+    """Whether no result is of a dtype that rounds."""
+    return not any(map(is_inexact, record.get("results", ["float32"])))
+
+
+def off_by(record: Mapping[str, Any]) -> str:
+    """How far a result is from its reference, in the measure of its class; "" where that was not measured."""
+    outcome = record["outcome"]
+    if exact(record):
+        return "" if outcome["max_diff"] is None else f"{number(outcome['max_diff'])}; nothing is rounded"
+    row = pd.DataFrame([{name: outcome[name] for name in ("op_class", "error_units", "max_ulp", "limit")}])
+    row[["error_units", "max_ulp", "limit"]] = row[["error_units", "max_ulp", "limit"]].astype(float)
+    told = row["limit"].notna().all() and units(row).notna().all()
+    return figure(float(units(row)[0]), outcome["op_class"] or "", float(row["limit"][0])) if told else ""
+
+
+def shapes(found: list[list[int]]) -> str:
+    """Shapes in a few words."""
+    return " ".join("x".join(map(str, shape)) or "scalar" for shape in found[:6]) + (" …" if len(found) > 6 else "")
+
+
+def trigger(one: Mapping[str, Any]) -> str:
+    """What came of something put otherwise."""
+    if not one["status"]:
+        return "no valid case"
+    return "fails in the same way" if one["fails"] else f"{one['status']}"

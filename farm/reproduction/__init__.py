@@ -1,0 +1,1 @@
+"""One case of a lake again: found, run, shown, and written down as a finding."""

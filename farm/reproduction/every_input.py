@@ -1,0 +1,72 @@
+"""What every backend of a run makes of all inputs of an op: its exhaustive case run again, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from farm.lake.store import Lake
+from farm.reproduction.again import run_child, run_here
+from farm.reproduction.find import load_stored_case, parse_row_key
+from tasks.judge.plain import spacing_of
+from tasks.model import EPS, EXHAUSTIVE, MEASURED, SMALLEST_NORMAL, Refusal, flags, wide
+from tasks.model.dtypes import round_to_dtype
+from tasks.nearest import nearest
+
+
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """Of one backend: inputs (n,) and |error| in ulps (n,), infinite for a misplaced NaN or Inf; limit: in ulps."""
+
+    backend: str
+    op: str
+    inputs: np.ndarray
+    ulps: np.ndarray
+    limit: float
+
+
+def cases(rows: pd.DataFrame, op: str, dtype: str) -> list[str]:
+    """Keys of the first exhaustive case of an op ("erf", "torch:erf") in a dtype, one a backend. Raises Refusal."""
+    every = rows[(rows["distribution"] == EXHAUSTIVE) & (rows["check"] == "forward")]
+    if every.empty:
+        raise Refusal(
+            "--inputs: the run has no exhaustive case; name another with --run, or make one: farm run configs/every_input.yaml"
+        )
+    labels = every["op"] + ("." + every["variant"]).where(every["variant"] != "", "")
+    named = every[(labels == op) | (labels.str.partition(":")[2] == op)]
+    if named.empty:
+        raise Refusal(
+            f"--inputs: no exhaustive case of {op!r} in this run (--run names another){nearest(op, sorted(set(labels)))}"
+        )
+    of_dtype = named[named["dtype"] == dtype]
+    if of_dtype.empty:
+        raise Refusal(f"--dtype: {op} was run in {', '.join(sorted(set(named['dtype'])))}, not in {dtype!r}")
+    judged = of_dtype[of_dtype["status"].isin([s.value for s in MEASURED])].sort_values("sample")
+    first = judged[judged["op"] == judged["op"].iloc[0]].drop_duplicates("backend") if len(judged) else judged
+    return [":".join(map(str, key)) for key in zip(first["run_id"], first["case_id"], first["backend"])]
+
+
+def errors(keys: list[str], lake: Lake, cache: Path) -> Iterator[Errors]:
+    """What each backend gives now. One that gives nothing here is left out."""
+    for key in keys:
+        case = load_stored_case(parse_row_key(key, lake), lake, None, cache)
+        outcome = run_child(case) if case.environment is not None else run_here(case)
+        [leaf, *_] = case.sample.expected()
+        y, given = leaf.reference, case.sample.tensors()
+        if outcome.actual is None or y is None or len(given) != 1 or given[0].shape != y.shape or leaf.dtype not in EPS:
+            continue
+        with np.errstate(all="ignore"):
+            a, cast = outcome.actual[0].astype(wide(leaf.dtype)), round_to_dtype(y, leaf.dtype)
+            ulps = np.abs(a - y) / spacing_of(np.abs(y), EPS[leaf.dtype], SMALLEST_NORMAL[leaf.dtype])
+            ulps = np.where((a == cast) | (np.isnan(a) & np.isnan(cast)), np.nan_to_num(ulps, posinf=0.0), ulps)
+            ulps = np.where(np.isnan(ulps) | np.isinf(ulps), np.inf, ulps)
+            x = given[0].astype(np.float64)
+        limit = case.policy.limit(case.sample.owner.group.label, case.sample.op_class.value, leaf.dtype)
+        flushes = " (flushes subnormals)" if flags.parse_flushed((case.stored or {}).get("flags")) else ""
+        yield Errors(
+            case.spec.name + flushes, case.sample.owner.group.label, x.reshape(-1), ulps.reshape(-1), limit.value
+        )

@@ -1,0 +1,234 @@
+"""Gradients of one op against both oracles: run, told line by line, drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from farm.commandline import plain
+from farm.fleet import envs
+from farm.fleet.child_process import Limits
+from farm.plan.patterns import names
+from farm.report.runs import load_rows_and_record
+from farm.report.tables.coverage import FAILED_STATUSES
+from farm.report.tables.gradient_oracles import AGREE, MEANING, WORST_FIRST, agreement, two_oracles
+from farm.work.child_pool import POOL
+from farm.work.job import Job
+from farm.work.supervisor import CannotRun, rows_of
+from tasks import catalogs
+from tasks.backends import BackendSpec
+from tasks.cache import default_cache
+from tasks.catalogs.base import Entry
+from tasks.gradients import differences
+from tasks.judge import verdict
+from tasks.model import EPS, Group, Refusal, Status, Unavailable
+from tasks.nearest import nearest
+from tasks.prepare.cases import PreparedGroup, PreparedSample, prepare
+from tasks.runner import Runner, ask_whole_group
+from tasks.wire import ToRun
+
+#: Steps of the curve, relative to the inputs.
+STEPS = np.logspace(-1, -13, 49)
+
+
+class GradcheckError(Refusal):
+    """A question that names what is not there; the text is one line."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which gradients are asked for. sample: one by its index (None: ``samples`` of them, spread over the op's list);
+    double: the gradient of the gradient; backend: whose gradient is judged."""
+
+    op: str
+    dtype: str
+    samples: int
+    sample: int | None
+    double: bool
+    backend: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The samples that were looked at, in a line of text each, how many of them met which agreement, and how many failed otherwise:
+    the backend or the reference raised."""
+
+    title: str
+    lines: list[str]
+    met: dict[str, int]
+    failed: int
+    samples: list[PreparedSample]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the oracles and the backend agree wherever they were compared, which was somewhere, and nothing failed."""
+        return not self.failed and bool(self.met) and set(self.met) <= set(AGREE)
+
+    def summary(self) -> list[str]:
+        said = [f"{n} sample{'' if n == 1 else 's'}: {name}: {MEANING[name]}" for name, n in self.met.items()]
+        return said or ["nothing was compared"]
+
+
+def table(results: str, run: str) -> pd.DataFrame:
+    """Which of both oracles the gradients of a run's rows agree with. Raises GradcheckError and LakeError."""
+    rows, _ = load_rows_and_record(results, run)
+    found = two_oracles(rows)
+    if found.empty:
+        raise GradcheckError(f"no gradients in run {run} of {results}; a config asks for them with checks: [backward]")
+    return found
+
+
+def check(question: Question, cache: Path | None = None) -> Answer:
+    """Differentiate and judge. cache: where samples are prepared (None: where all are). Raises GradcheckError."""
+    prepared = _prepare_samples(question, cache or default_cache())
+    places = [i for i, s in enumerate(prepared.samples) if question.sample is None or s.index == question.sample]
+    group = prepared.group
+    if not places:
+        valid = ", ".join(str(s.index) for s in sorted(prepared.samples, key=lambda s: s.index)[:20])
+        raise GradcheckError(
+            f"--sample: {group.label} has no sample {question.sample} in {question.dtype}; it has {valid}"
+        )
+    asked = replace(ask_whole_group(prepared), positions=tuple(places))
+    rows = pd.DataFrame(list(_rows(asked, question.backend))).reindex(columns=_COLUMNS)
+    rows["agreement"] = agreement(rows)
+    return Answer(
+        f"{group.label} {question.dtype}, {group.check} on {question.backend}",
+        [line({str(k): v for k, v in row.items()}) for row in rows.sort_values("sample").to_dict("records")],
+        {name: int((rows.agreement == name).sum()) for name in WORST_FIRST if name in set(rows.agreement)},
+        int((rows.status.isin([*FAILED_STATUSES, Status.INVALID.value]) & (rows.agreement == "")).sum()),
+        [prepared.samples[p] for p in places],
+    )
+
+
+_COLUMNS = (
+    "sample shapes check status kind stage error oracle limit error_units nonfinite second_oracle second_units oracles_units "
+    "by_differences no_second_oracle"
+).split()
+
+
+def _prepare_samples(question: Question, cache: Path) -> PreparedGroup:
+    """The op's samples with their gradients. Raises GradcheckError."""
+    name = "user" if question.op.startswith("user:") else "torch"
+    entries = {
+        n: e
+        for e in catalogs.get(name).entries()
+        for n in names(Entry(e.op, e.variant, ()))
+        if not e.variant or n.endswith(f".{e.variant}")
+    }
+    if question.op not in entries:
+        raise GradcheckError(f"no op {question.op!r} in the {name} catalog{nearest(question.op, sorted(entries))}")
+    entry, check = entries[question.op], "double_backward" if question.double else "backward"
+    if check not in entry.checks:
+        raise GradcheckError(f"{entry.op}: the op declares no {check.replace('_', ' ')}")
+    if question.dtype not in entry.dtypes or question.dtype not in EPS:
+        valid = [d for d in entry.dtypes if d in EPS]
+        raise GradcheckError(
+            f"--dtype: {entry.op} has no gradient in {question.dtype!r}{nearest(question.dtype, valid)}"
+        )
+    count = question.samples if question.sample is None else 2**31 - 1
+    return prepare(Group(entry.op, entry.variant, question.dtype, count, 0, check), cache)[1]
+
+
+def _rows(asked: ToRun, name: str) -> Iterator[dict[str, Any]]:
+    try:
+        spec = BackendSpec.parse(name)
+        backend = spec.create()
+        if envs.of(spec):
+            yield from _run_in_backend_environment(asked, spec)
+            return
+        info = backend.start()
+    except KeyError:
+        raise GradcheckError(f"--backend: unknown {name!r}; torch-cpu or inductor-cpu can differentiate") from None
+    except Unavailable as error:
+        raise GradcheckError(f"--backend: {name} is unavailable: {error}") from None
+    runner = Runner(backend, info, verdict.load("error_units"), lambda number, stage, span: None)
+    yield from (done.row.values() for done in runner.run([asked]))
+
+
+def _run_in_backend_environment(asked: ToRun, spec: BackendSpec) -> Iterator[dict[str, Any]]:
+    """The rows of a backend that this process cannot run: from a child with its environment's Python. Raises GradcheckError."""
+    job = Job(
+        name=f"gradcheck {spec.name}",
+        cache=str(default_cache()),
+        limits=Limits(),
+        run=(asked,),
+        backend=spec,
+        policy=verdict.load("error_units"),
+    )
+    try:
+        yield from rows_of(job)
+    except CannotRun as error:
+        raise GradcheckError(f"--backend: {spec.name} is unavailable: {error}") from None
+    finally:
+        POOL.close()
+
+
+def line(row: dict[str, Any]) -> str:
+    """A sample's error units from each oracle, and those between the two."""
+    head = f"  sample {row['sample']:<4} {row['shapes'][:20]:20}"
+    if not row["agreement"] or row["error_units"] is None:  # it raised, or is of another shape or dtype
+        return f"{head} " + plain(f"{row['status']} {row['kind']} {row['error']}")
+    units = f"{row['error_units']:.3g}"
+    if row["by_differences"] is True:
+        return f"{head} {units} from {plain(row['oracle'])}"
+    if row["second_oracle"] is not None and row["second_oracle"] == row["second_oracle"]:
+        second, apart = _apart(row["second_units"]), _apart(row["oracles_units"])
+        return f"{head} {units} from autograd, {second} from differences, {apart} between"
+    why = row["no_second_oracle"]
+    return f"{head} {units} from autograd" + (f", no differences: {plain(why)}" if isinstance(why, str) else "")
+
+
+def _apart(units: float) -> str:
+    # The differences' estimate of their own error is taken off first: 0 is no equality.
+    return f"{units:.3g}" if units else "about 0"
+
+
+def plot(samples: list[PreparedSample], path: Path) -> None:
+    """Draw |difference quotient − autograd| / |autograd| along a random direction, against ε, per sample.
+
+    Raises GradcheckError.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from tasks.catalogs.torch.gradient_samples import curve
+
+    figure = Figure(figsize=(7.5, 5), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    drawn = 0
+    for sample in samples:
+        try:
+            errors = None if sample.failure else curve(sample, STEPS)
+        except Exception as error:  # whatever a kernel raises that is given float64
+            raise GradcheckError(f"--plot: its gradient in float64: {type(error).__name__}: {error}") from None
+        if errors is None or not np.isfinite(errors).any():
+            continue
+        drawn += 1
+        least = int(np.nanargmin(errors))
+        label = f"sample {sample.index}: least {errors[least]:.0e} at ε = {STEPS[least]:.0e}"
+        (line,) = axes.plot(STEPS, errors, label=label, linewidth=1.2)
+        axes.plot(STEPS[least], errors[least], "o", color=line.get_color())
+    if not drawn:
+        raise GradcheckError("--plot: no sample has a gradient to draw")
+    group = samples[0].owner.group
+    best = differences.EPS64 ** (1 / 3)
+    axes.axvline(best, color="grey", linestyle="--", linewidth=1)
+    axes.text(best, 0.98, " $\\varepsilon_{64}^{1/3}$", transform=axes.get_xaxis_transform(), va="top", color="grey")
+    axes.set(
+        xscale="log", yscale="log", xlabel="ε, relative to the input", ylabel="relative error of the central difference"
+    )
+    axes.set_title(
+        f"{group.label} {group.dtype}, {group.check}: truncation ε² to the right, roundoff 1/ε to the left", fontsize=10
+    )
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    try:
+        figure.savefig(path, format="png")
+    except OSError as error:
+        raise GradcheckError(f"--plot: {path} cannot be written ({error.strerror})") from None

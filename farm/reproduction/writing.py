@@ -1,0 +1,102 @@
+"""Writes a case down as a finding's folder, and tries it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from farm.reproduction import trial
+from farm.reproduction.again import Outcome
+from farm.reproduction.find import ReproduceError, StoredCase
+from farm.reproduction.folder import BEHAVIOURS, Case, Definition, write_folder
+from farm.reproduction.requirements import describe_place, pin_imports, requirements
+from farm.reproduction.show import status_text
+from tasks import checks
+from tasks.arrays.pack import Pack
+from tasks.backends.base import Backend
+from tasks.backends.shared.network import complete_form
+from tasks.backends.shared.recipe import NoProgram
+from tasks.model import Form
+from tasks.model.row import declared_precision
+
+
+def folder_case(case: StoredCase, outcome: Outcome, backend: Backend, title: str) -> Case:
+    """What a finding's folder is made of. Raises NoProgram."""
+    row = outcome.row
+    return Case(
+        title=title,
+        form=form_of(case, backend),
+        group=case.group,
+        backend=backend,
+        policy=case.policy,
+        row=row,
+        expected=case.sample.expected(),
+        actual=outcome.actual,
+        derived=Definition.of(case.sample, declared_precision(row)),
+        state=case.sample.state(),
+    )
+
+
+def write_finding(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
+    """Write a case's folder and try it; returns whether it shows what the farm says. Raises NoProgram, ReproduceError."""
+    check = checks.get_or_default(case.sample.owner.check)
+    if not check.plain and outcome.row["kind"] not in BEHAVIOURS:
+        raise NoProgram(
+            f"no folder: none can be written for the {check.name} check: it builds or runs its programs in its own way"
+        )
+    backend = outcome.backend or case.spec.create()
+    runtime = outcome.info.runtime_version if outcome.info else (case.stored or case.row)["runtime_version"]
+    title = f"{case.key.case_id} on {case.spec.name} {runtime}: {status_text(outcome.row)}.{describe_place(case)}"
+    packages = requirements(case)
+    files = write_folder(folder_case(case, outcome, backend, title), packages)
+    if not case.environment and (more := [x for x in pin_imports(files) if x not in packages]):
+        files = write_folder(folder_case(case, outcome, backend, title), [*packages, *more])
+    try:
+        trial.write(files, folder)
+    except OSError as error:
+        raise ReproduceError(f"the finding cannot be written: {error}") from None
+    shown, text = trial.check(folder, outcome.row, case.config.deadline_s * 4, case.interpreter)
+    print(f"{'finding':13} {folder}: {text}")
+    return shown
+
+
+def write_in_fork(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
+    """`write_finding` in a process of its own: looking at a deadly case's form may be deadly too. Raises NoProgram."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            code = 0 if write_finding(case, outcome, folder) else 1
+        except NoProgram as error:
+            print(f"error: {error}", file=sys.stderr)
+        except ReproduceError as error:
+            print(f"error: {error}", file=sys.stderr)
+            code = 3
+        except BaseException as error:
+            print(f"error: no folder: {type(error).__name__}: {error}", file=sys.stderr)
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code < 0:
+        raise NoProgram(
+            f"no folder: preparing it died of {signal.Signals(-code).name}; the command above shows the case"
+        )
+    if code == 3:
+        raise ReproduceError(f"{folder} was not written")
+    if code == 2:
+        raise NoProgram("no finding was written")
+    return code == 0
+
+
+def form_of(case: StoredCase, backend: Backend) -> Form:
+    exported = Pack(case.asked.exported) if case.asked.exported else None
+    for kind in backend.forms:
+        try:
+            return complete_form(case.sample.form(kind, exported))
+        except Exception as error:
+            reason = error
+    raise NoProgram(f"no folder: {reason}")

@@ -1,0 +1,113 @@
+"""`farm node detect --probe`: each device says how it computes, and one that differs from its equals is named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from farm.commandline import fold, plain
+from farm.fleet.child_process import Death, Limits
+from farm.fleet.inventory import Offer
+from farm.plan.request import Request
+from farm.program import program
+from farm.screening.run import MEMORY_GIB, Screened, ask_backends, name_hosts
+from farm.work import executor_registry
+from farm.work.each_device import name_core, run_on_each
+from farm.work.executor import Executor, Setup
+from farm.work.job import Job
+from tasks import wire
+from tasks.backends import BackendSpec
+from tasks.wire import Place
+
+#: Of equals, how many must agree for one to be told from them.
+MAJORITY = 2
+
+
+def probe_devices(request: Request, specs: Sequence[BackendSpec]) -> list[Screened]:
+    """Each device of the backends that are here, asked how it computes; of a CPU one core, of an environment that is not built nothing.
+    Raises ConfigError, ClusterError, OSError."""
+    kind = executor_registry.find(request.how, request.address) or executor_registry.get("processes")
+    executor = kind.create(Setup(request.address, request.cpus, dashboard=False))
+    try:
+        offers = ask_backends(executor, specs, request, build=False)
+        found: list[Screened] = []
+        for offer in offers.values():
+            if offer.available and offer.ranks == 1:
+                spec = next(s for s in specs if s.name == offer.name)
+                found += _probe_offer(executor, offer, spec, request)
+        return found
+    finally:
+        executor.close()
+
+
+def _probe_offer(executor: Executor, offer: Offer, spec: BackendSpec, request: Request) -> list[Screened]:
+    cores = {Place(n, name_core(k)) for n, count in offer.devices.items() for k in range(1, count)}
+    hosts = name_hosts(executor.nodes)
+    limits, found = Limits(memory_gib=MEMORY_GIB), dict[Place, Screened]()
+    job = Job(
+        name=f"probe {offer.name}",
+        cache=str(request.cache),
+        limits=limits,
+        screen=wire.Screen(0.0, probe=True),
+        backend=spec,
+        policy=request.policy,
+        kernels="",
+    )
+    for place, message in run_on_each(
+        executor, offer, lambda number: job, 0.0, cores if offer.resource == "CPU" else ()
+    ):
+        device = found.setdefault(place, Screened(offer.name, place, hosts.get(place.node, place.node)))
+        if isinstance(message, wire.Ready):
+            device.info = message.info
+        elif isinstance(message, wire.Probed):
+            device.features = message.features
+        elif isinstance(message, (wire.Gone, wire.Stopped)):
+            device.reason = message.why
+        elif isinstance(message, Death):
+            device.reason = message.text
+        elif isinstance(message, BaseException):
+            device.reason = str(message)
+    return [found[place] for place in sorted(found)]
+
+
+def find_different(devices: Sequence[Screened]) -> dict[str, list[str]]:
+    """Of devices that differ from most of their equals: in what, by the device's name and backend."""
+    groups: dict[tuple[str, ...], list[Screened]] = {}
+    for device in devices:
+        if device.features:
+            groups.setdefault(device.equal_to, []).append(device)
+    found: dict[str, list[str]] = {}
+    for equals in groups.values():
+        for feature in equals[0].features:
+            said = Counter(device.features.get(feature, "") for device in equals)
+            usual, votes = said.most_common(1)[0]
+            for device in equals:
+                own = device.features.get(feature, "")
+                if own != usual and votes >= MAJORITY and votes > len(equals) / 2:
+                    words = f"{feature}: {own}; {votes} of {len(equals)} equal devices: {usual}"
+                    found.setdefault(f"{device.name} ({device.backend})", []).append(words)
+    return found
+
+
+def print_probed(devices: Sequence[Screened]) -> bool:
+    """A block for each group of devices that say the same, then those that differ from their equals; whether any does."""
+    groups: dict[tuple[object, ...], list[Screened]] = {}
+    for device in devices:
+        groups.setdefault((device.equal_to, tuple(device.features.items()), device.reason), []).append(device)
+    for same in groups.values():
+        first = same[0]
+        names = ", ".join(device.name for device in same)
+        model = first.info.runtime.device
+        print(f"{first.backend}" + f" on {plain(model)}" * bool(model) + f": {names}")
+        if not first.features:
+            fold(f"  not probed: {plain(first.reason) or 'it said nothing'}", 4)
+        by_feature: dict[str, dict[str, list[str]]] = {}
+        for feature, said in first.features.items():
+            name, _, dtype = feature.rpartition(" ")
+            by_feature.setdefault(name, {}).setdefault(said, []).append(dtype)
+        for name, answers in by_feature.items():
+            fold(f"  {name:23} " + "; ".join(f"{', '.join(dtypes)}: {said}" for said, dtypes in answers.items()), 26)
+    different = find_different(devices)
+    for name, words in different.items():
+        print(f"differs from its equals: {name}: {'; '.join(words)}; {program()} screen shows whether it is sick")
+    return bool(different)

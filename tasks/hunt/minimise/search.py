@@ -1,0 +1,268 @@
+"""The whole search: a failing case is run again, made smaller by each strategy, and what is left is run once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tasks.draw import structure
+from tasks.hunt.call_case import CallCase
+from tasks.hunt.case import Case
+from tasks.hunt.chosen_case import ChosenCase
+from tasks.hunt.dialogue import Ask, NotFailing, Search, Unfit
+from tasks.hunt.graph_case import GraphCase
+from tasks.hunt.minimise import numbers, parts, sizes, strategies
+from tasks.hunt.minimise.choices import simpler_choices
+from tasks.hunt.minimise.question import Question, Spent
+from tasks.hunt.minimise.same import Failure
+from tasks.hunt.minimise.strategies import SEQUENCE as SEQUENCE
+from tasks.hunt.minimise.toggles import toggles
+from tasks.hunt.traced_case import TracedCase
+from tasks.model import OpClass, Status
+from tasks.model.row import Row
+
+#: Runs of a case that say whether it always fails: at the beginning, at the end (one of a hang, with its whole deadline).
+FIRST, LAST = 2, 2
+#: Runs of a case that did not fail at once before it is given up, or said to be flaky.
+TRIES = 6
+#: Runs that are kept for the end, and for toggling what is left.
+KEPT = 24
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """One thing about the minimal case put otherwise, and what came of it. status: "" where the reference does not take it."""
+
+    what: str
+    status: str
+    fails: bool
+
+
+@dataclass(frozen=True)
+class Minimal:
+    """What a search ends with. case: None where it could not be taken apart (the stored one is the minimal one then);
+    failure: as it was looked for; row: of the last run of the minimal case; runs: of the backend; failed, tried: of runs of
+    the minimal case alone, in new processes; before: numbers of the earlier cases that it takes; why: what else is to be said;
+    by_parts: its status by the reference of its parts, where that is another failure than the stored one, or none.
+    """
+
+    case: Case | None
+    failure: Failure
+    row: Row
+    runs: int
+    refused: int = 0
+    failed: int = 0
+    tried: int = 0
+    before: tuple[int, ...] = ()
+    told: tuple[str, ...] = ()
+    triggers: tuple[Trigger, ...] = ()
+    why: tuple[str, ...] = ()
+    by_parts: str = ""
+
+    @property
+    def flaky(self) -> bool:
+        return self.failed < self.tried
+
+
+def _graph(question: Question) -> Search[None]:
+    yield from parts.fewer_nodes(question)
+    yield from _drop_parts(question)
+
+
+def _drop_parts(question: Question) -> Search[None]:
+    """Leave out attributes, arguments, inputs and outputs, each once."""
+    tried: set[str] = set()
+    while True:
+        found = next(((what, case) for what, case in question.best.simpler() if what not in tried), None)
+        if found is None:
+            return
+        tried.add(found[0])
+        yield from question.take(found[1], f"without {found[0]}")
+
+
+def _all(question: Question) -> Search[None]:
+    yield from simpler_choices(question)
+    if isinstance(question.best, ChosenCase):  # what its choices make does not fail by itself
+        return
+    yield from _graph(question)
+    yield from sizes.smaller_dims(question)
+    yield from _drop_parts(question)
+    yield from numbers.plainer_values(question)
+    yield from sizes.smaller_dims(question)
+    if isinstance(question.best, (GraphCase, TracedCase)):
+        yield from question.take(question.best.shorten_names())
+
+
+#: Strategies by name.
+STRATEGIES: dict[str, Callable[[Question], Search[None]]] = {
+    strategies.ALL: _all,
+    strategies.CHOICES: simpler_choices,
+    strategies.GRAPH: _graph,
+    strategies.DIMS: sizes.smaller_dims,
+    strategies.VALUES: numbers.plainer_values,
+}
+
+
+def search(
+    stored: Row, start: Callable[[], Case], strategy: str, budget: int, earlier: int = 0, triggers: bool = True
+) -> Search[Minimal]:
+    """Make a case smaller that failed as its ``stored`` row says.
+
+    start: takes the case apart; raises Unfit where it has no reference. strategy: of STRATEGIES, or SEQUENCE; budget: runs
+    that it may take; earlier: how many cases ran before it in its process; triggers: whether what is left is toggled.
+    Raises NotFailing where it does not fail again.
+    """
+    wanted = Failure.of(stored)
+    first = Question(wanted, None, budget)  # type: ignore[arg-type]
+    failed, tried, row = yield from _run_repeatedly(first, Ask(fresh=True, patient=True), wanted, FIRST)
+    if not failed:
+        return (yield from _in_sequence(first, stored, earlier, row))
+    flaky = (f"rerun alone it failed {failed} of {tried} times",) if failed < tried else ()
+
+    def leave(why: str, by_parts: str = "") -> Minimal:
+        told = (*flaky, why)
+        return Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=told, by_parts=by_parts)
+
+    if strategy == SEQUENCE:
+        return leave("it fails by itself")
+    try:
+        case = start()
+        _, sample = case.make_sample()
+    except Unfit as error:
+        return leave(f"left as is: {error}")
+    for _ in range(TRIES if flaky else 1):
+        in_parts = yield from first.run(Ask(case))
+        own = Failure.of(in_parts, sample.expected, case.names)
+        if stored.op_class == OpClass.MODEL and own.status == Status.IMPRECISE:
+            # Of a model nothing is imprecise: what makes it wrong may be so of its parts, until some of them are wrong by themselves.
+            own = replace(own, also=stored.status)
+        if _alike(wanted, own):
+            break
+    else:
+        return leave(f"left as is: by its parts' reference it is {own.status} {own.kind}".rstrip(), own.status)
+    why = list(flaky)
+    # What did not always fail is run as often as it takes to see that.
+    last = TRIES if flaky else 1 if wanted.status == Status.TIMEOUT else LAST
+    question = yield from _run_strategy(strategy, Question(own, case, budget, first.runs), why)
+    ended = yield from _finish(question, tuple(why), triggers, last)
+    if not ended.failed and wanted.status == Status.TIMEOUT:
+        left = "left as is: when reduced it ends, if late"
+        return Minimal(None, wanted, row, ended.runs, failed=failed, tried=tried, why=(*why, left))
+    if not ended.failed and first.runs + KEPT < budget:
+        # In new processes it does not fail: what other cases left behind in theirs made it.
+        question = yield from _run_strategy(strategy, Question(own, case, budget, ended.runs, fresh=True), why)
+        ended = yield from _finish(question, tuple(why), triggers, last)
+    return ended
+
+
+def _run_strategy(strategy: str, question: Question, why: list[str]) -> Search[Question]:
+    """A search by one strategy, within the budget but for what is kept for the end."""
+    budget, question.budget = question.budget, question.budget - KEPT
+    try:
+        if isinstance(question.best, CallCase) and question.best.structure:
+            question.structured = yield from question.needs_structure(question.best)
+        yield from STRATEGIES[strategy](question)
+    except Spent:
+        why.append(f"the search has used its part of the budget of {budget} runs: it may not be minimal")
+    question.budget = budget
+    return question
+
+
+def _alike(stored: Failure, own: Failure) -> bool:
+    """Whether the case taken apart fails as the stored one did: how far off it is, its own reference says."""
+    same = own.again(replace(stored, words=own.words, times=own.times, finite=own.finite))
+    return same and (own.times is None or own.times > 1)
+
+
+def _run_repeatedly(question: Question, ask: Ask, wanted: Failure, count: int) -> Search[tuple[int, int, Row]]:
+    """(failed, tried, last row that failed, else last row) of a case run ``count`` times, up to TRIES where it does not always
+    fail."""
+    failed = tried = 0
+    last: Row | None = None
+    while tried < count or (0 < failed < tried < TRIES) or (not failed and tried < TRIES // 2):
+        # One that does not kill its process may as well be run in the same one again.
+        row = yield from question.run(ask if not tried or ask.before else replace(ask, fresh=False, patient=False))
+        tried += 1
+        same = _fails_as_stored(wanted, Failure.of(row))
+        failed += same
+        last = row if same or last is None else last
+    assert last is not None
+    return failed, tried, last
+
+
+def _fails_as_stored(wanted: Failure, found: Failure) -> bool:
+    """Whether a run of the stored case is what its row says."""
+    return (wanted.status, wanted.kind, wanted.stage) == (found.status, found.kind, found.stage)
+
+
+def _in_sequence(question: Question, stored: Row, earlier: int, row: Row) -> Search[Minimal]:
+    """A case that does not fail by itself: after which of the earlier cases of its process it does."""
+    if not earlier:
+        why = f" ({' '.join(row.error.split())[:300]})" if row.error else ""
+        if Status(row.status).failed:
+            was, now = (f"{x.status} {x.kind} {x.stage}".strip() for x in (question.wanted, row))
+            raise NotFailing(f"rerun alone it is {now}{why}, not {was}: is something kept from call to call?")
+        raise NotFailing(f"rerun alone it is {row.status}{why}: it no longer fails")
+    try:
+        found = yield from question.run(Ask(before=tuple(range(earlier)), fresh=True))
+        if not question.wanted.again(Failure.of(found)):
+            raise NotFailing(
+                f"rerun it is {row.status}, also after the {earlier} cases that ran before it: it no longer fails"
+            )
+        before = yield from parts.fewer_before(question, earlier)
+        failed, tried, row = yield from _run_repeatedly(question, Ask(before=before, fresh=True), question.wanted, LAST)
+    except Spent:
+        raise NotFailing("it does not fail alone, and the budget ran out looking for the cases it needs") from None
+    why = f"alone it does not fail: it needs {len(before)} of the {earlier} cases that ran before it"
+    return Minimal(None, question.wanted, row, question.runs, failed=failed, tried=tried, before=before, why=(why,))
+
+
+def _finish(question: Question, why: tuple[str, ...], triggers: bool, tried: int) -> Search[Minimal]:
+    """The minimal case, run again ``tried`` times in new processes, and toggled."""
+    case = question.best
+    _, sample = case.make_sample()
+    if isinstance(case, CallCase):
+        case = replace(case, structure=case.structure if question.structured else "")
+        if case.structure:
+            why = (
+                *why,
+                f"it takes that {structure.describe_labels(case.structure)}: with ordinary values it does not fail",
+            )
+    failed = 0
+    row: Row | None = None
+    for _ in range(tried):
+        found = yield from question.run(Ask(case, fresh=True, patient=True))
+        same = question.wanted.again(Failure.of(found, sample.expected, case.names))
+        failed += same
+        row = found if same or row is None else row
+    assert row is not None
+    toggled = (yield from _try_toggles(question, case)) if triggers and failed else ()
+    return Minimal(
+        case,
+        question.wanted,
+        row,
+        question.runs,
+        question.refused,
+        failed,
+        tried,
+        told=tuple(question.told),
+        triggers=toggled,
+        why=why,
+    )
+
+
+def _try_toggles(question: Question, case: Case) -> Search[tuple[Trigger, ...]]:
+    """Each attribute, argument, mode and dtype put otherwise, once."""
+    found = []
+    for what, other in toggles(case):
+        try:
+            _, sample = other.make_sample()
+        except Unfit:
+            found.append(Trigger(what, "", False))
+            continue
+        try:
+            row = yield from question.run(Ask(other))
+        except Spent:
+            break
+        found.append(Trigger(what, row.status, question.wanted.again(Failure.of(row, sample.expected, other.names))))
+    return tuple(found)
