@@ -53,14 +53,14 @@ def why(report: Report) -> View:
 
 
 @view(3, only=lambda report: len(report.stale))
-def idle(report: Report) -> Iterator[View]:
+def stale(report: Report) -> Iterator[View]:
     """The known failures that were not seen."""
-    idle = report.stale
-    right = f"{'its' if len(idle) == 1 else 'their'} {many(int(idle['rows'].sum()), 'row')} passed"
-    where = f"{many(len(idle), 'known failure')} not seen ({right}): fixed, or of another machine?"
+    found = report.stale
+    right = f"{'its' if len(found) == 1 else 'their'} {many(int(found['rows'].sum()), 'row')} passed"
+    where = f"{many(len(found), 'known failure')} not seen ({right}): fixed, or of another machine?"
     columns = ("backend", "op", "dtype", text("status"), "reason", "rows", "found")
-    yield View("stale", where, idle, columns, faces=("markdown", "csv", "page"))
-    yield View("stale", where, idle, lines=[], empty=f"{where} (stale.csv)", faces=("terminal",))
+    yield View("stale", where, found, columns, faces=("markdown", "csv", "page"))
+    yield View("stale", where, found, lines=[], empty=f"{where} (stale.csv)", faces=("terminal",))
 
 
 @view(4, only=lambda report: True in report.values("first_seen"))
