@@ -74,7 +74,7 @@ def ready(
         if kind is None or not kind.asks_nodes(_make_executor_setup(request)):
             asking = Asking(specs, request.cache, fresh=request.fresh, build=not request.dry)
             ended.enter_context(contextlib.closing(asking))
-        homes = catalog_lists.homes(request.config, request.cache, not request.dry, inline)
+        homes = catalog_lists.homes(request.config, request.cache, not request.dry, inline) if USER in names else []
         # In this very process one after another: of what one thread is importing, another sees half.
         at_once = 1 if inline else 2
         with concurrent.futures.ThreadPoolExecutor(at_once) as background, contextlib.ExitStack() as asked:

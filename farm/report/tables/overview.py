@@ -343,25 +343,21 @@ def caveats(rows: pd.DataFrame) -> list[str]:
     return told + (_laid_out(rows) if laid_out else [])
 
 
-def _doctor() -> str:
-    return f"{program()} doctor"
-
-
-@view(8)
+@view(8, only=lambda report: not all(said.get("available") for said in backends_of(report.inventory).values()))
 def not_here(report: Report) -> View | None:
     """The backends that no node offers, why, and one line that installs what a package of the system brings."""
     said = backends_of(report.inventory)
     missing = unavailable(report.inventory).reset_index()
     missing = missing[~missing["backend"].isin(report.rows["backend"])]
-    line = install_line(tuple(pair) for name in missing["backend"] for pair in said[name].get("installs") or ())
     if missing.empty:
         return None
+    line = install_line(tuple(pair) for name in missing["backend"] for pair in said[name].get("installs") or ())
     return View(
         "not_here",
         f"Unavailable: {len(missing)} of {len(said)} backends",
         missing,
         ("backend", "vendor", ("reason", "why")),
-        see=[*[("to enable more of them", line)] * bool(line), ("what each one lacks", _doctor())],
+        see=[*[("to enable more of them", line)] * bool(line), ("what each one lacks", f"{program()} doctor")],
         open=True,
         faces=("page",),  # elsewhere the coverage is in sight, which says it too
     )
@@ -390,7 +386,8 @@ def by_backend(report: Report) -> Iterator[View]:
     """Coverage per vendor and backend; an unavailable backend is a grey line without numbers."""
     rows, lines = report.rows, backend_lines(report.rows, report.run)
 
-    shown, last = _missing_together(lines, report.inventory), ""
+    absent, last = any(line["missing"] for line in lines), ""
+    shown = _missing_together(lines, report.inventory) if absent else lines
     for line in shown:  # said once for the modes of a runtime
         said = ", ".join(word for word in (line["device"], line["runtime_version"]) if word)
         line["where"] = "as above" if said and said == last else said
@@ -415,7 +412,7 @@ def by_backend(report: Report) -> Iterator[View]:
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backends.",
         notes=[*[_APART] * bool(blameless(rows).any()), *caveats(rows)],
-        see=[("what is missing, and how to install it", _doctor())] * any(line["missing"] for line in lines),
+        see=[("what is missing, and how to install it", f"{program()} doctor")] * absent,
         index=True,
         most=10_000,
         compares=True,
