@@ -130,7 +130,7 @@ class Child:
                 self.surroundings.runs()
             self.page.write(number, stage, together)
 
-        passport = choose_passport(command.passports, runtime)
+        passport = choose_passport(command.passports, runtime) if command.passports else None
         policy = command.policy or verdict.load("error_units")
         return Runner(made, runtime, policy, progress, command.race_s, passport)
 

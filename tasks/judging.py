@@ -325,8 +325,10 @@ def predict_derived_leaves(sample: PreparedSample, precision: str) -> list[Leaf]
 
 
 def _judge(case: Case) -> Judgement:
-    for reading in READING:
-        case = reading(case)
+    if [leaf for leaf in case.expected if leaf.ties is not None]:
+        case = settle_ties(case)
+    if case.flushes is not _NO_FLUSHES:
+        case = restore_flushed(case)
     if case.sample.record.phases:
         return _run_judging_steps(OF_TRAINING, case, _UNMEASURED)
     return _run_judging_steps(_choose_steps(_find_case_traits(case)), case, _UNMEASURED)
@@ -337,6 +339,8 @@ def _run_judging_steps(steps: Iterable[Step], case: Case, found: Judgement) -> J
     if found.final:
         found = replace(found, final=False)
     for step in steps:
+        if step in _OF_FAILURES and not found.fails:
+            continue
         found = step(case, found)
         if found.final:
             break
@@ -349,8 +353,6 @@ def _run_judging_steps(steps: Iterable[Step], case: Case, found: Judgement) -> J
 def settle_ties(case: Case) -> Case:
     """Put outputs whose equal elements may have changed places (which of equal inputs is chosen is nobody's promise) in the
     reference's order, if that is nearer to it: sums of several choices may be off by a rounding, and then stand in another order."""
-    if not [leaf for leaf in case.expected if leaf.ties is not None]:
-        return case
 
     def settle(actual: list[np.ndarray]) -> list[np.ndarray]:
         if len(actual) != len(case.expected):
@@ -363,12 +365,11 @@ def settle_ties(case: Case) -> Case:
 
 def restore_flushed(case: Case) -> Case:
     """If the device takes subnormal numbers for zero, replace each such zero by the number that it stands for."""
-    if case.flushes is _NO_FLUSHES:
-        return case
     given = case.elements if case.flushes.inputs else None
     return replace(case, runs=[flushing.restore_flushed(x, case.expected, case.flushes, given) for x in case.runs])
 
 
+#: What is done before the first step, where a case has ties and its device flushes.
 READING: tuple[Callable[[Case], Case], ...] = (settle_ties, restore_flushed)
 
 
@@ -405,7 +406,7 @@ def compare_runs(case: Case, found: Judgement) -> Judgement:
     """If the case ran several times, other bytes are `nondeterministic`. A random op must give other bytes, else it is
     `not random`."""
     metrics, (first, *others) = found.metrics, case.runs
-    if not others or metrics.kind:
+    if metrics.kind:
         return found
     same = all(
         len(again) == len(first) and all(a.tobytes() == b.tobytes() for a, b in zip(again, first)) for again in others
@@ -447,7 +448,7 @@ def describe_outputs(case: Case, found: Judgement) -> Judgement:
 def accept_kept_result(case: Case, found: Judgement) -> Judgement:
     """If a derivative can be computed from the rounded result of the forward pass (1 - y² of a tanh), what that explains is no worse
     than `imprecise`, kind `kept`."""
-    if found.metrics.kind or not [leaf for leaf in case.expected if leaf.kept is not None]:
+    if found.metrics.kind:
         return found
 
     def measure_excused(excused: bool) -> Metrics:
@@ -571,7 +572,8 @@ def accept_accumulators(case: Case, found: Judgement) -> Judgement:
 def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
     """Add the terms of 16-bit sums and products again. If digits were lost that float32 would have kept, that is the cause, and a
     result that passed becomes `imprecise`, kind `accumulator`."""
-    if not diagnose.may_have_narrow_sums(case.expected, found.metrics.max_ulp):
+    ulps = found.metrics.max_ulp
+    if ulps is not None and ulps <= 1:  # rounding twice leaves some further off
         return found
     asked = found.status is Status.PASS or found.has_wrong_numbers or (found.fails and found.kind == KIND_ACCUMULATOR)
     if not asked or found.columns.get("cause"):
@@ -691,31 +693,37 @@ STEPS: tuple[Step, ...] = (
     find_bias,
     check_properties,
 )
-#: The steps that are asked only of cases with a trait, by trait in the order of `_find_case_traits`; all others are asked of every case.
-_OF_TRAITS: tuple[tuple[Step, ...], ...] = (
-    (interpret_model, reject_infinite_floor, find_unasked_precision, find_lost_cast),
-    (check_effect,),
-    (ask_other_oracles,),
-    (compare_twins,),
-    (judge_training_step,),
-    (accept_accumulators,),
-    (hold_to_own_arithmetic,),
+#: The steps that are asked only of cases with a trait, and what tells the trait; all others are asked of every case.
+_OF_TRAITS: tuple[tuple[Callable[[Case], Any], tuple[Step, ...]], ...] = (
+    (
+        lambda case: case.op_class is OpClass.MODEL,
+        (interpret_model, reject_infinite_floor, find_unasked_precision, find_lost_cast),
+    ),
+    (lambda case: len(case.runs) > 1, (compare_runs,)),
+    (lambda case: [leaf for leaf in case.expected if leaf.kept is not None], (accept_kept_result,)),
+    (lambda case: checks.get_or_default(case.sample.owner.check).effect, (check_effect,)),
+    (lambda case: case.sample.record.others, (ask_other_oracles,)),
+    (lambda case: case.sample.record.twins, (compare_twins,)),
+    (lambda case: case.sample.record.names, (judge_training_step,)),
+    (lambda case: case.info.accumulators, (accept_accumulators,)),
+    (lambda case: [leaf for leaf in case.expected if leaf.dtype in diagnose.NARROW], (find_narrow_sums,)),
+    (lambda case: case.own is not None, (hold_to_own_arithmetic,)),
+    (lambda case: case.sample.record.oracle == "stored", (drop_units_of_stored,)),
+    (lambda case: case.group.distribution == EXHAUSTIVE, (check_properties,)),
 )
+#: The steps that are asked only while the outputs are wrong or imprecise.
+_OF_FAILURES = frozenset({compare_twins, explain_numbers, accept_accumulators, word_failure})
 
 
 def _find_case_traits(case: Case) -> tuple[bool, ...]:
-    """Whether it is a whole model, its check looks for the effect of a precision, it has further oracles, its outputs are computed twice,
-    it is a training step with named gradients, its device declares an adder, and its backend has a passport."""
-    record = case.sample.record
-    effect = checks.get_or_default(case.sample.owner.check).effect
-    of_data = bool(record.others), bool(record.twins), bool(record.names)
-    return (case.op_class is OpClass.MODEL, effect, *of_data, bool(case.info.accumulators), case.own is not None)
+    """Which of `_OF_TRAITS` a case has."""
+    return tuple([bool(has_it(case)) for has_it, _ in _OF_TRAITS])
 
 
 @functools.cache
 def _choose_steps(traits: tuple[bool, ...]) -> tuple[Step, ...]:
     """`STEPS` without those that are about a trait which a case has not."""
-    left_out = {step for has_it, steps in zip(traits, _OF_TRAITS) if not has_it for step in steps}
+    left_out = {step for has_it, (_, steps) in zip(traits, _OF_TRAITS) if not has_it for step in steps}
     return tuple(step for step in STEPS if step not in left_out)
 
 

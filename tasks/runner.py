@@ -414,7 +414,7 @@ class Runner:
                     of_steps = judge_steps(case.sample, stages, *asked)
                     found = self._judge_case(case, stages, of_steps)
                 else:
-                    adds = self._find_own_arithmetic(case)
+                    adds = None if self._passport is None else self._find_own_arithmetic(case, self._passport)
                     found = judge_outputs(case.sample, outputs, *asked, measure_flushes=self._flushes, own=adds)
                     of_steps = [found]
             except Exception as error:
@@ -435,10 +435,11 @@ class Runner:
             program.release()
         return Done(case.number, row, steps, readings)
 
-    def _find_own_arithmetic(self, case: CaseRun) -> OwnArithmetic | None:
+    @staticmethod
+    def _find_own_arithmetic(case: CaseRun, passport: Passport) -> OwnArithmetic | None:
         """How the backend adds in the case's op and dtype, by its passport; None where nothing is known."""
-        group, program, passport = case.sample.owner.group, case.program, self._passport
-        if passport is None or not (device := passport.list_readings(group.dtype)):
+        group, program = case.sample.owner.group, case.program
+        if not (device := passport.list_readings(group.dtype)):
             return None
         known, parts = passport.find(group.op, group.dtype), passport.find_parts(group.op, group.dtype)
         again, form = (program.again if program is not None else None), case.form

@@ -186,7 +186,8 @@ def _find_unused_patterns(config: Config, matrix: matrices.Matrix) -> Iterator[s
             yield f"skip {', '.join(skip.ops)}: matches no planned cell"
         if not any(matcher(skip.dtypes)([g.dtype]) for g in matrix.groups):
             yield f"skip {', '.join(skip.dtypes)}: matches no planned dtype"
-    yield from unmet(config, matrix)
+    if config.known_failures:
+        yield from unmet(config, matrix)
     for catalog in config.catalogs:
         for pattern in catalog.backends:
             if not is_glob(pattern) and pattern not in backends:
@@ -256,7 +257,7 @@ def _describe_group(group: Group) -> str:
 
 def _describe_plan_size(plan: Plan, explained: bool = True) -> str:
     """How much is planned; explained: what the two words mean that progress uses."""
-    offers = [plan.offer(b) for b in range(len(plan.backends))]
+    offers = [plan.offer(b) for b in range(len(plan.matrix.backends))]
     there = plan.matrix.count_cells([o.available for o in offers])
     awaited = plan.matrix.count_cells([o.awaited for o in offers])
     more = f", {awaited} on awaited backends" if awaited else ""
@@ -282,7 +283,7 @@ def _oracle_missing(plan: Plan) -> str:
 
 def _count_cases(plan: Plan) -> np.ndarray:
     """Cases that backends that are available or awaited are given, by group and backend."""
-    offers = [plan.offer(b) for b in range(len(plan.backends))]
+    offers = [plan.offer(b) for b in range(len(plan.matrix.backends))]
     return plan.matrix.wanted[:, [o.available or o.awaited for o in offers]]
 
 

@@ -44,7 +44,7 @@ class Asking:
     Backends of one runtime, environment and vendor of devices share a process; one that dies in it is told from the others by its own
     answer. An environment that is missing is built, unless the node (its Ray ``labels``) has no device for it, or ``build``
     is False; what needs none to be built is asked first. Unless ``fresh``, earlier answers of the same version count.
-    env: further variables of the processes; apart: why environments cannot be used, if they cannot.
+    env: further variables of the processes.
     """
 
     def __init__(
@@ -54,13 +54,12 @@ class Asking:
         env: dict[str, str] | None = None,
         fresh: bool = True,
         labels: Mapping[str, str] | None = None,
-        apart: str = "",
         build: bool = True,
     ) -> None:
         # Who stands behind a launcher is asked by it anyway, which may take long: not here.
-        asked = [] if fresh else [s for s in specs if not s.launcher and not (apart and envs.of(s))]
+        asked = [] if fresh else [s for s in specs if not s.launcher]
         known = {s.name: (s, probing.read_answer(s, cache)) for s in asked}
-        self.answers: Answers = {name: _with_exclusion(s, a) for name, (s, a) in known.items() if a is not None}
+        self.answers: Answers = {name: with_exclusion(s, a) for name, (s, a) in known.items() if a is not None}
         self._names = {s.name for s in specs}
         self._cache, self._env, self._given_up = cache, env, threading.Event()
         self._came: queue.SimpleQueue[Answers | BaseException] = queue.SimpleQueue()
@@ -71,8 +70,8 @@ class Asking:
                 continue
             environment = envs.of(spec)
             missing = environment is not None and not environment.there(cache)
-            if environment and (reason := without_device(spec, labels) or apart or (missing and not build and UNBUILT)):
-                self.answers[spec.name] = wire.Refused(reason, absent=_find_absent_vendor(spec, labels))
+            if environment and (reason := without_device(spec, labels) or (UNBUILT if missing and not build else "")):
+                self.answers[spec.name] = wire.Refused(reason, absent=find_absent_vendor(spec, labels))
                 continue
             built = environment.label if environment else ""
             key: tuple[str, ...] = (spec.runtime, built, str(visible.for_child(spec)))
@@ -164,9 +163,8 @@ class Asking:
             if isinstance(said, wire.Refused):
                 answers[spec.name] = said
                 continue
-            info = replace(said.info, start_s=round(start_s, 3), environment=envs.label(spec))
-            probing.remember(spec, info, self._cache)
-            answers[spec.name] = _with_exclusion(spec, info)
+            info = replace(said.info, environment=envs.label(spec))
+            answers[spec.name] = with_exclusion(spec, probing.remember(spec, info, self._cache, start_s))
         if child is not None:
             child.close()
         return answers
@@ -177,11 +175,11 @@ def _is_exclusive(spec: BackendSpec) -> bool:
     return detect.one_process(visible.for_child(spec)[DEVICE_VENDOR])
 
 
-def _with_exclusion(spec: BackendSpec, info: BackendInfo) -> BackendInfo:
+def with_exclusion(spec: BackendSpec, info: BackendInfo) -> BackendInfo:
     return replace(info, exclusive=_is_exclusive(spec))
 
 
-def _find_absent_vendor(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
+def find_absent_vendor(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
     """The vendor of a backend's device, where this node has no trace of any; "" where it has, or the backend needs none."""
     with contextlib.suppress(detect.UnknownVendor, PluginError):
         made = spec.create()

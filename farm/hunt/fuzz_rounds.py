@@ -89,7 +89,7 @@ class Fuzzing:
         self._asked: dict[tuple[str, str], set[str]] = {}  # backends that the config does not skip, by op and dtype
         for g, group in enumerate(plan.matrix.groups):
             dtypes.setdefault(group.op_name, []).append(group.dtype)
-            asked = {s.name for b, s in enumerate(plan.backends) if plan.matrix.wanted[g, b]}
+            asked = {s.name for b, s in enumerate(plan.matrix.backends) if plan.matrix.wanted[g, b]}
             self._asked[group.op_name, group.dtype] = asked
         every = {op: set().union(*(self._asked[op, dtype] for dtype in some)) for op, some in dtypes.items()}
         self.schedule = Schedule(dtypes, [], plan.config.seed, every, plan.config.deadline_s * 1e3)
@@ -178,7 +178,9 @@ class Fuzzing:
         for offer in self.plan.late():
             self.plan.offers[offer.name] = offer
         self.schedule.guess_ms = {name: JOINT_MS for name, offer in self.plan.offers.items() if offer.joint}
-        self.schedule.backends = [s.name for b, s in enumerate(self.plan.backends) if self.plan.offer(b).available]
+        self.schedule.backends = [
+            s.name for b, s in enumerate(self.plan.matrix.backends) if self.plan.offer(b).available
+        ]
 
     def _keep(self, seconds: float) -> None:
         self.run.record["fuzz"] = {
@@ -192,7 +194,7 @@ class Fuzzing:
 
     def _remember(self) -> None:
         """Learn from the newest other runs of the lake that have generated cases what these take."""
-        lake, names = self.plan.request.lake, [s.name for s in self.plan.backends]
+        lake, names = self.plan.request.lake, [s.name for s in self.plan.matrix.backends]
         with contextlib.suppress(lakes.LakeError), warnings.catch_warnings():
             warnings.simplefilter("ignore", lakes.LakeWarning)
             for run_id in [x for x in lakes.run_ids(lake) if x != self.run_id][-LOOKED_AT:]:
@@ -238,7 +240,7 @@ class Fuzzing:
 
     def _dispatch(self, batches: Sequence[Batch], had: Mapping[Any, set[int]]) -> list[dict[str, Any]]:
         """Run batches to their end, but for what they ``had`` (`_had`); the rows that come."""
-        names = [s.name for s in self.plan.backends]
+        names = [s.name for s in self.plan.matrix.backends]
         groups = [_group(batch) for batch in batches]
         wanted = np.zeros((len(groups), len(names)), np.int32)
         before = Before()
@@ -250,7 +252,7 @@ class Fuzzing:
                 before.done[g, b] = (set(range(CHUNK)) - set(numbers)) | there
         # Who is awaited has no part in this round, and no round waits for it.
         offers = {name: replace(offer, awaited=False) for name, offer in self.plan.offers.items()}
-        matrix = Matrix(groups, self.plan.backends, wanted)
+        matrix = Matrix(groups, self.plan.matrix.backends, wanted)
         plan = replace(self.plan, matrix=matrix, offers=offers, run_id=self.run_id, late=lambda: [])
         state, came = RunState(plan, before), list[pa.RecordBatch]()
         state.row_writer.told = came.extend

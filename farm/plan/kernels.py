@@ -154,7 +154,7 @@ def check(
             refuse((*at, "own"), f"only the catalogs {' and '.join(OF_OWN_MODELS)} take models of your own")
         if catalog.name == TRAINING:
             _check_own_trainings(catalog, at, refuse)
-        else:
+        elif catalog.own:
             _check_own_models(catalog, at, refuse)
         if catalog.name == NODES and not catalog.path:
             refuse(at, f"the catalog {NODES} needs a path: the folder that farm harvest wrote")

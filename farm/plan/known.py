@@ -93,6 +93,9 @@ def asks(entries: Sequence[KnownFailure]) -> bool:
 
 def match_rows(rows: Any, entries: Sequence[KnownFailure]) -> Met:
     """Which of the known failures cover which rows of a lake; columns that the rows lack are as in `COLUMNS`."""
+    if not entries:
+        none = np.full(len(rows), -1)
+        return Met(none, none, none, (), (), frozenset(), np.zeros(len(rows), dtype=bool))
     told = {
         c: np.array(rows[c].fillna(absent) if c in rows else [absent] * len(rows))
         for c, absent in _select_columns(entries)
@@ -104,7 +107,7 @@ def match_rows(rows: Any, entries: Sequence[KnownFailure]) -> Met:
     entry, other, near = np.full((3, len(rows)), -1)
     first = np.zeros(len(rows), dtype=bool)
     seen, unseen, tried, covering = set[int](), set[int](), set[int](), set[int]()
-    for backend in dict.fromkeys(told["backend"]) if entries else ():  # few known failures are about one backend
+    for backend in dict.fromkeys(told["backend"]):  # few known failures are about one backend
         mine = np.array([k for k, known in enumerate(entries) if matcher([known.backend])([backend])], dtype="int64")
         places = np.flatnonzero(told["backend"] == backend)
         here = np.array([seen_on(entries[k], backend) for k in mine], dtype=bool)

@@ -21,7 +21,6 @@ from farm.work.each_device import run_on_each
 from farm.work.executor import Executor, Setup
 from farm.work.job import Job
 from farm.work.launch import new_record
-from farm.work.local import ALONE
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.devices import TORCH_DEVICES
@@ -95,8 +94,7 @@ def ask_backends(
     if executor.asks_nodes(Setup(request.address)):
         answers = executor.probe(specs, str(request.cache), request.fresh)
     else:
-        apart = ALONE if executor.in_process else ""
-        here = asking.probe(specs, request.cache, fresh=request.fresh, apart=apart, build=build)
+        here = asking.probe(specs, request.cache, fresh=request.fresh, build=build)
         answers = {node["id"]: here for node in executor.nodes}
     return offers(specs, executor.nodes, answers)
 

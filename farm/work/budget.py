@@ -64,7 +64,7 @@ def select_cells(plan: Plan, known: Learned, budget_s: float) -> Choice:
     rank, turn = _rank_cells(plan, known, g, b, cost)
     place = np.array(plan.matrix.places or [0] * len(plan.matrix.groups), np.int64)[g]
     place[~np.isnan(known.ms[g, b])] = 0
-    _, same, many = np.unique(rank * len(plan.backends) + b, return_inverse=True, return_counts=True)
+    _, same, many = np.unique(rank * len(plan.matrix.backends) + b, return_inverse=True, return_counts=True)
     order = np.lexsort((cost + (estimate.start_s[b] / many[same]), turn, place, rank))
     g, b, cost = g[order], b[order], cost[order]
     aside, pool, slots = estimate.aside_s(g, b)
@@ -78,7 +78,7 @@ def select_cells(plan: Plan, known: Learned, budget_s: float) -> Choice:
 def apply_budget(plan: Plan) -> Plan:
     """A plan with what earlier runs tell of it (raises ConfigError if there is no time for any): of a run with a budget the cells that are worth its time, in their order; else all
     of them, those first that take long, so that no slot is left with one of them when all others are done."""
-    there = [plan.offer(b).available or plan.offer(b).awaited for b in range(len(plan.backends))]
+    there = [plan.offer(b).available or plan.offer(b).awaited for b in range(len(plan.matrix.backends))]
     known, matrix = learn_from_runs(plan.request.lake, plan.matrix, there), plan.matrix
     if (left_s := plan.request.left_s) is not None:
         choice = select_cells(plan, known, left_s)
@@ -92,7 +92,7 @@ def apply_budget(plan: Plan) -> Plan:
             matrix=matrix.reorder_groups(order, choice.select_samples(matrix.wanted)),
             learned=known.of(order),
             whole=matrix,
-            rank=choice.rank(order, len(plan.backends)),
+            rank=choice.rank(order, len(plan.matrix.backends)),
         )
     longest_s = (
         np.nan_to_num(known.ms * matrix.wanted).max(axis=1, initial=0.0) + np.nan_to_num(known.prepare_ms)
@@ -114,7 +114,7 @@ def undone(run: RunState) -> set[tuple[int, int]]:
     for flight in run.flights.values():
         left |= {(flight.cases[n].group, flight.backend) for n in flight.remaining if flight.cases}
         exports += flight.groups if flight.job.export else []
-    left |= {(g, b) for g in exports for b in run.run_groups.exports(g)}
+    left |= {(g, b) for g in exports for b in run.run_groups.exporting[g]}
     left |= {(g, b) for b in range(len(run.case_queue.ready)) for g, _ in run.case_queue.drain(b)}
     return {(g, b) for g, b in left if g not in run.run_groups.samples or run.run_groups.positions(g, b)}
 
@@ -129,7 +129,7 @@ def left_out(plan: Plan, undone: Iterable[tuple[int, int]] = ()) -> dict[str, An
     missing[whole] -= plan.matrix.wanted
     for g, b in undone:
         missing[whole[g], b] = plan.whole.wanted[whole[g], b]
-    missing[:, [not plan.offer(b).available for b in range(len(plan.backends))]] = 0
+    missing[:, [not plan.offer(b).available for b in range(len(plan.matrix.backends))]] = 0
     cases: dict[str, Counter[str]] = {}
     for g, b in np.argwhere(missing).tolist():
         cases.setdefault(plan.whole.groups[g].label, Counter())[plan.name(b)] += int(missing[g, b])
@@ -141,7 +141,7 @@ def _count_missing_by_part(plan: Plan, missing: np.ndarray) -> list[dict[str, An
     """How many cells of each part of the config, a catalog under a check and distribution, there are here, and how many are left
     out; in the config's order."""
     assert plan.whole is not None
-    there = np.array([plan.offer(b).available for b in range(len(plan.backends))])
+    there = np.array([plan.offer(b).available for b in range(len(plan.matrix.backends))])
     places = plan.whole.places or [0] * len(plan.whole.groups)
     parts: dict[tuple[int, str, str, str], dict[str, Any]] = {}
     for g, group in enumerate(plan.whole.groups):
@@ -158,7 +158,7 @@ def _rank_cells(
     plan: Plan, known: Learned, g: np.ndarray, b: np.ndarray, cost: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(rank of each cell, its turn among those of its op and backend that nobody has run)."""
-    now = [plan.offer(x).info.runtime.runtime_version for x in range(len(plan.backends))]
+    now = [plan.offer(x).info.runtime.runtime_version for x in range(len(plan.matrix.backends))]
     code = np.array([known.versions.index(v) if v in known.versions else len(known.versions) for v in now])
     version, unknown = known.version[g, b], np.isnan(known.ms[g, b])
     told = np.array([bool(v) for v in now])[b] & (version >= 0)
@@ -175,7 +175,7 @@ def _rank_cells(
     _, first = np.unique(np.stack([finding[cheap], op[cheap], b[cheap]]), axis=1, return_index=True)
     rank[cheap[first]] = 0
     turn = np.zeros(len(g), np.int64)
-    turn[unknown] = _count_equal_before(op[unknown] * len(plan.backends) + b[unknown])
+    turn[unknown] = _count_equal_before(op[unknown] * len(plan.matrix.backends) + b[unknown])
     return rank, turn
 
 

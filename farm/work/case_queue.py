@@ -16,11 +16,14 @@ class CaseQueue:
 
     def __init__(self, plan: Plan, to_prepare: Iterable[int]) -> None:
         self._plan = plan
-        self.ready: list[deque[Portion]] = [deque() for _ in plan.backends]
-        self.isolated: list[deque[list[CaseRef]]] = [deque() for _ in plan.backends]
-        self.doubts: list[deque[DeviceDoubt]] = [deque() for _ in plan.backends]
-        self.cases = [0] * len(plan.backends)  # in ready
-        self._known_ms, self._known = [0.0] * len(plan.backends), [0] * len(plan.backends)  # of those, by earlier runs
+        self.ready: list[deque[Portion]] = [deque() for _ in plan.matrix.backends]
+        self.isolated: list[deque[list[CaseRef]]] = [deque() for _ in plan.matrix.backends]
+        self.doubts: list[deque[DeviceDoubt]] = [deque() for _ in plan.matrix.backends]
+        self.cases = [0] * len(plan.matrix.backends)  # in ready
+        self._known_ms, self._known = (
+            [0.0] * len(plan.matrix.backends),
+            [0] * len(plan.matrix.backends),
+        )  # of those, by earlier runs
         joint = any(offer.joint for offer in plan.offers.values())
         self._unprepared = Counter(plan.unit(g) for g in to_prepare) if joint else Counter[str]()
         self._waiting: dict[tuple[str, int], list[Portion]] = {}
@@ -94,7 +97,7 @@ class CaseQueue:
         if unit in self._unprepared:
             self._unprepared[unit] -= 1
             if not self._unprepared[unit]:
-                for b in range(len(self._plan.backends)):
+                for b in range(len(self._plan.matrix.backends)):
                     for portion in self._waiting.pop((unit, b), ()):
                         self.add(b, portion)
 

@@ -78,7 +78,8 @@ class Dispatcher:
                 self._give_up_silent_jobs()
                 self.fleet_changes.look()
                 self._show()
-            self._leave_out()
+            if time.monotonic() >= self._until:
+                self._leave_out()
         finally:
             self.state.row_writer.flush()
             self.progress(self.state)
@@ -86,8 +87,6 @@ class Dispatcher:
 
     def _leave_out(self) -> None:
         """The budget is spent: what has not been done is left out. Nothing is, where everything is done."""
-        if time.monotonic() < self._until:
-            return
         self.state.left_out.update(budget.undone(self.state))
         for count in self.state.run_counts.counts.values():
             count.planned = count.done
@@ -237,7 +236,7 @@ class Dispatcher:
 
     def _take_prepared_group(self, g: int) -> None:
         self.state.run_groups.end_preparing(g)
-        backends = range(len(self.plan.backends))
+        backends = range(len(self.plan.matrix.backends))
         left = [self.state.run_groups.positions(g, b) for b in backends]
         self.state.run_counts.to_do += self.plan.work_of_groups([g], np.array([[len(positions) for positions in left]]))
         for b, positions in enumerate(left):
@@ -260,7 +259,7 @@ class Dispatcher:
 
     def _take_exported_group(self, g: int) -> None:
         self.state.run_groups.end_exporting()
-        self._queue_group_cases(g, self.state.run_groups.exports(g))
+        self._queue_group_cases(g, self.state.run_groups.exporting[g])
 
     def _queue_group_cases(self, g: int, backends: Collection[int]) -> None:
         """The group's cases can be run by some backends, or become rows where one has gone since."""

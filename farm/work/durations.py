@@ -52,19 +52,19 @@ class Estimate:
     @functools.cached_property
     def cells_s(self) -> np.ndarray:
         """Seconds of the cases of each cell, [groups, backends]; 0 where it is not planned."""
-        guess = [guess_case_ms(self.plan.offer(b).joint) for b in range(len(self.plan.backends))]
+        guess = [guess_case_ms(self.plan.offer(b).joint) for b in range(len(self.plan.matrix.backends))]
         return self.known.estimate_times(self.plan.matrix, guess) * self.plan.matrix.wanted / 1e3
 
     @functools.cached_property
     def start_s(self) -> np.ndarray:
         """Seconds that a process of each backend takes to start, [backends]: as in earlier runs, else as when it was probed, else a
         guess."""
-        probed = [(self.plan.offer(b).info.start_s or START_S) for b in range(len(self.plan.backends))]
+        probed = [(self.plan.offer(b).info.start_s or START_S) for b in range(len(self.plan.matrix.backends))]
         return np.where(np.isnan(self.known.start_s), probed, self.known.start_s)
 
     def cells(self) -> tuple[np.ndarray, np.ndarray]:
         """(group, backend) of the planned cells whose backend is there or awaited."""
-        offers = [self.plan.offer(b) for b in range(len(self.plan.backends))]
+        offers = [self.plan.offer(b) for b in range(len(self.plan.matrix.backends))]
         there = np.array([offer.available or offer.awaited for offer in offers], dtype=np.int32)
         g, b = np.nonzero(self.plan.matrix.wanted * there)
         return g, b
@@ -75,7 +75,7 @@ class Estimate:
         plan = self.plan
         aside = np.zeros(len(g))
         aside[np.unique(g, return_index=True)[1]] += GROUP_MS / 1e3
-        offers = [plan.offer(x) for x in range(len(plan.backends))]
+        offers = [plan.offer(x) for x in range(len(plan.matrix.backends))]
         begins = np.unique(b, return_index=True)[1]
         aside[begins] += self.start_s[b[begins]]
         kinds_of = [(group.catalog, catalogs.get(group.catalog).forms_of(group)) for group in plan.matrix.groups]

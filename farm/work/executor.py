@@ -41,6 +41,8 @@ class Setup:
     cpus: int | None = None
     #: Whether a cluster that is started has a dashboard.
     dashboard: bool = True
+    #: Whether this machine's devices are looked for, by the commands of their vendors as well: a run on CPUs takes none.
+    devices: bool = True
 
 
 class Executor(abc.ABC):

@@ -65,7 +65,7 @@ class FleetChanges:
 
     def _admit_awaited(self, offer: Offer) -> None:
         """A backend that was awaited is there, or is not: then it has no part in the run."""
-        b = [s.name for s in self._plan.backends].index(offer.name)
+        b = [s.name for s in self._plan.matrix.backends].index(offer.name)
         self._plan.offers[offer.name] = offer
         self._state.come.append(offer)
         self._state.placement.forget_layout()
@@ -88,7 +88,7 @@ class FleetChanges:
         if found is None:
             return
         new = [o.name for o in self._plan.offers.values() if not self._admit_node(o, found, answers)]
-        for b in range(len(self._plan.backends)):
+        for b in range(len(self._plan.matrix.backends)):
             if self._plan.name(b) in new:
                 self._state.supports.another_host(b, found["host"])
         self._state.notices.append(f"node {found['host']} joined with {', '.join(new) or 'no backends'}")
@@ -145,7 +145,7 @@ class FleetChanges:
 
     def quarantine(self, scope: str, place: Place, why: str) -> None:
         """Give a device no more jobs; what it failed is run again elsewhere, and that row counts."""
-        numbers = range(len(self._plan.backends))
+        numbers = range(len(self._plan.matrix.backends))
         covered = {b: self._plan.name(b) for b in numbers if scope in self._state.placement.scopes(b)}
         record = {
             "scope": scope,

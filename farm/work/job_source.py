@@ -89,7 +89,7 @@ class JobSource:
         items = []
         parcels: dict[str, Any] = {}
         for g in groups:
-            most = max(int(self._state.run_groups.wanted[g, b]) for b in self._state.run_groups.exports(g))
+            most = max(int(self._state.run_groups.wanted[g, b]) for b in self._state.run_groups.exporting[g])
             items.append(ToExport(self._plan.matrix.groups[g], self._state.run_groups.packs[g], "onnx", most))
             parcels |= self._state.run_groups.parcels(g)
         return self._make_group_flight("export", groups, export=tuple(items), parcels=parcels) if groups else None
@@ -98,7 +98,7 @@ class JobSource:
         name = f"{kind} {self._plan.unit(groups[0])} +{len(groups) - 1}"
         job = Job(
             name=name,
-            cache=str(self._plan.cache),
+            cache=str(self._plan.request.cache),
             limits=self._plan.limits(-1),
             chunk_s=self._choose_message_interval_s(),
             **what,
@@ -176,10 +176,10 @@ class JobSource:
         shared = bool(self._plan.offer(b).device_vendor) and fraction < 1
         return Job(
             name=self._plan.name(b),
-            cache=str(self._plan.cache),
+            cache=str(self._plan.request.cache),
             limits=self._plan.limits(b),
-            backend=self._plan.backends[b],
-            policy=self._plan.policy,
+            backend=self._plan.matrix.backends[b],
+            policy=self._plan.request.policy,
             passports=self._plan.passports.get(self._plan.name(b), ()),
             run_id=self._plan.run_id,
             info=self._plan.offer(b).info,
@@ -201,7 +201,7 @@ class JobSource:
         parcels: dict[str, Any] = {}
         for g, positions in chosen:
             exported = self._state.run_groups.forms.get(g, "")
-            exported = exported if exported and b in self._state.run_groups.exports(g) else ""
+            exported = exported if exported and b in self._state.run_groups.exporting[g] else ""
             items.append(
                 ToRun(self._plan.matrix.groups[g], self._state.run_groups.packs[g], tuple(positions), exported)
             )

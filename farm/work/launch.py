@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm import lake as lakes
 from farm.exits import interruptible
-from farm.fleet import envs
+from farm.fleet import envs, visible
 from farm.fleet.asking import Asking
 from farm.fleet.inventory import AWAITED, Answers, Offer, offers
 from farm.lake import Lake
@@ -36,11 +36,11 @@ from farm.version import farm_version
 from farm.work import budget, catalog_lists, executor_registry, ray_or_local, rehearsal
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor, Setup
-from farm.work.local import ALONE
 from farm.work.run_state import RunState
 from farm.work.state import Before, Plan
 from tasks.catalogs.base import Entry
 from tasks.catalogs.user_definitions import USER, home
+from tasks.devices import DEVICE_VENDOR
 from tasks.judge.verdict import PolicyError
 from tasks.model import Status
 from tasks.nearest import nearest
@@ -70,12 +70,11 @@ def ready(
     inline = kind is not None and kind.in_process
     with contextlib.ExitStack() as ended:
         asking = None
-        if kind is None or not kind.asks_nodes(
-            _make_executor_setup(request)
-        ):  # the one node is this machine, asked while its executor starts
-            more = {"fresh": request.fresh, "apart": ALONE if inline else "", "build": not request.dry}
-            asking = ended.enter_context(contextlib.closing(Asking(specs, request.cache, **more)))  # type: ignore[arg-type]
-        homes = catalog_lists.homes(request.config, request.cache, not request.dry, inline)
+        # Where no nodes are asked the one node is this machine, which is asked while its executor starts.
+        if kind is None or not kind.asks_nodes(_make_executor_setup(request)):
+            asking = Asking(specs, request.cache, fresh=request.fresh, build=not request.dry)
+            ended.enter_context(contextlib.closing(asking))
+        homes = catalog_lists.homes(request.config, request.cache, not request.dry, inline) if USER in names else []
         # In this very process one after another: of what one thread is importing, another sees half.
         at_once = 1 if inline else 2
         with concurrent.futures.ThreadPoolExecutor(at_once) as background, contextlib.ExitStack() as asked:
@@ -97,6 +96,7 @@ def ready(
         if elsewhere := next((name for _, name in found.values() if name), ""):
             kernels.announce(request.config, elsewhere, request.hidden)
         matrix = _build_plan(request, {name: entries for name, (entries, _) in found.items()})
+        adds = passports.choose_passports(request, matrix)  # refused here, where nothing runs yet
         if not request.dry:  # it makes the lake's folder: not for a request that is refused
             lakes.check_writable(request.lake)
         executor = ended.enter_context(contextlib.closing(_start(request, kind, matrix)))
@@ -104,10 +104,10 @@ def ready(
         labels = {b.name: b.labels for b in request.config.backends}
         if asking is None:
             answers = executor.probe(specs, str(request.cache), request.fresh)
-            yield Plan(request, matrix, executor, offers(specs, executor.nodes, answers, labels))
+            yield Plan(request, matrix, executor, offers(specs, executor.nodes, answers, labels), passports=adds)
         else:
-            plan = Plan(request, matrix, executor, offers(specs, (), {}, labels))
-            if inline or not rehearsal.is_worth_it(request):
+            plan = Plan(request, matrix, executor, offers(specs, (), {}, labels), passports=adds)
+            if not rehearsal.is_worth_it(request):
                 yield _await_answers(plan, asking)
                 return
             with contextlib.closing(rehearsal.Rehearsal(plan, asking.fail, tell)) as rehearsed:
@@ -153,7 +153,8 @@ def _await_answers(plan: Plan, asking: Asking) -> Plan:
 
 
 def _make_executor_setup(request: Request) -> Setup:
-    return Setup(request.address, request.cpus, request.dashboard)
+    devices = any(b.labels or visible.for_child(b.spec())[DEVICE_VENDOR] for b in request.config.backends)
+    return Setup(request.address, request.cpus, request.dashboard, devices)
 
 
 def _start(request: Request, kind: type[Executor] | None, matrix: Matrix) -> Executor:
@@ -183,7 +184,6 @@ def _build_plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:
     said = "; ".join(map(str, matrix.left_out))
     if not matrix.cells:
         raise ConfigError(f"the config plans no cell: {said or 'its ops, dtypes, backends and skips leave nothing'}")
-    passports.choose_passports(request, matrix)  # refused here, where nothing runs yet
     if request.record is None and request.whole and (check := matrix.without_cells(config.all_checks)):
         whys = [f"{few(one.of)}: {one.why}" for one in matrix.left_out if check in one.names]
         why = "; ".join(whys) or said
@@ -238,7 +238,8 @@ class Run:
         """Write the record: from here on the run can be resumed. Raises OSError, LakeError."""
         plan = self.plan
         matrix = plan.whole or plan.matrix
-        self._left_out()
+        if plan.whole is not None:
+            self._record_left_out()
         self.record["skipped"] = [
             {"op": group.label, "dtype": group.dtype, "backend": plan.name(b), "reason": reason}
             for g, b, reason in matrix.skipped
@@ -248,11 +249,10 @@ class Run:
         self.record.setdefault("not_planned", [one.record() for one in matrix.left_out])
         self._record_offers()
 
-    def _left_out(self) -> None:
+    def _record_left_out(self) -> None:
         """Say in the record what the budget leaves out."""
-        if self.plan.whole is not None:
-            told = budget.left_out(self.plan, self.state.left_out if self.state else ())
-            self.record["left_out"] = told or None
+        told = budget.left_out(self.plan, self.state.left_out if self.state else ())
+        self.record["left_out"] = told or None
 
     def _record_offers(self) -> None:
         """Write which backends there are. Raises OSError, LakeError."""
@@ -290,7 +290,8 @@ class Run:
         record["planned_by_backend"] = {name: c.planned for name, c in run.run_counts.counts.items()}
         record["planned"] = planned = sum(record["planned_by_backend"].values())
         record["finished_at"] = _now().isoformat()
-        self._left_out()
+        if self.plan.whole is not None:
+            self._record_left_out()
         lakes.compact(lake, self.run_id, change)
         lakes.write_run(lake, self.run_id, record)
         rows, missing = lakes.read(lake, self.run_id), list(run.missing())

@@ -69,7 +69,7 @@ def _pace(took: float, done: float, left: float, usual: float) -> float:
 def measure_pools(run: RunState, slower: float) -> Iterator[tuple[list[Work], int]]:
     """(what is done and left of each backend of a pool of devices, its slots); preparing and exporting are done by the CPUs. slower: how
     many times as long as guessed what nobody has timed takes."""
-    awaited = [b for b, spec in enumerate(run.plan.backends) if run.plan.offers[spec.name].awaited]
+    awaited = [b for b, spec in enumerate(run.plan.matrix.backends) if run.plan.offers[spec.name].awaited]
     for pool in run.placement.pools():
         if not pool.devices:
             continue

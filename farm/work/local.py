@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import queue
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,10 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import detect, envs, inventory, visible
+from farm.fleet import detect, envs, inventory, probing, visible
+from farm.fleet.asking import find_absent_vendor, with_exclusion, without_device
 from farm.fleet.child_process import caches
-from farm.fleet.inventory import Offer
-from farm.fleet.node import this_machine, usable_cpus
+from farm.fleet.inventory import Answers, Offer
+from farm.fleet.node import RayNode, this_machine, usable_cpus
 from farm.work.child_pool import Children
 from farm.work.claims import Claim
 from farm.work.executor import Executor, Setup
@@ -25,6 +27,9 @@ from farm.work.lanes import Capacity, Line
 from farm.work.state import HERE
 from farm.work.supervisor import run_job
 from tasks import wire
+from tasks.backends import BackendSpec
+from tasks.catalogs.user_definitions import get_announcement
+from tasks.model import BackendInfo
 from tasks.wire import Place, ToRun
 
 #: Why a backend has no part in --on inline: one process cannot be several environments.
@@ -40,10 +45,10 @@ class ChildProcesses(Executor):
 
     @classmethod
     def create(cls, setup: Setup) -> ChildProcesses:
-        return cls(setup.cpus)
+        return cls(setup.cpus, setup.devices)
 
-    def __init__(self, cpus: int | None = None) -> None:
-        here = this_machine()
+    def __init__(self, cpus: int | None = None, devices: bool = True) -> None:
+        here = this_machine() if devices else RayNode()
         os.environ.update(here.variables)
         self.nodes = [inventory.this_node(cpus or usable_cpus(), here)]
         self._lines: dict[str, Line] = {}  # by resource
@@ -115,17 +120,41 @@ def _name_device(vendor: str, number: str) -> str:
 
 
 class Inline(Executor):
-    """Everything in this process, without isolation: a crash of a case is a crash of the run. Raises Refusal as `ChildProcesses` does."""
+    """Everything in this process, without isolation: a crash of a case, or of a runtime as it is asked, is a crash of the run. Raises
+    Refusal as `ChildProcesses` does."""
 
     in_process = True
 
-    def __init__(self) -> None:
-        here = this_machine()
+    @classmethod
+    def asks_nodes(cls, setup: Setup) -> bool:
+        return True
+
+    @classmethod
+    def create(cls, setup: Setup) -> Inline:
+        return cls(setup.devices)
+
+    def __init__(self, devices: bool = True) -> None:
+        here = this_machine() if devices else RayNode()
         os.environ.update(here.variables)
         self.nodes = [inventory.this_node(1, here)]
         self.children = DirectChildren()
         self._queue: deque[tuple[int, Job | None]] = deque()  # None: a job that was called back
         self._next = 0
+
+    def probe(self, specs: Sequence[BackendSpec], cache: str, fresh: bool = True) -> dict[str, Answers]:
+        return {HERE.node: {spec.name: self._ask(spec, Path(cache), fresh) for spec in specs}}
+
+    def _ask(self, spec: BackendSpec, cache: Path, fresh: bool) -> BackendInfo | wire.Refused:
+        if envs.of(spec):
+            return wire.Refused(without_device(spec, None) or ALONE, absent=find_absent_vendor(spec, None))
+        answer = None if fresh else probing.read_answer(spec, cache)
+        if answer is None:
+            began = time.monotonic()
+            _, said = self.children.start(wire.Hello(spec, kernels=get_announcement()), cache)
+            if isinstance(said, wire.Refused):
+                return said
+            answer = probing.remember(spec, said.info, cache, time.monotonic() - began)
+        return with_exclusion(spec, answer)
 
     def slots(self, offer: Offer | None, claim: Claim) -> int:
         return 1
@@ -160,14 +189,19 @@ class DirectChildren(Children):
         if key not in self._children:
             if job.backend is not None and envs.of(job.backend):
                 raise envs.EnvError(ALONE)
-            for name, value in caches(Path(job.cache)).items():
-                os.environ.setdefault(name, value)
-            child = DirectChild()
-            answer = child.ask(wire.Hello(job.backend, job.policy, job.kernels, passports=job.passports))
-            if isinstance(answer, wire.Ready) and job.backend is not None:
-                answer = wire.Ready(replace(answer.info, environment=envs.label(job.backend)))
-            self._children[key] = child, answer
+            hello = wire.Hello(job.backend, job.policy, job.kernels, passports=job.passports)
+            self._children[key] = self.start(hello, Path(job.cache))
         return self._children[key]
+
+    def start(self, hello: wire.Hello, cache: Path) -> tuple[DirectChild, Any]:
+        """A new one, and what it answers."""
+        for name, value in caches(cache).items():
+            os.environ.setdefault(name, value)
+        child = DirectChild()
+        answer = child.ask(hello)
+        if isinstance(answer, wire.Ready) and hello.backend is not None:
+            answer = wire.Ready(replace(answer.info, environment=envs.label(hello.backend)))
+        return child, answer
 
 
 class DirectChild:

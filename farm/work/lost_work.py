@@ -120,7 +120,7 @@ class LostWork:
         """One row per backend of a group that could not be prepared at all; of one that is awaited, when it is there."""
         self._state.run_groups.samples[g] = [WHOLE]
         self._unprepared.append((g, failure))
-        for b in range(len(self._plan.backends)):
+        for b in range(len(self._plan.matrix.backends)):
             if not self._plan.offer(b).awaited:
                 self._write_unprepared_rows(b, g, failure)
 

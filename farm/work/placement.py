@@ -38,7 +38,7 @@ class Placement:
 
     def __init__(self, plan: Plan, health: Health, had: Collection[str]) -> None:
         self._plan, self._health = plan, health
-        numbers = range(len(plan.backends))
+        numbers = range(len(plan.matrix.backends))
         #: What is awaited is there as well, on no node yet.
         self.available = [plan.offer(b).available or plan.offer(b).awaited for b in numbers]
         #: There when the run began and gone now: its cases become rows that say so.
@@ -66,7 +66,7 @@ class Placement:
         """Backends by the devices they share: those of one kind on the same nodes."""
         if not self._pools:
             shared: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-            for b in range(len(self._plan.backends)):
+            for b in range(len(self._plan.matrix.backends)):
                 offer = self._plan.offer(b)
                 if self.available[b] and (nodes := tuple(sorted(self.nodes(b)))):
                     kind = "CPU" if offer.resource == "CPU" else f"{offer.resource}/{offer.device_vendor}"

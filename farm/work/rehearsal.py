@@ -49,7 +49,7 @@ class Rehearsal:
     def _prepare(self) -> None:
         found: list[Failure | None] = []
         groups = tuple(map(ToPrepare, self._plan.matrix.groups))
-        job = Job(name="rehearsal", cache=str(self._plan.cache), limits=self._plan.limits(-1), prepare=groups)
+        job = Job(name="rehearsal", cache=str(self._plan.request.cache), limits=self._plan.limits(-1), prepare=groups)
         try:
             for message in run_job(job, self._children):
                 if isinstance(message, Failed):
@@ -71,7 +71,7 @@ class Rehearsal:
 
     def _is_eager(self) -> bool:
         """Whether every backend is the one that has raised."""
-        return all(spec.create().is_eager_cpu for spec in self._plan.backends)
+        return all(spec.create().is_eager_cpu for spec in self._plan.matrix.backends)
 
 
 def is_worth_it(request: Request) -> bool:

@@ -56,7 +56,7 @@ class RowWriter:
 
     def write(self, b: int, columns: Mapping[str, Any]) -> None:
         """A row of the dispatcher's own, for a case that no process could report."""
-        own = {"policy": self._plan.policy.id, "started_at": time.time()}
+        own = {"policy": self._plan.request.policy.id, "started_at": time.time()}
         origin = lakes.Origin.of(self._plan.run_id, self._plan.name(b), self._plan.offer(b).info)
         self.keep(b, [lakes.to_batch([Row.of({**own, **columns})], origin)], {columns["status"]: 1})
 

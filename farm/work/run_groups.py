@@ -6,7 +6,7 @@ import functools
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ WHOLE = -1
 class RunGroups:
     """Groups before, in and after preparing.
 
-    wanted[g, b]: samples that a backend is to run, 0 where it was never there; done: (g, b) → indices of samples that
+    wanted[g, b]: samples that a backend is to run, 0 where it was never there; exporting[g]: backends that take no form of the group but an
+    exported one; done: (g, b) → indices of samples that
     are already in the lake. groups: how many there are; group_ms: milliseconds that one of a kind of job takes; to_come: cases of groups
     that are still to be prepared, by backend, as `Plan.work_of` has them; exports_to_come: how many of these groups are to be exported then; exported: how many have been.
     """
@@ -48,7 +49,7 @@ class RunGroups:
         waiting = list(self.queues["prepare"])
         self.to_come = plan.work_of_groups(waiting, self.wanted[waiting])
         self._unprepared = set(waiting)
-        self.exports_to_come, self.exported = self._count_exports_to_come(), 0
+        self.exports_to_come, self.exported = self._count_exports(waiting), 0
         self.suspects: dict[str, deque[list[int]]] = {
             "prepare": deque(),
             "export": deque(),
@@ -93,10 +94,10 @@ class RunGroups:
         """A backend has no part in the run: the groups that need not be prepared any more."""
         self.wanted[:, b], self.to_come[b] = 0, 0.0
         nobodys = self._drop_groups("prepare", lambda g: not self.wanted[g].any())
-        self._drop_groups("export", lambda g: not self.wanted[g, self.exports(g)].any())
+        self._drop_groups("export", lambda g: not self.wanted[g, self.exporting[g]].any())
         self.groups -= len(nobodys)
         self._unprepared.difference_update(nobodys)
-        self.exports_to_come = self._count_exports_to_come()
+        self.exports_to_come = self._count_exports(self._unprepared)
         return nobodys
 
     def _drop_groups(self, kind: str, nobodys: Callable[[int], bool]) -> list[int]:
@@ -110,7 +111,7 @@ class RunGroups:
         """A group is prepared, or cannot be."""
         self.left["prepare"] -= 1
         self._unprepared.discard(g)
-        self.exports_to_come -= self._is_exported(g)
+        self.exports_to_come -= self._count_exports([g])
         self.to_come -= self._plan.work_of_groups([g], self.wanted[[g]])
 
     def end_exporting(self) -> None:
@@ -118,11 +119,9 @@ class RunGroups:
         self.left["export"] -= 1
         self.exported += 1
 
-    def _count_exports_to_come(self) -> int:
-        return sum(map(self._is_exported, self._unprepared))
-
-    def _is_exported(self, g: int) -> bool:
-        return bool(self.wanted[g, self.to_export(g)].any())
+    def _count_exports(self, groups: Iterable[int]) -> int:
+        """How many of these groups are exported for a backend that is there."""
+        return sum(bool(self.wanted[g, self.to_export(g)].any()) for g in groups)
 
     def complete(self, b: int) -> bool:
         """Whether no group is to come any more for a backend."""
@@ -131,7 +130,7 @@ class RunGroups:
 
     def store_prepared(self, g: int, message: Prepared) -> None:
         self.keys[g], self.samples[g] = message.key, list(message.samples)
-        self.packs[g] = str(pack_path(self._plan.cache, message.key))
+        self.packs[g] = str(pack_path(self._plan.request.cache, message.key))
         self._store_parcel(g, message)
 
     def store_exported(self, g: int, message: Exported) -> None:
@@ -156,13 +155,9 @@ class RunGroups:
 
     # --- what is there --------------------------------------------------------------------------------------------
 
-    def exports(self, g: int) -> list[int]:
-        """Backends that take no form of the group but an exported one."""
-        return self.exporting[g]
-
     def to_export(self, g: int) -> list[int]:
         """Backends that wait for the group to be exported."""
-        return self.exports(g) if checks.get_or_default(self._plan.matrix.groups[g].check).exported else []
+        return self.exporting[g] if checks.get_or_default(self._plan.matrix.groups[g].check).exported else []
 
     def positions(self, g: int, b: int) -> Sequence[int]:
         """Positions of the group's samples that the backend has still to run."""
@@ -190,7 +185,7 @@ class RunGroups:
 
     def content(self, g: int, b: int) -> str:
         """Content key of what a backend is given of a group: of the exported form, where it takes one."""
-        form = self.forms.get(g) if b in self.exports(g) else None
+        form = self.forms.get(g) if b in self.exporting[g] else None
         return f"{self._plan.matrix.groups[g].check}/{Path(form).stem if form else self.keys[g]}"
 
     def parcels(self, g: int) -> dict[str, Any]:
@@ -217,7 +212,7 @@ def _all_of(samples: int) -> Sequence[int]:
 
 def _exporting_backends(plan: Plan) -> list[list[int]]:
     """Per group, the backends that are given an exported form of it."""
-    forms = [plan.offer(b).forms for b in range(len(plan.backends))]
+    forms = [plan.offer(b).forms for b in range(len(plan.matrix.backends))]
     known: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     found = []
     for group in plan.matrix.groups:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import bisect
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from pathlib import Path
 from typing import overload
 
 import numpy as np
@@ -19,15 +17,12 @@ from farm.fleet.health import CaseRef
 from farm.fleet.inventory import Offer
 from farm.plan.config import Config
 from farm.plan.matrix import Matrix
-from farm.plan.passports import choose_passports
 from farm.plan.request import Request
 from farm.work.claims import Claim, claim_of
 from farm.work.earlier_runs import Learned
 from farm.work.executor import Executor
 from farm.work.job import Job
 from tasks import checks
-from tasks.backends import BackendSpec
-from tasks.judge.verdict import Policy
 from tasks.passport.known import Passport
 from tasks.wire import Failing, Place
 
@@ -86,7 +81,8 @@ class Plan:
     """A request with its cells planned and every backend asked. Groups and backends are called by their number in the
     matrix: g and b. run_id: "" as long as the run has not begun; late: offers of backends that were awaited and have
     answered since it was last called; learned: what earlier runs tell of the cells; whole: the matrix of which
-    --budget has left cells out (None: it has not), and rank: of each that is in it, the lower the more it tells."""
+    --budget has left cells out (None: it has not), and rank: of each that is in it, the lower the more it tells; passports: what the
+    sums of each backend are held against."""
 
     request: Request
     matrix: Matrix
@@ -97,23 +93,11 @@ class Plan:
     learned: Learned | None = None
     whole: Matrix | None = None
     rank: np.ndarray | None = None
+    passports: dict[str, tuple[Passport, ...]] = field(default_factory=dict)
 
     @property
     def config(self) -> Config:
         return self.request.config
-
-    @property
-    def cache(self) -> Path:
-        return self.request.cache
-
-    @property
-    def policy(self) -> Policy:
-        return self.request.policy
-
-    @functools.cached_property
-    def passports(self) -> dict[str, tuple[Passport, ...]]:
-        """What the sums of each backend are held against."""
-        return choose_passports(self.request, self.matrix)
 
     @property
     def with_products(self) -> bool:
@@ -127,10 +111,6 @@ class Plan:
         return any(
             self.matrix.wanted[:, b].any() and self.offers[s.name].available for b, s in enumerate(self.matrix.backends)
         )
-
-    @property
-    def backends(self) -> list[BackendSpec]:
-        return self.matrix.backends
 
     def name(self, b: int) -> str:
         return self.matrix.backends[b].name
@@ -148,7 +128,7 @@ class Plan:
 
     def describe_sharing(self, offer: Offer) -> str:
         """How a backend shares its devices, for people; "" of one that takes CPUs."""
-        b = [spec.name for spec in self.backends].index(offer.name)
+        b = [spec.name for spec in self.matrix.backends].index(offer.name)
         if not offer.available or offer.resource == "CPU":
             return ""
         return self.claim(b).describe_sharing(sum(offer.devices.values()))

@@ -19,14 +19,14 @@ class Supports:
     def __init__(self, plan: Plan, run_groups: RunGroups) -> None:
         self._plan, self._run_groups = plan, run_groups
         self._of: dict[int, Support] = {}
-        for b in range(len(plan.backends)):
+        for b in range(len(plan.matrix.backends)):
             self.there(b)
 
     def there(self, b: int) -> None:
         """A backend has answered: what is known of its version counts."""
         offer = self._plan.offer(b)
         if offer.available and set(offer.nodes) == {socket.gethostname()}:
-            self._of[b] = Support.load(self._plan.backends[b], offer.info.runtime, self._plan.cache)
+            self._of[b] = Support.load(self._plan.matrix.backends[b], offer.info.runtime, self._plan.request.cache)
             if self._plan.request.fresh:
                 self._of[b].forget()
 

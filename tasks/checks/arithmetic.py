@@ -12,7 +12,8 @@ import numpy as np
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.same import copy_outputs
 from tasks.model import Form, Program, Session, Unsupported, flags
-from tasks.passport import ARITHMETIC, SHAPES, Reading, Sum, Terms, read_sum
+from tasks.passport import ARITHMETIC, SHAPES, Reading, Sum, Terms
+from tasks.passport.passport import read_sum
 
 #: Terms of a sum that a tree of Python's calls is made for.
 DEPTH = 10_000

@@ -15,7 +15,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tasks.diagnose.model import BETTER, NARROW, Cause, Model, Result
+from tasks.diagnose.model import BETTER, Cause, Model, Result
+from tasks.diagnose.model import NARROW as NARROW
 from tasks.model import Leaf, OpClass, is_complex, is_inexact
 from tasks.model.dtypes import dtype_name
 from tasks.model.kind import CAUSE_ARITHMETIC, CAUSE_CAST, CAUSE_OTHER
@@ -92,13 +93,6 @@ def narrow_sums(inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expe
 
     words = next(filter(None, (narrow.cause(inputs, a, leaf) for a, leaf in zip(actual, expected))), "")
     return Cause(words, CAUSE_ARITHMETIC) if words else Cause()
-
-
-def may_have_narrow_sums(expected: Sequence[Leaf], ulps: float | None) -> bool:
-    """Whether outputs are such that `narrow_sums` may say something of them, which nearly none are: 16-bit numbers of which one is more
-    than an ulp off. Rounding twice leaves none further off. ulps: those of the worst element, None where
-    they were not measured."""
-    return (ulps is None or ulps > 1) and any(leaf.dtype in NARROW for leaf in expected)
 
 
 def lost_cast(

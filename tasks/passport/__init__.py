@@ -4,4 +4,4 @@ It asks one thing of a device: the sum of some terms. It knows no runtime and no
 """
 
 from tasks.passport.device_sum import ARITHMETIC, CODES, SHAPES, NotReadable, Sum, Terms
-from tasks.passport.passport import Reading, read_sum
+from tasks.passport.reading import Reading

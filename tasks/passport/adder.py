@@ -16,6 +16,7 @@ import numpy as np
 
 from tasks.model.dtypes import TABLE
 from tasks.passport.device_sum import NotReadable, Sum
+from tasks.passport.reading import NodeRule
 from tasks.passport.trees import Tree, list_nodes, list_terms
 
 #: Steps of a tree that are measured, spread over it; the others are taken to be as most are.
@@ -37,18 +38,6 @@ FORMATS = {
 
 #: What tells the largest term of a step: the exponents of its products, or the sums of the exponents of their factors, as matrix units take them: of 1.5 · 1.5 that of 1.
 PRODUCTS, FACTORS = "products", "factors"
-
-
-@dataclass(frozen=True)
-class NodeRule:
-    """How a step adds. bits: that its result keeps; rounding: of ROUNDINGS, "" where it could not be seen; aligned: of a step of several terms, the bits kept
-    of each beside the largest, 0 where that adds two; alignment: how the others' are lost; exponents: PRODUCTS or FACTORS, "" where that adds two."""
-
-    bits: int
-    rounding: str = ""
-    aligned: int = 0
-    alignment: str = ""
-    exponents: str = ""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tasks.model.dtypes import EPS, SMALLEST_NORMAL, TABLE
 from tasks.passport.bounds import share_of_sum
-from tasks.passport.passport import Reading
+from tasks.passport.reading import Reading
 
 #: Roundings of one quotient, root, exponential or logarithm: 4 ulps, as the OpenCL 3.0 full profile allows functions at most, each of two unit roundoffs.
 FUNCTION = 8

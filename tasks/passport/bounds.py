@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tasks.model.dtypes import EPS, SMALLEST_NORMAL
-from tasks.passport.passport import Reading
+from tasks.passport.reading import Reading
 from tasks.passport.trees import decode_tree, list_nodes, measure_depth
 
 #: λ of the likely bound: it fails once in 2·10¹⁰ sums.

@@ -11,7 +11,8 @@ import numpy as np
 
 from tasks.passport.device_sum import NotReadable, Sum, Terms
 from tasks.passport.locate import GatedProduct, LocatedSum
-from tasks.passport.passport import Reading, read_sum
+from tasks.passport.passport import make_model, read_sum
+from tasks.passport.reading import Reading
 
 #: Elements of an output that are computed again.
 ELEMENTS = 128
@@ -82,7 +83,7 @@ def explain_elements(
     if reading.bits is None:
         return Explanation(reading, at, none)
     products = device.terms.products
-    model = reading.model(np.asarray(output).dtype.name, products)
+    model = make_model(reading, np.asarray(output).dtype.name, products)
     with np.errstate(all="ignore"):
         made = model.compute(*where.factors(arrays, at)) * where.scale
     found = np.asarray(output).reshape(-1)[at].astype(np.float64)
@@ -127,7 +128,7 @@ def explain_gated(
     asked[where.x].reshape(-1, count)[:, 0] = 1
     asked[where.v][...] = 0
     for fused in (tuple(range(count)), ()):
-        model = replace(reading, fused=fused).model(v.dtype.name, count)
+        model = make_model(replace(reading, fused=fused), v.dtype.name, count)
         for number, factors in ((where.w, w), (where.v, v)):
             with np.errstate(all="ignore"):
                 made = model.compute(left, np.ascontiguousarray(factors[:, columns].T.astype(np.float64)))

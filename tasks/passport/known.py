@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tasks.model import RuntimeInfo
 from tasks.passport.device_sum import ORDER_ALONE
-from tasks.passport.passport import Reading
+from tasks.passport.reading import Reading
 
 #: The catalog whose ops are what others are exported to.
 ONNX = "onnx"

@@ -14,7 +14,8 @@ from tasks.passport.bounds import add_ends, bound_sums
 from tasks.passport.composites import Composite, find_composite
 from tasks.passport.explain import ELEMENTS, Explanation, explain_elements, read_order
 from tasks.passport.locate import NEAR_EXACT, LocatedSum, locate_order, locate_sum
-from tasks.passport.passport import Reading, name_terms
+from tasks.passport.passport import name_terms
+from tasks.passport.reading import Reading
 
 #: Elements that are held against their bounds: those that are furthest off, in themselves and beside their size, as many of each.
 FURTHEST = 256

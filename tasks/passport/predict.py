@@ -10,7 +10,8 @@ import numpy as np
 
 from tasks.matrix_units.adders import powers_of, round_to_odd, sum_aligned, two_sum
 from tasks.model.dtypes import round_to_dtype
-from tasks.passport.adder import FACTORS, Adder, NodeRule
+from tasks.passport.adder import FACTORS, Adder
+from tasks.passport.reading import NodeRule
 from tasks.passport.trees import Tree, list_nodes
 
 #: Bits of float64, and the exponent of its smallest normal number.

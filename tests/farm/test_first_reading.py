@@ -244,7 +244,7 @@ def test_the_first_command_is_one_whose_environment_is_there_or_says_that_it_is_
     monkeypatch.setenv("FARM_CACHE", "/nowhere")
 
     def shown(some: pd.DataFrame) -> tuple[str, str]:
-        causes = next(view for view in first.why(Report.of(some, record)))
+        causes = first.why(Report.of(some, record))
         ((words, command),) = causes.see
         return words, command.rpartition(":")[2]
 

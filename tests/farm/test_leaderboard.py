@@ -15,7 +15,7 @@ from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan import published, submissions
 from farm.plan.config import ConfigError
-from farm.report.tables.submissions import submission_view, summarise
+from farm.report.tables.submissions import make_view, summarise
 from farm.report.tables.view import Report
 from tasks.catalogs import user_definitions
 from tests.farm.test_report import frame, make_row
@@ -265,5 +265,5 @@ def test_a_board_says_what_its_machine_could_not_deny() -> None:
     run = {"config": {"backends": [{"name": "a", "kernel": "a.py"}]}, "run_id": "r1"}
     for flags, said in (("unconfined=network,shm", "network (the kernel's process has the network); shm ("), ("", "")):
         rows = frame(make_row(backend="a", op="user:double", flags=flags))
-        view = submission_view(Report(rows, run))
-        assert view is not None and said in " ".join(view.notes) and bool(view.notes) is bool(said)
+        view = make_view(Report(rows, run))
+        assert said in " ".join(view.notes) and bool(view.notes) is bool(said)

@@ -47,7 +47,7 @@ def test_a_local_run_offers_the_devices_of_this_machine(tmp_path: Path, results:
 
 @pytest.mark.parametrize("how", [pytest.param("--on=ray", marks=pytest.mark.nightly), "--on=processes"])
 def test_nonsense_in_a_variable_ends_the_run_before_it_begins(how: str, tmp_path: Path, results: Path) -> None:
-    file, env = config(tmp_path / "c.yaml", "null-cpu"), {"CUDA_VISIBLE_DEVICES": "two"}
+    file, env = config(tmp_path / "c.yaml", "gpu-nvidia"), {"CUDA_VISIBLE_DEVICES": "two"}
     done = launch(file, how, "--results", results, FARM_VENDORS="nvidia", **env)
     assert done.returncode == 2
     assert "$CUDA_VISIBLE_DEVICES is 'two'" in done.stdout + done.stderr

@@ -39,9 +39,22 @@ def test_a_view_that_fails_is_named_and_takes_nothing_with_it(monkeypatch: pytes
 
     report = Report(frame(make_row()))
     for failing in (broken, broken_on_its_way):
-        monkeypatch.setattr(view, "_MAKERS", {"a": (0, failing), "b": (1, sound)})
+        monkeypatch.setattr(view, "_MAKERS", {"a": (0, bool, failing), "b": (1, bool, sound)})
         with pytest.warns(view.ViewWarning, match=f"{failing.__name__} failed: KeyError: 'no such column'"):
             assert [made.name for made in view.views(report)] == ["sound"]
+
+
+def test_a_view_is_asked_of_reports_that_have_something_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def opsets(report: Report) -> None:
+        asked.append(",".join(sorted(report.values("check"))))
+
+    monkeypatch.setattr(view, "_MAKERS", {})
+    view.view(1, only=lambda report: "opsets" in report.values("check"))(opsets)
+    for checks in (["forward"], ["forward", "opsets"]):
+        view.views(Report(frame(*(make_row(check=check) for check in checks))))
+    assert asked == ["forward,opsets"]
 
 
 def test_a_view_needs_its_place() -> None:

@@ -17,14 +17,14 @@ from tasks.judge import verdict
 from tasks.judging import Judgement, judge_outputs
 from tasks.model import EPS, Flushes, Form, Group, Leaf, OpClass, RuntimeInfo, Status
 from tasks.model.kind import CAUSE_ARITHMETIC, KIND_ACCUMULATOR, KIND_ARITHMETIC
-from tasks.passport.adder import Adder, NodeRule
+from tasks.passport.adder import Adder
 from tasks.passport.bounded import Bounded, Steps
 from tasks.passport.composites import find_composite
 from tasks.passport.explain import read_order
 from tasks.passport.locate import locate_order
 from tasks.passport.own import OwnArithmetic, hold_to_bounds
-from tasks.passport.passport import Reading
 from tasks.passport.predict import Model
+from tasks.passport.reading import NodeRule, Reading
 from tasks.passport.trees import encode_tree, make_sequential
 from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
 

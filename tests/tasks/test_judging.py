@@ -47,14 +47,16 @@ def test_the_steps_run_in_their_order(tmp_path: Path, monkeypatch: pytest.Monkey
         return run
 
     choose = judging._choose_steps
-    asked = choose((False,) * len(judging._OF_TRAITS))
-    monkeypatch.setattr(judging, "_choose_steps", lambda traits: tuple(map(spied, choose(traits))))
+    asked, of_failures = choose((False,) * len(judging._OF_TRAITS)), judging._OF_FAILURES
+    spies = {step: spied(step) for step in (*judging.STEPS, *judging.SECOND_LOOK)}
+    monkeypatch.setattr(judging, "_choose_steps", lambda traits: tuple(spies[step] for step in choose(traits)))
+    monkeypatch.setattr(judging, "_OF_FAILURES", {spies[step] for step in of_failures})
     names = [step.__name__ for step in (*asked, *judging.SECOND_LOOK)]
-    monkeypatch.setattr(judging, "SECOND_LOOK", tuple(map(spied, judging.SECOND_LOOK)))
+    monkeypatch.setattr(judging, "SECOND_LOOK", tuple(spies[step] for step in judging.SECOND_LOOK))
     one = sample(tmp_path)
     right, wrong = [Y.astype(np.float32)], [Y.astype(np.float32) + 1]
     assert judge_outputs(one, [right], POLICY, INFO, measure_flushes=lambda dtypes: Flushes()).status is Status.PASS
-    assert seen == names[: len(asked)]
+    assert seen == [step.__name__ for step in asked if step not in of_failures]
     seen.clear()
     assert judge_outputs(one, [wrong], POLICY, INFO, measure_flushes=lambda dtypes: Flushes()).fails
     assert seen == names
@@ -63,7 +65,7 @@ def test_the_steps_run_in_their_order(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_step_about_a_trait_is_asked_of_the_cases_that_have_it() -> None:
     none, every = ((trait,) * len(judging._OF_TRAITS) for trait in (False, True))
     assert judging._choose_steps(every) == judging.STEPS
-    for place, steps in enumerate(judging._OF_TRAITS):
+    for place, (_, steps) in enumerate(judging._OF_TRAITS):
         one = judging._choose_steps((*none[:place], True, *none[place + 1 :]))
         assert set(one) - set(judging._choose_steps(none)) == set(steps)
         assert one == tuple(step for step in judging.STEPS if step in one)

@@ -21,14 +21,14 @@ from tasks.judging import Judgement, judge_outputs
 from tasks.model import EPS, Flushes, Form, Group, Leaf, OpClass, RuntimeInfo, Status
 from tasks.model.dtypes import np_dtype
 from tasks.model.kind import CAUSE_ORDER, KIND_ACCUMULATOR, KIND_ARITHMETIC
-from tasks.passport.adder import Adder, NodeRule
+from tasks.passport.adder import Adder
 from tasks.passport.bounds import bound_sums
 from tasks.passport.explain import read_located
 from tasks.passport.known import KnownSum, Passport, choose_passport
 from tasks.passport.locate import locate_gated, locate_order, locate_sum
 from tasks.passport.own import OwnArithmetic, hold_to_bounds
-from tasks.passport.passport import Reading
 from tasks.passport.predict import Model
+from tasks.passport.reading import NodeRule, Reading
 from tasks.passport.trees import Tree, encode_tree, list_blocks, make_fused, make_pairwise, make_sequential
 from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
 

@@ -17,9 +17,11 @@ from tasks.matrix_units import UNITS, multiply
 from tasks.matrix_units.adders import Truncating
 from tasks.matrix_units.table import Unit
 from tasks.model.dtypes import np_dtype
-from tasks.passport import NotReadable, Sum, Terms, read_sum
-from tasks.passport.adder import Adder, NodeRule
+from tasks.passport import NotReadable, Sum, Terms
+from tasks.passport.adder import Adder
+from tasks.passport.passport import make_model, read_sum
 from tasks.passport.predict import Model
+from tasks.passport.reading import NodeRule
 from tasks.passport.reveal import reveal_tree
 from tasks.passport.trees import (
     Tree,
@@ -225,7 +227,7 @@ def test_the_model_of_a_reading_computes_what_was_read() -> None:
     found = read_sum(device)
     rng = np.random.default_rng(7)
     left, right = (rng.standard_normal((1000, N)).astype(np.float32).astype(np.float64) for _ in range(2))
-    model = found.model("float32", N)
+    model = make_model(found, "float32", N)
     assert np.array_equal(model.compute(left, right), [device.add(a, b) for a, b in zip(left, right)])
 
 

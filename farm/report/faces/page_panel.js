@@ -53,7 +53,7 @@ function besides(n, here) { // all backends on these bytes: this one first, then
       make("td", {}, same.length ? (same.length > 3 ? `${same.length} others` : names(same)) : DASH));
   });
   const head = ["backend", "status", `error, ${sides.unit[n]}`, "limit", "agrees with", "same bytes as"];
-  return [...sides.said[n].split("\n").map((text) => make("p", {}, text)), make("table", { class: "sides" },
+  return [...sides.said[n].split("\n").filter(Boolean).map((text) => make("p", {}, text)), make("table", { class: "sides" },
     make("thead", {}, make("tr", {}, ...head.map((text, at) => make("th", { scope: "col", class: at === 2 || at === 3 ? "n" : "" }, text)))),
     make("tbody", {}, ...lines)), make("p", { class: "note" }, data.units[sides.unit[n]])];
 }

@@ -15,7 +15,7 @@ from tasks.model import Status
 from tasks.model.failing import Manner, manner
 
 #: Rows that can be made small.
-_SOUGHT = (*FAILED_STATUSES, Status.IMPRECISE.value)
+SOUGHT = (*FAILED_STATUSES, Status.IMPRECISE.value)
 
 
 def finding_of(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.Series:
@@ -24,7 +24,7 @@ def finding_of(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.Ser
     A row's own minimal case tells; else those of rows of its backend and op that failed alike (`tasks.model.failing`), where
     they all are one finding.
     """
-    sought = rows[rows["status"].isin(_SOUGHT)]
+    sought = rows[rows["status"].isin(SOUGHT)]
     own = {(x["case_id"], x["backend"]): x["finding"]["id"] for x in found}
     mine = [own.get(pair, "") for pair in zip(sought["case_id"], sought["backend"])]
     alike = groups(sought)

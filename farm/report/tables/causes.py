@@ -178,6 +178,8 @@ def unseen(rows: pd.DataFrame) -> str:
     """Checks that a config asks for of own kernels and models, and that judged nothing on any backend, with the reason; "" if there
     are none. What is broken, or was not run, is told elsewhere."""
     own = rows[_is_own_op(rows) & ~is_broken(rows) & (rows["status"] != Status.UNAVAILABLE.value)]
+    if own.empty:
+        return ""
     judged = own["status"].isin(JUDGED_STATUSES).groupby([own["op"], own["check"]]).transform("any")
     silent = own[~judged.astype(bool)].drop_duplicates(["op", "check"])
     silent = silent.assign(why=_why_unjudged(silent))
@@ -217,7 +219,7 @@ def match_known(rows: pd.DataFrame, run: Mapping[str, Any]) -> tuple[pd.DataFram
     entries = known.parse_entries(run) or []
     failed = rows["status"].isin(FAILED_STATUSES) | is_broken(rows)
     some = rows[failed | rows["status"].isin(JUDGED_STATUSES)]
-    met = known.match_rows(alike.with_reduced(some, entries), entries)
+    met = known.match_rows(alike.with_reduced(some, entries) if entries else some, entries)
     covered, gone = (
         pd.Series(places, index=some.index).reindex(rows.index, fill_value=-1) for places in (met.entry, met.stale)
     )
@@ -270,7 +272,7 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
         finished=said is not None or not run.get("config") or run.get("finished_at") is not None,
         recorded=entries is not None,
         listed=bool(entries),
-        left_out=_left_out(run, where_option(str(rows.attrs.get("results", "results")))),
+        left_out=_left_out(run, str(rows.attrs.get("results", "results"))) if run.get("left_out") else "",
         first_seen=int((failed & rows["first_seen"]).sum()),
         apart=int((failed & blameless(rows)).sum()),
         unseen=unseen(rows) if judged else "",
@@ -280,13 +282,13 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
     )
 
 
-def _left_out(run: Mapping[str, Any], where: str) -> str:
+def _left_out(run: Mapping[str, Any], results: str) -> str:
     told = run.get("left_out")
     if not isinstance(told, Mapping):
         return ""
     minutes, seconds = divmod(int(told["budget_s"]), 60)
     budget = f"{minutes}m" * bool(minutes) + f"{seconds}s" * bool(seconds)
-    again = f"{program()} run --resume {run.get('run_id')}{where}"
+    again = f"{program()} run --resume {run.get('run_id')}{where_option(results)}"
     return f"{many(told['cells'], 'cell')} left out by --budget {budget}, not judged: {again} runs them"
 
 

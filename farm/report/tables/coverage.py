@@ -104,6 +104,12 @@ def once_a_frame(make: Callable[..., Made]) -> Callable[..., Made]:
     return get
 
 
+@once_a_frame
+def find_values(rows: pd.DataFrame, column: str) -> frozenset[Any]:
+    """What rows have in a column."""
+    return frozenset(rows[column].unique())
+
+
 def severity(status: pd.Series) -> pd.Series:
     """Rank of statuses, 0 for the worst."""
     return status.map({name: rank for rank, name in enumerate(SEVERITY)}).astype("int64")

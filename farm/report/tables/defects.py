@@ -11,7 +11,7 @@ from farm.lake import minimal
 from farm.lake.key import Key
 from farm.plan import known
 from farm.plan.model import KnownFailure
-from farm.report.tables.alike import finding_of, groups
+from farm.report.tables.alike import SOUGHT, finding_of, groups
 from farm.report.tables.causes import many
 from farm.report.tables.coverage import JUDGED_STATUSES, severity, where_option
 from farm.report.tables.history import version_key
@@ -241,11 +241,11 @@ def defects_view(frame: pd.DataFrame, left: pd.DataFrame, most: int = 0) -> View
     )  # fmt: skip
 
 
-@view(68)
+@view(68, only=lambda report: not report.values("status").isdisjoint(SOUGHT))
 def found_defects(report: Report) -> View | None:
     """Findings of the report's runs that have a minimal case."""
     results = str(report.rows.attrs.get("results", ""))
-    if not results or report.rows.empty:
+    if not results:
         return None
     found = minimal.read(results, sorted(set(report.rows["run_id"])))
     if not found:

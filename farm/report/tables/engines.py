@@ -38,12 +38,10 @@ def _cell(backend: str, line: Line) -> Cell:
     return Cell(DASH if pd.isna(units) else number(float(units)), status=status)
 
 
-@view(41)
-def engines(report: Report) -> View | None:
+@view(41, only=lambda report: Serving.name in report.values("check"))
+def engines(report: Report) -> View:
     """Relations × engines, where engines were asked."""
     rows = report.rows[report.rows["check"] == Serving.name]
-    if rows.empty:
-        return None
     backends = sorted(set(rows["backend"]))
     columns = [Column(one, functools.partial(_cell, one), right=True) for one in backends]
     return View(

@@ -118,7 +118,7 @@ def _build_view(
     return View(name, caption, frame, columns, counted=True, turns="backend", command="reproduce", **more)
 
 
-@view(2)
+@view(2, only=lambda report: NEW in report.values("standing"))
 def new(report: Report) -> Iterator[View]:
     """The user's own kernels and models that were not judged, and what no known failure covers: failures, what is alike in one line, and
     what is imprecise."""
@@ -185,7 +185,7 @@ def build_findings_view(report: Report) -> View:
     )
 
 
-@view(80)
+@view(80, only=lambda report: KIND_ORACLE in report.values("kind"))
 def oracles(report: Report) -> View:
     """Where two oracles differ: who, how far apart, and how far the result is from each."""
 

@@ -11,7 +11,7 @@ from farm.fleet import envs
 from farm.plan.known import WHOSE
 from farm.plan.model import BackendConfig
 from farm.program import program
-from farm.report.tables.causes import KNOWN, describe_counts, many
+from farm.report.tables.causes import KNOWN, NEW, describe_counts, many
 from farm.report.tables.changes import change_column
 from farm.report.tables.coverage import records, where_option
 from farm.report.tables.since import Since, since
@@ -29,16 +29,16 @@ _FIRST_SEEN = (
 )
 
 
-@view(3)
-def why(report: Report) -> Iterator[View]:
-    """The causes of what is known to fail by the backends' fault, and the known failures that were not seen."""
+@view(3, only=lambda report: not report.values("standing").isdisjoint((NEW, KNOWN)))
+def why(report: Report) -> View:
+    """The causes of what is known to fail by the backends' fault."""
     told = report.causes
     known = told[(told["standing"] == KNOWN) & (told["fault"] == "backend") & ~told["first_seen"].astype(bool)]
     lead = [
         *filter(None, [describe_counts(report.causes)]),
         *[_SEEN] * bool(known["reason"].str.startswith("seen").any()),
     ]
-    yield View(
+    return View(
         "causes",
         many(int(known["rows"].sum()), "known failure"),
         report.causes,
@@ -50,16 +50,20 @@ def why(report: Report) -> Iterator[View]:
         see=_find_example_command(report, known),
         open=True,
     )
-    idle = report.stale
-    right = f"{'its' if len(idle) == 1 else 'their'} {many(int(idle['rows'].sum()), 'row')} passed"
-    where = f"{many(len(idle), 'known failure')} not seen ({right}): fixed, or of another machine?"
+
+
+@view(3, only=lambda report: len(report.stale))
+def stale(report: Report) -> Iterator[View]:
+    """The known failures that were not seen."""
+    found = report.stale
+    right = f"{'its' if len(found) == 1 else 'their'} {many(int(found['rows'].sum()), 'row')} passed"
+    where = f"{many(len(found), 'known failure')} not seen ({right}): fixed, or of another machine?"
     columns = ("backend", "op", "dtype", text("status"), "reason", "rows", "found")
-    yield View("stale", where, idle, columns, faces=("markdown", "csv", "page"))
-    said = f"{where} (stale.csv)" * bool(len(idle))
-    yield View("stale", where, idle, lines=[], empty=said, faces=("terminal",))
+    yield View("stale", where, found, columns, faces=("markdown", "csv", "page"))
+    yield View("stale", where, found, lines=[], empty=f"{where} (stale.csv)", faces=("terminal",))
 
 
-@view(4)
+@view(4, only=lambda report: True in report.values("first_seen"))
 def first_seen(report: Report) -> View:
     """What fails as known failures say that were not seen on the backend before."""
     rows = report.rows[report.rows["first_seen"]]
@@ -75,7 +79,7 @@ def first_seen(report: Report) -> View:
         ("rows", "ops", text("op", "e.g."), text("backend"), status(), text("cause")),
         unit="causes",
         counted=True,
-        lead=[_FIRST_SEEN] * bool(len(found)),
+        lead=[_FIRST_SEEN],
         see=[("looked at, it is known here too", f"{program()} known seen --run {report.run.get('run_id')}{where}")],
         open=True,
     )
@@ -157,7 +161,7 @@ def _build_changes_view(found: Since) -> View:
     )
 
 
-@view(7)
+@view(7, only=lambda report: KNOWN in report.values("standing"))
 def nobodys(report: Report) -> View:
     """The causes of what is known to fail by no backend's fault."""
     told = report.causes
@@ -188,7 +192,7 @@ _COUNTED = (
 )
 
 
-@view(6)
+@view(6, only=lambda report: len(report.values("backend")) > 1)
 def best(report: Report) -> Iterator[View]:
     """Backends ranked on the cells that all of them were given, catalog by catalog."""
     frame = report.ranking

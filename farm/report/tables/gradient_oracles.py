@@ -89,11 +89,14 @@ def two_oracles(rows: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
-@view(90)
-def gradients(report: Report) -> View | None:
-    """The two-oracle table, where gradients were computed."""
-    if not report.rows["check"].isin(checks.where(gradient=True)).any():
-        return None
+def has_gradients(report: Report) -> bool:
+    """Whether a report has rows of gradients."""
+    return not report.values("check").isdisjoint(checks.where(gradient=True))
+
+
+@view(90, only=has_gradients)
+def gradients(report: Report) -> View:
+    """The two-oracle table."""
     return View("gradients", "Gradients by two oracles", two_oracles(report.rows), faces=("csv",))
 
 
@@ -109,10 +112,8 @@ def count_second_oracles(rows: pd.DataFrame) -> pd.DataFrame:
     return found.sort_values(["check", "rows"], ascending=[True, False]).reset_index()
 
 
-@view(91)
-def build_second_oracles_view(report: Report) -> View | None:
+@view(91, only=has_gradients)
+def build_second_oracles_view(report: Report) -> View:
     """How many gradients have an oracle that needs no derivative of the library's, and which."""
-    if not report.rows["check"].isin(checks.where(gradient=True)).any():
-        return None
     frame = count_second_oracles(report.rows)
     return View("second_oracles", "Second oracles of gradients", frame, faces=("csv",))

@@ -23,10 +23,10 @@ def find_kept(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-@view(86)
+@view(86, only=lambda report: report.rows["kept"].notna().any())
 def build_kept_view(report: Report) -> Iterator[View]:
     """The gradients that a rounded result explains."""
-    if not report.rows["kept"].notna().any() or (found := find_kept(report.rows)).empty:
+    if (found := find_kept(report.rows)).empty:
         return
     yield View(
         "kept",

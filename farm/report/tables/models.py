@@ -116,11 +116,9 @@ def _describe_models_elsewhere(frame: pd.DataFrame) -> list[str]:
     ]
 
 
-@view(7)
+@view(7, only=lambda report: OpClass.MODEL.value in report.values("op_class") and _are_models(report.rows).any())
 def whole_models(report: Report) -> Iterator[View]:
     """Model × backend, then what is not right of them, then the error along the layers."""
-    if not _are_models(report.rows).any():
-        return
     frame = models(report.rows)
     backends = sorted(set(frame["backend"]))
     lines = []

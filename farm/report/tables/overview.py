@@ -25,6 +25,7 @@ from farm.report.tables.coverage import (
     count_built,
     coverage,
     distinct,
+    find_values,
     once,
     records,
     status_table,
@@ -33,7 +34,7 @@ from farm.report.tables.coverage import (
 )
 from farm.report.tables.view import Cell, Column, Line, Report, View, rate, view
 from farm.report.words import DASH, number, percent
-from tasks import catalogs
+from tasks import catalogs, checks
 from tasks.arrays.layouts import CONTIGUOUS
 from tasks.backends.needs import install_line
 from tasks.model import Status
@@ -84,6 +85,8 @@ def how_much(line: Mapping[str, Any]) -> str:
 
 def best(report: Report) -> str:
     """One sentence on the best backend of every vendor for what current models need; "" where that cannot be said."""
+    if len(report.values("vendor")) < 2:
+        return ""
     ranked = report.ranking[(report.ranking["catalog"] == _NEEDED) & report.ranking["place"].notna()]
     first = records(ranked.drop_duplicates("vendor"))
     if len(first) < 2:
@@ -159,7 +162,8 @@ def remarks(report: Report, brief: bool = False) -> list[str]:
         f"imprecise {percent(total[Status.IMPRECISE.value], total['judged'])}, "
         f"weakly tested cells {int(total['weak_cells'])} ({int(total['weak'])} weak passes: no evidence)"
     )
-    lines += filter(None, [best(report)])
+    if _NEEDED in report.values("catalog"):
+        lines += filter(None, [best(report)])
     return lines
 
 
@@ -202,7 +206,7 @@ def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, 
             lines.append({**totals[vendor], **extra})
         lines.extend(records(group[group["missing"]]))
     emulated = set(rows.loc[rows["execution"] == EMULATED, "backend"])
-    interpreted = set(rows.loc[_are_interpreted(rows), "backend"])
+    interpreted = set(rows.loc[rows["execution"] == INTERPRETED, "backend"])
     for line in lines:
         what = said.get(line["backend"], {})
         line["emulated"] = line["backend"] in emulated
@@ -281,13 +285,9 @@ def _list_occurring_statuses(rows: pd.DataFrame) -> list[str]:
     return [name for name in SEVERITY if (rows["status"] == name).any()]
 
 
-def _are_interpreted(rows: pd.DataFrame) -> pd.Series:
-    return rows["execution"] == INTERPRETED
-
-
 def _describe_interpreted(rows: pd.DataFrame) -> list[str]:
     """A sentence on the rows of kernels that an interpreter ran, and what their passes are worth."""
-    some = rows[_are_interpreted(rows) & rows["status"].isin(JUDGED_STATUSES)]
+    some = rows[(rows["execution"] == INTERPRETED) & rows["status"].isin(JUDGED_STATUSES)]
     if some.empty:
         return []
     passed = int((some["status"] == Status.PASS.value).sum())
@@ -309,18 +309,15 @@ def _describe_unverified(rows: pd.DataFrame) -> list[str]:
 
 def _describe_unused(rows: pd.DataFrame) -> list[str]:
     """A sentence on the rows whose backend was allowed to compute in less than the dtype, and did not."""
-    some = rows[rows["unused_permission"].fillna("").astype(bool)] if "unused_permission" in rows else rows[:0]
-    if some.empty:
-        return []
+    some = rows[rows["unused_permission"] != ""]
     precisions, backends = (", ".join(sorted(set(some[x]))) for x in ("unused_permission", "backend"))
     return [f"{precisions} allowed and not used: {many(len(some), 'row')} of {backends}; a note, no failure."]
 
 
 def _laid_out(rows: pd.DataFrame) -> list[str]:
     """Sentences on the rows whose inputs were not contiguous: those that refused them, those of forms without strides."""
-    given = rows["layout"].fillna("") if "layout" in rows else pd.Series("", rows.index)
-    told, plain_ones = [], given.str.startswith(CONTIGUOUS)
-    refused = rows[rows["refused_layout"].fillna("").astype(bool)] if "refused_layout" in rows else rows[:0]
+    told, plain_ones = [], rows["layout"].str.startswith(CONTIGUOUS)
+    refused = rows[rows["refused_layout"] != ""]
     if not refused.empty:
         several = sorted(set(refused["op"].str.partition(":")[2]))
         ops = ", ".join(several[:4]) + (f" and {len(several) - 4} more" if len(several) > 4 else "")
@@ -338,37 +335,38 @@ def _laid_out(rows: pd.DataFrame) -> list[str]:
 
 def caveats(rows: pd.DataFrame) -> list[str]:
     """Sentences on what passes are worth: of kernels that an interpreter ran, of inputs that lay otherwise than they were to lie …"""
-    return [*_describe_unverified(rows), *_describe_interpreted(rows), *_describe_unused(rows), *_laid_out(rows)]
+    execution = find_values(rows, "execution")
+    told = _describe_unverified(rows) if UNVERIFIED in execution else []
+    told += _describe_interpreted(rows) if INTERPRETED in execution else []
+    told += _describe_unused(rows) if any(find_values(rows, "unused_permission")) else []
+    laid_out = any(find_values(rows, "layout")) or any(find_values(rows, "refused_layout"))
+    return told + (_laid_out(rows) if laid_out else [])
 
 
-def _doctor() -> str:
-    return f"{program()} doctor"
-
-
-@view(8)
+@view(8, only=lambda report: not all(said.get("available") for said in backends_of(report.inventory).values()))
 def not_here(report: Report) -> View | None:
     """The backends that no node offers, why, and one line that installs what a package of the system brings."""
     said = backends_of(report.inventory)
     missing = unavailable(report.inventory).reset_index()
     missing = missing[~missing["backend"].isin(report.rows["backend"])]
-    line = install_line(tuple(pair) for name in missing["backend"] for pair in said[name].get("installs") or ())
     if missing.empty:
         return None
+    line = install_line(tuple(pair) for name in missing["backend"] for pair in said[name].get("installs") or ())
     return View(
         "not_here",
         f"Unavailable: {len(missing)} of {len(said)} backends",
         missing,
         ("backend", "vendor", ("reason", "why")),
-        see=[*[("to enable more of them", line)] * bool(line), ("what each one lacks", _doctor())],
+        see=[*[("to enable more of them", line)] * bool(line), ("what each one lacks", f"{program()} doctor")],
         open=True,
         faces=("page",),  # elsewhere the coverage is in sight, which says it too
     )
 
 
-@view(9)
+@view(9, only=lambda report: report.run.get("left_out"))
 def build_reached_view(report: Report) -> View | None:
     """How far a budget has come in each part of the config."""
-    told = report.run.get("left_out")
+    told = report.run["left_out"]
     parts = told.get("parts") if isinstance(told, Mapping) else None
     if not parts:
         return None
@@ -388,7 +386,8 @@ def by_backend(report: Report) -> Iterator[View]:
     """Coverage per vendor and backend; an unavailable backend is a grey line without numbers."""
     rows, lines = report.rows, backend_lines(report.rows, report.run)
 
-    shown, last = _missing_together(lines, report.inventory), ""
+    absent, last = any(line["missing"] for line in lines), ""
+    shown = _missing_together(lines, report.inventory) if absent else lines
     for line in shown:  # said once for the modes of a runtime
         said = ", ".join(word for word in (line["device"], line["runtime_version"]) if word)
         line["where"] = "as above" if said and said == last else said
@@ -413,7 +412,7 @@ def by_backend(report: Report) -> Iterator[View]:
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backends.",
         notes=[*[_APART] * bool(blameless(rows).any()), *caveats(rows)],
-        see=[("what is missing, and how to install it", _doctor())] * any(line["missing"] for line in lines),
+        see=[("what is missing, and how to install it", f"{program()} doctor")] * absent,
         index=True,
         most=10_000,
         compares=True,
@@ -426,16 +425,13 @@ def by_backend(report: Report) -> Iterator[View]:
         yield View(name, caption, frame, index=True, faces=("csv",))
 
 
-@view(20)
-def only_built(report: Report) -> View | None:
+@view(20, only=lambda report: not report.values("check").isdisjoint(checks.where(runs=False)))
+def only_built(report: Report) -> View:
     """What was built and not run."""
-    made = count_built(report.rows)
-    if made.empty:
-        return None
     return View(
         "built",
         "Built, not run: no evidence of numbers",
-        made,
+        count_built(report.rows),
         (
             *("vendor", "backend"),
             rate("built", lambda line: line["built"] + line["failed"], "built (built/built + failed)"),
@@ -447,11 +443,9 @@ def only_built(report: Report) -> View | None:
     )
 
 
-@view(30)
-def by_column(report: Report) -> View | None:
+@view(30, only=lambda report: report.by != "backend")
+def by_column(report: Report) -> View:
     """Coverage per value of one more column, those with the most failures first."""
-    if report.by == "backend":
-        return None
     frame = coverage(once(report.rows), by=report.by)
     worst_first = frame.sort_values(["failed", "planned"], ascending=False, kind="stable")
     return View(

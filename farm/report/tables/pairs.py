@@ -100,7 +100,7 @@ def pairs_view(rows: pd.DataFrame) -> View:
     )
 
 
-@view(56)
+@view(56, only=lambda report: len(report.values("backend")) > 1)
 def pairs_of_report(report: Report) -> View | None:
     """The table, where there are two backends."""
-    return pairs_view(report.rows) if report.rows["backend"].nunique() > 1 else None
+    return pairs_view(report.rows)

@@ -278,7 +278,7 @@ def explain_batches(rows: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["backend", *OF, "failures", "terms", "alone", "few", "batch", "many"])
 
 
-@view(67)
+@view(67, only=lambda report: ARITHMETIC in report.values("check"))
 def batch_orders(report: Report) -> View | None:
     """Why rows depend on their batch: the two orders, where the run has a passport."""
     readings = _read(report)
@@ -294,7 +294,7 @@ def batch_orders(report: Report) -> View | None:
     return View("batch_orders", words, found, columns, unit="ops", counted=True)
 
 
-@view(67)
+@view(67, only=lambda report: ARITHMETIC in report.values("check"))
 def passports(report: Report) -> View | None:
     """What the check arithmetic has read."""
     readings = _read(report)
@@ -305,7 +305,7 @@ def _read(report: Report) -> pd.DataFrame | None:
     """The readings of a report's runs; None where there are none."""
     results = report.rows.attrs.get("results")
     asked = report.rows[report.rows["check"] == ARITHMETIC]
-    if results is None or asked.empty:
+    if results is None:
         return None
     found = [x for run_id in asked["run_id"].unique() if len(x := load_readings(results, run_id))]
     return pd.concat(found) if found else None

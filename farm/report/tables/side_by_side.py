@@ -42,7 +42,7 @@ class Sides:
     character for each backend, in their order, "." where it has no row: status (its sign), group (r: agrees with the
     reference; else with whom, see ``agrees``), bytes (equal for the very same output), outlier ("1"); change: a character
     for each pair of outcomes that the case has (first × second), a place in `CHANGES`; said: who agrees with whom, in
-    sentences, one a line; unit: of its figures. outcomes: all of them, case after case: units, limit, why (what puts it
+    sentences, one a line (both are "" where no case has two outcomes); unit: of its figures. outcomes: all of them, case after case: units, limit, why (what puts it
     outside, in a few words). place: (run_id, case_id) → place of the case.
     """
 
@@ -75,6 +75,7 @@ def sides(rows: pd.DataFrame, labels: Sequence[str], names: Sequence[str], signs
         return ["".join(line) for line in grid.reshape(len(cases), len(names))] if len(names) else []
 
     about = newest.drop_duplicates("case_id").reset_index(drop=True)
+    several = len(newest) > len(cases)  # where no case has two outcomes there is nothing to compare
     where = {label: k for k, label in enumerate(labels)}
     made = pd.DataFrame(
         {
@@ -86,8 +87,8 @@ def sides(rows: pd.DataFrame, labels: Sequence[str], names: Sequence[str], signs
             "group": texts([_MARK_OF.get(g, "?") for g in newest["agrees"]]),
             "bytes": texts([NONE if k == 0 else _MARKS[min(k, len(_MARKS)) - 1] for k in rank]),
             "outlier": texts(["1" if out else NONE for out in newest["outlier"]]),
-            "change": list(_find_status_changes(newest, codes)),
-            "said": list(_render_verdicts(newest, codes, rank)),
+            "change": list(_find_status_changes(newest, codes)) if several else "",
+            "said": list(_render_verdicts(newest, codes, rank)) if several else "",
             "unit": about["op_class"].map(unit),
         }
     )

@@ -52,7 +52,7 @@ def _describe_result(line: Line) -> str:
     return line["says"] + f" by {' and '.join(clocks)}" * bool(clocks)
 
 
-@view(66)
+@view(66, only=lambda report: Speedup.name in report.values("check"))
 def speedup_view(report: Report) -> View | None:
     """Every timed sample with its intervals."""
     found = speedups(report.rows)

@@ -126,12 +126,7 @@ def _count(line: Line) -> str:
     return DASH if pd.isna(line["judged"]) else f"{line['passed']:.0f} of {line['judged']:.0f}"
 
 
-@view(1)
-def submission_view(report: Report) -> View | None:
-    """The leaderboard; None of a run that is of no submissions."""
-    return make_view(report) if submitted(report.run) else None
-
-
+@view(1, only=lambda report: submitted(report.run))
 def make_view(report: Report) -> View:
     """The leaderboard of a run of submissions."""
     found = leaderboard(report.rows, report.run)

@@ -28,10 +28,10 @@ def _narrow_last(column: pd.Series) -> pd.Series:
     return column != "backward" if column.name == "check" else column
 
 
-@view(65)
+@view(65, only=lambda report: report.rows["gradient_divergence"].notna().any())
 def training(report: Report) -> View | None:
     """The table of training steps, where there are any."""
-    if not report.rows["gradient_divergence"].notna().any() or (found := steps(report.rows)).empty:
+    if (found := steps(report.rows)).empty:
         return None
     return View(
         "training",

@@ -61,12 +61,11 @@ def _show_steps(line: Line) -> Cell:
     )
 
 
-@view(64)
+@view(64, only=lambda report: Train.name in report.values("check"))
 def training_runs(report: Report) -> View | None:
     """Floors over steps and phases, where there are training runs."""
-    rows, results = report.rows, report.rows.attrs.get("results")
-    rows = rows[rows["check"] == Train.name]
-    if rows.empty or results is None:
+    rows, results = report.rows[report.rows["check"] == Train.name], report.rows.attrs.get("results")
+    if results is None:
         return None
     runs = rows["run_id"].unique()
     trace = pd.concat([read_trace(results, run, {"case_id": rows["case_id"].unique().tolist()}) for run in runs])

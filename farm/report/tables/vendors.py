@@ -15,6 +15,7 @@ from farm.report.tables.coverage import (
     commands,
     coverage,
     distinct,
+    find_values,
     once,
     once_a_frame,
     records,
@@ -52,6 +53,8 @@ def by_vendor(rows: pd.DataFrame, by: str = "dtype") -> pd.DataFrame:
         .nunique()
         .reindex(table.index, fill_value=0),
     )
+    if len(find_values(rows, "vendor")) < 2:  # there is nobody to be compared with
+        return table.assign(alone=0, everybody=0)
     found = unique(rows)
     extra = [by] if by not in found.columns else []
     if extra:
@@ -139,10 +142,15 @@ def _are_outliers_of_one_mind(rows: pd.DataFrame) -> pd.Series:
     )
 
 
+def _choose_faces(report: Report) -> tuple[str, ...]:
+    """On the terminal vendors are compared only where that was asked for."""
+    return FACES if report.by == "vendor" else ("markdown", "csv", "page")
+
+
 @view(40)
 def side_by_side(report: Report) -> Iterator[View]:
-    """vendor × dtype and vendor × op class, then what one vendor gets wrong, or everybody."""
-    faces = FACES if report.by == "vendor" else ("markdown", "csv", "page")
+    """vendor × dtype and vendor × op class."""
+    faces = _choose_faces(report)
 
     def column(by: str, name: str) -> Column:
         def of(line: Line) -> Cell | str:
@@ -172,7 +180,12 @@ def side_by_side(report: Report) -> Iterator[View]:
             most=10_000,
             faces=faces,
         )
-    found = unique(report.rows)
+
+
+@view(40, only=lambda report: len(report.values("vendor")) > 1)
+def only_one_or_everybody(report: Report) -> Iterator[View]:
+    """What one vendor gets wrong, then what all do."""
+    faces, found = _choose_faces(report), unique(report.rows)
     yield View("only_one_or_everybody", "What only one vendor or all vendors get wrong", found, faces=("csv",))
     yield from (_wrong(found[found["everybody"] != alone], alone, faces) for alone in (True, False))
 

@@ -18,7 +18,7 @@ import pandas as pd
 
 from farm.commandline import plain
 from farm.report.tables.causes import Verdict, causes, match_known, verdict
-from farm.report.tables.coverage import distinct, ready, with_code
+from farm.report.tables.coverage import distinct, find_values, ready, with_code
 from farm.report.tables.ranking import ranking
 from farm.report.words import DASH, number, percent
 from tasks.model import label_of
@@ -211,6 +211,10 @@ class Report:
         rows.attrs.update(attrs)
         return cls(ready(rows), run, by, stale)
 
+    def values(self, column: str) -> frozenset[Any]:
+        """What its rows have in a column."""
+        return find_values(self.rows, column)
+
     @functools.cached_property
     def verdict(self) -> Verdict:
         """What to conclude."""
@@ -237,20 +241,21 @@ class Report:
 
 
 Maker = Callable[[Report], "View | Iterable[View] | None"]
-_MAKERS: dict[str, tuple[int, Maker]] = {}
+_MAKERS: dict[str, tuple[int, Callable[[Report], Any], Maker]] = {}
 
 
 class ViewWarning(UserWarning):
     """A view of a report that cannot be made; the others are."""
 
 
-def view(place: int) -> Callable[[Maker], Maker]:
-    """Register a function that makes one view or several of a `Report`; ``place``: its order among them."""
+def view(place: int, only: Callable[[Report], Any] = lambda report: True) -> Callable[[Maker], Maker]:
+    """Register a function that makes one view or several of a `Report`; ``place``: its order among them; ``only``: whether a report has
+    anything for it to show, asked first."""
     if not isinstance(place, int):
         raise TypeError("write @view(PLACE): a number, the view's order in the report")
 
     def register(make: Maker) -> Maker:
-        _MAKERS[f"{make.__module__}.{make.__name__}"] = (place, make)
+        _MAKERS[f"{make.__module__}.{make.__name__}"] = (place, only, make)
         return make
 
     return register
@@ -262,9 +267,9 @@ def views(report: Report) -> list[View]:
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")
     found: list[View] = []
-    for _, make in sorted(_MAKERS.values(), key=lambda one: one[0]):
+    for _, only, make in sorted(_MAKERS.values(), key=lambda one: one[0]):
         try:
-            made = make(report)
+            made = make(report) if only(report) else ()
             found.extend([made] if isinstance(made, View) else list(made or ()))  # a generator may fail on its way
         except Exception as error:  # one view must not take the others, nor the end of a run, with it
             name = f"{make.__module__}.{make.__name__}"
