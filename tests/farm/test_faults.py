@@ -66,15 +66,17 @@ def config(path: Path, backends: list[object], ops: list[str], **more: object) -
 
 #: They take their whole deadline: that of the others may be long, for none of them is to be decided by how busy the machine is.
 HANG = [fault for fault, (status, _) in EXPECTED.items() if status == "timeout"]
+#: Its cases have to meet in one process: beside a supervisor that is killed they may be run again one by one.
+TOGETHER = ["poison"]
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    """Every fault: on a real local Ray cluster, and those that hang without one."""
+    """Every fault: on a real local Ray cluster, and those that hang or have to stay together without one."""
     folder = tmp_path_factory.mktemp("faults")
     backends: list[object] = [{"name": "planted-cpu", "memory_gib": 0.5}]
-    die = config(folder / "die.yaml", backends, [fault for fault in EXPECTED if fault not in HANG])
-    hang = config(folder / "hang.yaml", backends, HANG, deadline_s=5)
+    die = config(folder / "die.yaml", backends, [fault for fault in EXPECTED if fault not in HANG + TOGETHER])
+    hang = config(folder / "hang.yaml", backends, HANG + TOGETHER, deadline_s=5)
     frames = []
     on_ray = functools.partial(launch, timeout=900)
     for run, file, *how in ((on_ray, die, "--on", "ray"), (here, hang, "--on", "processes", "--cpus", 1)):
