@@ -45,10 +45,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.index(item.path.name) if item.path.name in order else len(order))
 
 
-#: Of a cluster: a node that answers no more is gone after two seconds, not fifteen; one that is slow to answer as ever.
-SOON_GONE = {"health_check_period_ms": 500}
-
-
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The cache of prepared cases, shared by all tests; $FARM_TEST_CACHE keeps it between sessions.

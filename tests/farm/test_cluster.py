@@ -17,20 +17,18 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import yaml
-from ray.cluster_utils import Cluster
 
 from farm import lake
 from farm.work import ray_cluster
 from farm.work.ray_cluster import RayCluster
-from tests.conftest import ROOT, SOON_GONE, launch
+from tests.clusters import Cluster
+from tests.conftest import ROOT, launch
 from tests.farm.test_resume import parts, wait_for
 
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[Cluster]:
-    made = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": SOON_GONE}
-    )
+    made = Cluster(num_cpus=1)
     yield made
     made.shutdown()
 

@@ -13,13 +13,13 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from ray.cluster_utils import Cluster
 
 from farm import lake
 from farm.fleet.node import Devices, ray_node
 from farm.work import fleet_changes
 from tasks.devices import BY_LABEL
-from tests.conftest import ROOT, SOON_GONE, here, launch
+from tests.clusters import Cluster
+from tests.conftest import ROOT, here, launch
 from tests.farm.test_resume import descendants, is_child, wait_for
 
 OPS, SAMPLES = 10, 20
@@ -27,10 +27,7 @@ OPS, SAMPLES = 10, 20
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[Cluster]:
-    made = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 2, "include_dashboard": False, "node_name": "head", "_system_config": SOON_GONE},
-    )
+    made = Cluster(num_cpus=2, node_name="head")
     yield made
     made.shutdown()
 
