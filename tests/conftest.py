@@ -23,6 +23,9 @@ if str(PLUGIN) not in sys.path:
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # as if activated
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "passive"
+)  # where a test has several, one that waits for another does not spin
 os.environ.pop("COLUMNS", None)  # lines of a report are looked for whole
 # Hundreds of processes are started: what one of them has compiled, the others read.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -33,10 +36,10 @@ sys.dont_write_bytecode = False
 #: compute and those that mostly wait (faults, heterogeneous, resume, cluster) in turn: whatever the processes are at, the processors
 #: have work.
 LONGEST = (
-    "minimise faults client planted_vendors resume planted_device own_models heterogeneous minimise_checks cluster "
-    "reproduce collectives architectures docs lake user_config envs own_devices training canary own_autograd client_layouts awaited "
-    "recipes double_backward first_reading bisect probing budget home findings_of_torch findings_folder pytest_plugin own_kernels "
-    "localise determinism progress report"
+    "client faults planted_vendors heterogeneous minimise_checks resume minimise planted_device own_models cluster training_ranks "
+    "selftest reproduce own_arithmetic architectures user_config own_devices user_catalog docs collectives lake envs training "
+    "canary own_autograd client_layouts awaited recipes determinism double_backward first_reading bisect probing budget home "
+    "findings_of_torch findings_folder pytest_plugin own_kernels localise progress report"
 )
 
 
