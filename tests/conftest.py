@@ -90,15 +90,19 @@ def children() -> Iterator[None]:
     POOL.close()
 
 
+#: Seconds after which what a test waits for hangs: on a machine that is busy a process takes minutes to start.
+PATIENCE_S = 600.0
+
+
 def launch(
-    *args: object, timeout: float = 300, dashboard: bool = False, **env: str
+    *args: object, timeout: float = PATIENCE_S, dashboard: bool = False, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the farm's command as a user does, in a process that has imported what takes seconds (`tests.prepared`); a local cluster has no
     dashboard unless it is asked for, and starts sooner."""
     return farm("run", *args, *([] if dashboard else ["--no-dashboard"]), timeout=timeout, **env)
 
 
-def farm(*args: object, timeout: float = 300, **env: str) -> subprocess.CompletedProcess[str]:
+def farm(*args: object, timeout: float = PATIENCE_S, **env: str) -> subprocess.CompletedProcess[str]:
     """Any of its commands, in such a process."""
     return prepared.run([sys.executable, "-m", "farm", *args], env=os.environ | env, cwd=ROOT, timeout=timeout)
 

@@ -22,7 +22,7 @@ from farm import lake
 from farm.work import ray_cluster
 from farm.work.ray_cluster import RayCluster
 from tests.clusters import Cluster
-from tests.conftest import ROOT, launch
+from tests.conftest import PATIENCE_S, ROOT, launch
 from tests.farm.test_resume import parts, wait_for
 
 
@@ -62,7 +62,7 @@ def test_a_node_that_dies_blames_nobody(cluster: Cluster, tmp_path: Path, result
     wait_for(lambda: parts(results), "the first rows")
     cluster.remove_node(node, allow_graceful=False)
     go.touch()
-    out, _ = process.communicate(timeout=180)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, out
     frame = rows(results)
     assert len(frame) == 600
@@ -163,7 +163,7 @@ def test_the_script_for_slurm_runs_on_what_it_was_given(tmp_path: Path, results:
             ["bash", "-c", script], stdout=log, stderr=log, cwd=tmp_path, env=env, start_new_session=True
         )
     try:
-        code = job.wait(200)
+        code = job.wait(PATIENCE_S)
     finally:
         os.killpg(job.pid, signal.SIGKILL)
     said = (tmp_path / "log").read_text()

@@ -17,7 +17,7 @@ import yaml
 
 from farm import lake
 from farm.fleet.child_process import ChildProcess, Death, Limits
-from tests.conftest import ROOT, here, launch
+from tests.conftest import PATIENCE_S, ROOT, here, launch
 
 SAMPLES = 8
 POPEN = subprocess.Popen
@@ -194,7 +194,7 @@ def test_a_full_disk_stops_the_run_which_is_resumed_later(tmp_path: Path, full: 
         f"mount -o remount,size=100m {folders[full]}; {farm} --resume last; echo second $?"
     )
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, env=env, cwd=ROOT, timeout=200
+        ["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, env=env, cwd=ROOT, timeout=PATIENCE_S
     )
     assert "first 3" in done.stdout, done.stdout + done.stderr
     assert "No space left on device" in done.stderr

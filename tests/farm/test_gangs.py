@@ -23,7 +23,7 @@ from tasks import wire
 from tasks.backends.shared.rank_hosts import Hosts
 from tasks.devices import BY_LABEL
 from tests.clusters import Cluster
-from tests.conftest import ROOT, here
+from tests.conftest import PATIENCE_S, ROOT, here
 from tests.farm.test_cluster import rows
 from tests.farm.test_resume import wait_for
 
@@ -132,15 +132,17 @@ def killed_in_mid_job(
     command = [sys.executable, "-m", "farm.launch", str(file), "--address", head.address, "--results", str(results)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
     held = go.with_suffix(".held")
-    wait_for(lambda: held.exists() and held.read_text(), "a case in flight", 300)
+    wait_for(lambda: held.exists() and held.read_text(), "a case in flight")
     above = {parent.pid for parent in psutil.Process(int(held.read_text())).parents()}
     raylets = {name: node.all_processes["raylet"][0].process.pid for name, node in two.items()}
     (dying,) = [name for name, raylet in raylets.items() if (raylet in above) == supervisors]
     there = psutil.Process(raylets[dying]).children(recursive=True)
     head.remove_node(two[dying], allow_graceful=False)
-    psutil.wait_procs(there, timeout=60)  # a worker outlives its raylet by a moment, and its ranks would do the case
+    psutil.wait_procs(
+        there, timeout=PATIENCE_S
+    )  # a worker outlives its raylet by a moment, and its ranks would do the case
     go.touch()
-    out, _ = process.communicate(timeout=400)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     return f"{process.returncode} {out}"
 
 
