@@ -116,8 +116,8 @@ class Page:
 
 
 class Starved:
-    """For how long the machine has kept a process, or one of its session (a compiler that it waits for), from running: its slowness is
-    no case's.
+    """For how long the machine has kept a process, or one that it waits for (a compiler, a kernel's process), from running: its slowness
+    is no case's.
 
     Not the scheduler's own count of waiting alone: a virtual machine whose host takes its processor away has not waited.
     """
@@ -149,14 +149,17 @@ class Starved:
         return self._kept
 
     def _members(self) -> list[Path]:
-        """The process and the others of its session."""
-        found = [self._proc / str(self._pid)]
+        """The process, the others of its session, and what these have started: a kernel's process has a session of its own."""
+        found, parents = {self._pid}, dict[int, int]()
         with contextlib.suppress(OSError):
             for path in self._proc.iterdir():
                 with contextlib.suppress(OSError, IndexError, ValueError):
-                    if path.name.isdigit() and path != found[0] and int(_read_proc_fields(path)[3]) == self._pid:
-                        found.append(path)
-        return found
+                    if path.name.isdigit():
+                        fields = _read_proc_fields(path)
+                        parents[int(path.name)] = self._pid if int(fields[3]) == self._pid else int(fields[1])
+        while more := {pid for pid, parent in parents.items() if parent in found} - found:
+            found |= more
+        return [self._proc / str(pid) for pid in sorted(found)]
 
     def _stalls(self) -> int:
         """Microseconds in which anything on this machine has waited for a disk or for memory; 0 where the kernel does not tell."""

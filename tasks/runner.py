@@ -428,6 +428,9 @@ class Runner:
             own = program.pieces or case.sample.owner.group.catalog == USER
             if not (own and found.status is Status.WRONG):
                 found = found.rule(Status.FALLBACK, "")
+        if program is not None and program.explain is not None and case.item.asked.explained:
+            with contextlib.suppress(Exception):  # what it did not think of must not cost the finding
+                program.columns = program.columns | dict(program.explain())
         row, steps = self._row(case, found, run_ms), self._trace(case, of_steps)
         readings: tuple[Any, ...] = ()
         if program is not None:

@@ -58,7 +58,8 @@ class ToRun:
 
     exported: path of the exported forms, "" where none is needed; keep: a file that the outputs of the last case are
     kept in, as a pack ("" = not kept); setting: of the backend (`tasks.backends.base.Backend.at`); part: a pack that names
-    the part of a torch program to be run instead of the whole, with its inputs (`tasks.graphs.program.of_form`).
+    the part of a torch program to be run instead of the whole, with its inputs (`tasks.graphs.program.of_form`); explained: whether
+    a program that says why its outputs are off is asked (`tasks.model.Program.explain`).
     """
 
     group: Group
@@ -68,6 +69,7 @@ class ToRun:
     keep: str = ""
     setting: str = ""
     part: str = ""
+    explained: bool = True
 
 
 # --- commands to a child ------------------------------------------------------------------------------------------

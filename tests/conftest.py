@@ -23,6 +23,9 @@ if str(PLUGIN) not in sys.path:
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # as if activated
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "passive"
+)  # where a test has several, one that waits for another does not spin
 os.environ.pop("COLUMNS", None)  # lines of a report are looked for whole
 # Hundreds of processes are started: what one of them has compiled, the others read.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -33,20 +36,16 @@ sys.dont_write_bytecode = False
 #: compute and those that mostly wait (faults, heterogeneous, resume, cluster) in turn: whatever the processes are at, the processors
 #: have work.
 LONGEST = (
-    "minimise faults client planted_vendors resume planted_device own_models heterogeneous minimise_checks cluster "
-    "reproduce collectives architectures docs lake user_config envs own_devices training canary own_autograd client_layouts awaited "
-    "recipes double_backward first_reading bisect probing budget home findings_of_torch findings_folder pytest_plugin own_kernels "
-    "localise determinism progress report"
+    "client faults planted_vendors heterogeneous minimise_checks resume minimise planted_device own_models cluster training_ranks "
+    "selftest reproduce own_arithmetic architectures user_config own_devices user_catalog docs collectives lake envs training "
+    "canary own_autograd client_layouts awaited recipes determinism double_backward first_reading bisect probing budget home "
+    "findings_of_torch findings_folder pytest_plugin own_kernels localise progress report"
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = [f"test_{name}.py" for name in LONGEST.split()]
     items.sort(key=lambda item: order.index(item.path.name) if item.path.name in order else len(order))
-
-
-#: Of a cluster: a node that answers no more is gone after two seconds, not fifteen; one that is slow to answer as ever.
-SOON_GONE = {"health_check_period_ms": 500}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -91,15 +90,19 @@ def children() -> Iterator[None]:
     POOL.close()
 
 
+#: Seconds after which what a test waits for hangs: on a machine that is busy a process takes minutes to start.
+PATIENCE_S = 600.0
+
+
 def launch(
-    *args: object, timeout: float = 300, dashboard: bool = False, **env: str
+    *args: object, timeout: float = PATIENCE_S, dashboard: bool = False, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the farm's command as a user does, in a process that has imported what takes seconds (`tests.prepared`); a local cluster has no
     dashboard unless it is asked for, and starts sooner."""
     return farm("run", *args, *([] if dashboard else ["--no-dashboard"]), timeout=timeout, **env)
 
 
-def farm(*args: object, timeout: float = 300, **env: str) -> subprocess.CompletedProcess[str]:
+def farm(*args: object, timeout: float = PATIENCE_S, **env: str) -> subprocess.CompletedProcess[str]:
     """Any of its commands, in such a process."""
     return prepared.run([sys.executable, "-m", "farm", *args], env=os.environ | env, cwd=ROOT, timeout=timeout)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import importlib.util
 import os
 import select
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,7 @@ class ChildProcess:
             steps = max(flying.together, 1) if flying.number >= 0 else 1
             since, bound = max(flying.since, begun), deadline * steps
             flown = now - since
-            if flown > bound / 10 and flown - min(self.channel.starved_s(since), (STARVED - 1) * bound) > bound:
+            if is_overdue(flown, bound, functools.partial(self.channel.starved_s, since)):
                 fix = "" if deadline_s is not None else "; deadline_s of the config sets it"
                 yield self._stop(Status.TIMEOUT.value, f"exceeded its {bound:g} s deadline{fix}")
                 return
@@ -270,6 +271,12 @@ class ChildProcess:
         self._stderr.seek(0)
         self._stderr.truncate()
         self.channel.forget_words()
+
+
+def is_overdue(passed_s: float, bound_s: float, starved_s: Callable[[], float]) -> bool:
+    """Whether a process has had the seconds that it may take. starved_s: those in which the machine did not let it run, to be asked from
+    time to time (`tasks.relay.Starved`)."""
+    return passed_s > bound_s / 10 and passed_s - min(starved_s(), (STARVED - 1) * bound_s) > bound_s
 
 
 def child_env(extra: dict[str, str] | None = None, python: str = "", folders: Sequence[str] = ()) -> dict[str, str]:

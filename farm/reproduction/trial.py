@@ -14,15 +14,17 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from farm.fleet import scratch
 from farm.fleet.channel import Interpreter
-from farm.fleet.child_process import without_farm
+from farm.fleet.child_process import TICK, is_overdue, without_farm
 from farm.reproduction.folder import RUN
 from tasks.model import Status
 from tasks.model.errors import mask_details
+from tasks.relay import Starved
 
 #: Seconds that the imports of a finding may take, which are no part of it.
 _IMPORTS_S = 300.0
@@ -91,9 +93,8 @@ def alone(folder: Path, timeout_s: float, python: str | Interpreter, folders: st
             start_new_session=True,
         )
         try:
-            process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
+            if not _wait(process, timeout_s):
+                return None
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -106,6 +107,16 @@ def alone(folder: Path, timeout_s: float, python: str | Interpreter, folders: st
             said = json.loads(report.read_text(encoding="utf-8"))
         child = said.pop("returncode", None)
         return Ended(code, child=child if isinstance(child, int) else None, **said)
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Whether a process ends in so many seconds in which the machine lets it run."""
+    begun, starved = time.monotonic(), Starved(process.pid)
+    while not is_overdue(time.monotonic() - begun, timeout_s, partial(starved.s, begun)):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(TICK)
+            return True
+    return False
 
 
 @contextlib.contextmanager

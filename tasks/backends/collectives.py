@@ -139,23 +139,30 @@ class Group(RankConnections):
         self._folder = tempfile.TemporaryDirectory(prefix="farm-ranks-")
         store = f"tcp://{hosts.own}:{_free_port()}" if hosts else f"file://{self._folder.name}/store"
         places = 1 + len(hosts.others) if hosts else 1
+
+        def list_arguments(numbers: Sequence[int]) -> list[str]:
+            # A process sees the devices that it was lent, and numbers them from 0.
+            place = device if device == "cpu" else f"{device}:{numbers[0] // places}"
+            return [",".join(map(str, numbers)), str(count), store, library, place, str(self._patience_s), wrap]
+
+        here = dict[int, socket.socket]()
         try:
             for rank in range(count):
-                # A process sees the devices that it was lent, and numbers them from 0.
-                place = device if device == "cpu" else f"{device}:{rank // places}"
-                arguments = [str(rank), str(count), store, library, place, str(self._patience_s), wrap]
-                at = rank % places
-                self._connect(hosts.start(at - 1, arguments) if hosts and at else self._here(arguments))
+                if hosts and (at := rank % places):
+                    self._connect(hosts.start(at - 1, list_arguments([rank])))
+                else:
+                    own, here[rank] = socket.socketpair()
+                    self._connect(own)
+            # Those of the CPU are forked from one process. A device's driver may do what it likes when torch is imported.
+            for numbers in [[*here]] if device == "cpu" else [[rank] for rank in here]:
+                given = [here[rank] for rank in numbers]
+                self.processes.append(start_here(given, list_arguments(numbers), sys.executable, os.environ))
+            for connection in here.values():
+                connection.close()
             self._answers()
         except OSError:
             self.close()
             raise
-
-    def _here(self, arguments: Sequence[str]) -> socket.socket:
-        own, given = socket.socketpair()
-        with given:
-            self.processes.append(start_here(given, arguments, sys.executable, os.environ))
-        return own
 
     def close(self) -> None:
         super().close()

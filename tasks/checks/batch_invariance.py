@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -79,7 +79,7 @@ class BatchInvariance(Derived, Scenario):
         if seen.apart is not None:
             place, count = seen.where
             program.flags = flags.join(program.flags, row=f"{place}/{count}")
-            program.columns = program.columns | _explain_orders(session, form, rows, seen)
+            program.explain = functools.partial(_explain_orders, session, form, rows, seen)
             where = f"where the row is number {place} of {count} and not alone"
             raise make_misbehaviour(program, seen.apart, "batch", where, first)
         program.columns = program.columns | {APART: 0.0}
@@ -221,14 +221,12 @@ def _explain_orders(session: Session, form: Form, rows: Sequence[list[Any]], see
     assert isinstance(session, _Rows)
     place, count = seen.first
     batch = _make_batch(rows, form.batched, count)
-    with contextlib.suppress(Exception):  # what it did not think of must not cost the finding
-        return explain_two_orders(
-            [
-                (session.ask(rows[0]), rows[0], seen.alone, 0, "alone"),
-                (session.ask(batch), batch, session.step(batch), place, f"row {place} of {count}"),
-            ]
-        )
-    return {}
+    return explain_two_orders(
+        [
+            (session.ask(rows[0]), rows[0], seen.alone, 0, "alone"),
+            (session.ask(batch), batch, session.step(batch), place, f"row {place} of {count}"),
+        ]
+    )
 
 
 def _check_rows(outputs: Sequence[Any], m: int) -> None:

@@ -36,13 +36,15 @@ class Piece:
 class Ask:
     """What is to be run on the backend. case: None for the stored one, as it was run; setting: of the backend
     (`tasks.backends.base.Backend.at`); before: which of the earlier cases of its process, by number, are to be run before it in
-    a process of their own; fresh: in a new process; patient: one that hangs is given its whole deadline."""
+    a process of their own; fresh: in a new process; patient: one that hangs is given its whole deadline;
+    explained: its row says why it is off, as far as the device tells."""
 
     case: Runnable | Piece | None = None
     setting: str = ""
     before: tuple[int, ...] = ()
     fresh: bool = False
     patient: bool = False
+    explained: bool = False
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class Searcher:
         elif asked.case is not None:
             item = self.write(f"{number}.pack", *asked.case.make_sample())
         keep = str(self._folder / f"{number}.outputs") if self.looks else item.keep
-        return replace(item, keep=keep, setting=asked.setting)
+        return replace(item, keep=keep, setting=asked.setting, explained=asked.explained)
 
     def _write_piece(self, number: int, piece: Piece) -> ToRun:
         """A piece has no reference: whoever asks for it judges it."""

@@ -324,6 +324,8 @@ class Program:
     readings: tuple[Any, ...] = ()
     #: Columns of the row that were measured while it was run.
     columns: dict[str, Any] = field(default_factory=dict)
+    #: Reads on the device why the outputs are off: columns of the row. It may take thousands of calls, and is asked once the case has run.
+    explain: Callable[[], Mapping[str, Any]] | None = None
     #: Whether `fallback` is true of a part alone, and the whole is what the backend's user gets.
     pieces: bool = False
     #: What the same program gave that was built in another way which its user may choose, by name.
@@ -361,7 +363,7 @@ class Program:
         """Forget how it is run. What its calls hold often holds the program too, and the arrays of a case would wait for the garbage
         collector, on a device as well."""
         self.run = _released
-        self.given = self.capture = self.session = self.timed = self.placed = self.anew = None
+        self.given = self.capture = self.session = self.timed = self.placed = self.anew = self.explain = None
 
 
 def _released() -> Sequence[Any]:

@@ -17,20 +17,18 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import yaml
-from ray.cluster_utils import Cluster
 
 from farm import lake
 from farm.work import ray_cluster
 from farm.work.ray_cluster import RayCluster
-from tests.conftest import ROOT, SOON_GONE, launch
+from tests.clusters import Cluster
+from tests.conftest import PATIENCE_S, ROOT, launch
 from tests.farm.test_resume import parts, wait_for
 
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[Cluster]:
-    made = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": SOON_GONE}
-    )
+    made = Cluster(num_cpus=1)
     yield made
     made.shutdown()
 
@@ -64,7 +62,7 @@ def test_a_node_that_dies_blames_nobody(cluster: Cluster, tmp_path: Path, result
     wait_for(lambda: parts(results), "the first rows")
     cluster.remove_node(node, allow_graceful=False)
     go.touch()
-    out, _ = process.communicate(timeout=180)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, out
     frame = rows(results)
     assert len(frame) == 600
@@ -165,7 +163,7 @@ def test_the_script_for_slurm_runs_on_what_it_was_given(tmp_path: Path, results:
             ["bash", "-c", script], stdout=log, stderr=log, cwd=tmp_path, env=env, start_new_session=True
         )
     try:
-        code = job.wait(200)
+        code = job.wait(PATIENCE_S)
     finally:
         os.killpg(job.pid, signal.SIGKILL)
     said = (tmp_path / "log").read_text()

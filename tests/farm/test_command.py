@@ -19,6 +19,7 @@ from farm.exits import BAD_INPUT, INCOMPLETE, OK
 from farm.help import TOPICS
 from tasks.model import UNASKED
 from tasks.model.row import Row
+from tests.conftest import PATIENCE_S
 from tests.farm.test_resume import wait_for
 
 COMMANDS_FOLDER = Path(importlib.import_module("farm.commands").__path__[0])
@@ -183,7 +184,7 @@ def test_ctrl_c_ends_the_start_and_all_that_it_started_even_where_an_exception_i
     assert process.stdout is not None
     child = int(process.stdout.readline())
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (INCOMPLETE, "interrupted\n")
     wait_for(
         lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE,
@@ -224,7 +225,7 @@ def test_ctrl_c_leaves_no_process_that_was_started_meanwhile(tmp_path: Path) -> 
     assert process.stdout is not None
     first = "".join(process.stdout.readline() for _ in range(12))
     process.send_signal(signal.SIGINT)
-    more, err = process.communicate(timeout=60)
+    more, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (INCOMPLETE, "interrupted\n")
     started = [psutil.Process(pid) for pid in map(int, (first + more).split()) if psutil.pid_exists(pid)]
     _, left = psutil.wait_procs(started, timeout=5)
@@ -246,5 +247,5 @@ def test_ctrl_c_while_the_command_line_is_imported_shows_no_traceback(module: st
     )
     assert process.stdout is not None and process.stdout.readline() == "here\n"
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (-signal.SIGINT, "")

@@ -13,7 +13,6 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from ray.cluster_utils import Cluster
 
 from farm.fleet import detect
 from farm.fleet.child_process import Limits
@@ -23,7 +22,8 @@ from farm.work.job import Job
 from tasks import wire
 from tasks.backends.shared.rank_hosts import Hosts
 from tasks.devices import BY_LABEL
-from tests.conftest import ROOT, SOON_GONE, here
+from tests.clusters import Cluster
+from tests.conftest import PATIENCE_S, ROOT, here
 from tests.farm.test_cluster import rows
 from tests.farm.test_resume import wait_for
 
@@ -33,7 +33,8 @@ OPS, SAMPLES = 7, 2
 
 def config(path: Path, backends: list[object], **more: object) -> Path:
     catalog = {"name": "collective", "dtypes": ["float32"], "samples": SAMPLES}
-    path.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": backends, **more}))
+    # A case that is held up until a node is gone is none that hangs, however long that takes.
+    path.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": backends, "deadline_s": 600, **more}))
     return path
 
 
@@ -97,10 +98,7 @@ def test_no_failure_is_told_where_ranks_are_gone(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[Cluster]:
-    made = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 1, "include_dashboard": False, "node_name": "head", "_system_config": SOON_GONE},
-    )
+    made = Cluster(num_cpus=1, node_name="head")
     yield made
     made.shutdown()
 
@@ -134,15 +132,17 @@ def killed_in_mid_job(
     command = [sys.executable, "-m", "farm.launch", str(file), "--address", head.address, "--results", str(results)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
     held = go.with_suffix(".held")
-    wait_for(lambda: held.exists() and held.read_text(), "a case in flight", 300)
+    wait_for(lambda: held.exists() and held.read_text(), "a case in flight")
     above = {parent.pid for parent in psutil.Process(int(held.read_text())).parents()}
     raylets = {name: node.all_processes["raylet"][0].process.pid for name, node in two.items()}
     (dying,) = [name for name, raylet in raylets.items() if (raylet in above) == supervisors]
     there = psutil.Process(raylets[dying]).children(recursive=True)
     head.remove_node(two[dying], allow_graceful=False)
-    psutil.wait_procs(there, timeout=60)  # a worker outlives its raylet by a moment, and its ranks would do the case
+    psutil.wait_procs(
+        there, timeout=PATIENCE_S
+    )  # a worker outlives its raylet by a moment, and its ranks would do the case
     go.touch()
-    out, _ = process.communicate(timeout=400)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     return f"{process.returncode} {out}"
 
 

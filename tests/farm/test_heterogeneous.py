@@ -13,13 +13,13 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from ray.cluster_utils import Cluster
 
 from farm import lake
 from farm.fleet.node import Devices, ray_node
 from farm.work import fleet_changes
 from tasks.devices import BY_LABEL
-from tests.conftest import ROOT, SOON_GONE, here, launch
+from tests.clusters import Cluster
+from tests.conftest import ROOT, here, launch
 from tests.farm.test_resume import descendants, is_child, wait_for
 
 OPS, SAMPLES = 10, 20
@@ -27,10 +27,7 @@ OPS, SAMPLES = 10, 20
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[Cluster]:
-    made = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 2, "include_dashboard": False, "node_name": "head", "_system_config": SOON_GONE},
-    )
+    made = Cluster(num_cpus=2, node_name="head")
     yield made
     made.shutdown()
 
@@ -128,7 +125,7 @@ def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(
         node_wait_s=300,
     )
     process = start(file, nodes, results)
-    wait_for(lambda: ran_on(results, "amd-a"), "rows of the node that is to leave", 400)
+    wait_for(lambda: ran_on(results, "amd-a"), "rows of the node that is to leave")
     at_work = [p.pid for p in descendants(leaving.all_processes["raylet"][0].process.pid, "tasks.child")]
     assert at_work
     nodes.remove(leaving)
@@ -230,7 +227,7 @@ def test_the_last_node_of_a_backend_leaves_rows_that_say_so(nodes: Nodes, tmp_pa
     held = {"name": "gpu-amd", "options": {"hold": str(go)}}
     file = config(tmp_path / "c.yaml", [held, "null-cpu"], node_wait_s=2)
     process = start(file, nodes, results)
-    wait_for(lambda: ran_on(results, "amd-a"), "rows of the node that is to leave", 400)
+    wait_for(lambda: ran_on(results, "amd-a"), "rows of the node that is to leave")
     nodes.remove(leaving)  # its cases are held to the end: what still runs there would pass else
     out, _ = process.communicate(timeout=400)
     go.touch()

@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from tasks.model import Group
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.runner import ask_whole_group
+from tests.farm.test_resume import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are shut in on Linux")
 
@@ -131,33 +131,31 @@ def test_a_kernel_that_ends_its_process_ends_the_child_alike(farm: Farm, source:
 
 
 def test_a_kernel_that_sleeps_is_stopped_and_leaves_nothing_behind(farm: Farm) -> None:
-    source = """
+    long = str(86400 + os.getpid())  # no other process sleeps so long
+    source = f"""
 import signal, subprocess, time
 def kernel(x):
     for _ in range(3):
-        subprocess.Popen(["sleep", "86399"], start_new_session=True)
+        subprocess.Popen(["sleep", "{long}"], start_new_session=True)
     if os.fork() == 0:
         os.setsid()
         signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
-        os.execlp("sleep", "sleep", "86399")
+        os.execlp("sleep", "sleep", "{long}")
     time.sleep(1000)
 """
     *_, death = farm.run(limits=Limits(deadline_s=1), cheat=source)
     assert isinstance(death, Death) and (death.status, death.stage) == ("timeout", "run")
     assert farm.child is not None
     farm.child.close()
-    until = time.monotonic() + 10
-    while (left := sleeping()) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not left
+    wait_for(lambda: not find_sleeping(long), "the end of all that it has started")
 
 
-def sleeping() -> list[str]:
-    """Processes that sleep for a day."""
+def find_sleeping(long: str) -> list[str]:
+    """Processes that sleep for so many seconds."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            found += [str(path)] if b"86399" in path.read_bytes() else []
+            found += [str(path)] if path.read_bytes() == f"sleep\0{long}\0".encode() else []
         except OSError:
             continue
     return found

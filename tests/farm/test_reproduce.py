@@ -32,6 +32,7 @@ from farm.reproduction.show import METRICS, conclusion
 from tasks.backends import BackendSpec
 from tasks.backends.shared.recipe import NoProgram
 from tasks.model import Group
+from tests import prepared
 
 CONFIG = """
 catalogs:
@@ -88,14 +89,15 @@ def plant(results: Path, tmp_path: Path, row: pd.Series, **change: object) -> Pa
 
 def run_isolated(folder: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    # farm and tasks are made impossible to import, so that a program that did would fail.
+    # farm and tasks are made impossible to import, so that a program that did would fail. In a fork that has torch imported: plainly
+    # started it is in test_findings_folder.
     path = str(folder / "run.py")
     code = (
         "import sys, runpy\nsys.modules['farm'] = sys.modules['tasks'] = None\n"
         f"sys.argv = [{path!r}]\nrunpy.run_path({path!r}, run_name='__main__')"
     )
     command = [sys.executable, "-I", "-c", code]
-    return subprocess.run(command, cwd=cwd, env=env, timeout=300, capture_output=True, text=True)
+    return prepared.run(command, cwd=cwd, env=env, timeout=300)
 
 
 def test_every_row_is_reproduced_bit_for_bit(

@@ -19,7 +19,7 @@ import yaml
 from farm import lake
 from farm.report.tables.coverage import distinct
 from farm.work import fleet_changes
-from tests.conftest import ROOT, here
+from tests.conftest import PATIENCE_S, ROOT, here
 
 OPS, SAMPLES = 10, 20
 CASES = OPS * 2 * SAMPLES
@@ -54,7 +54,7 @@ def start(config: Path, results: Path, how: str = "--on=ray") -> subprocess.Pope
     )
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 120) -> object:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = PATIENCE_S) -> object:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if found := condition():
@@ -114,7 +114,7 @@ def test_a_killed_driver_is_resumed_to_exactly_the_planned_rows(
     running.wait()
     before = rows(results)
     assert 0 < len(before) < CASES
-    wait_for(lambda: not any(map(is_child, alive)), "the children of a killed driver to be gone", 60)
+    wait_for(lambda: not any(map(is_child, alive)), "the children of a killed driver to be gone")
     release()
     known = lake.run_ids(results)
     done = (
@@ -149,10 +149,10 @@ def test_a_killed_supervisor_and_a_killed_child_blame_nobody(
     assert workers, [p.cmdline() for p in descendants(running.pid, "")]
     children = [c.pid for w in workers[:1] for c in w.children(recursive=True)]
     workers[0].send_signal(signal.SIGKILL)
-    wait_for(lambda: not any(map(is_child, children)), "the children of a killed supervisor to be gone", 60)
+    wait_for(lambda: not any(map(is_child, children)), "the children of a killed supervisor to be gone")
     wait_for(working, "a child at work")[-1].send_signal(signal.SIGKILL)  # type: ignore[index]
     release()
-    out, _ = running.communicate(timeout=120)
+    out, _ = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 0, out
     frame = rows(results)
     complete(frame)
@@ -164,7 +164,7 @@ def test_a_killed_raylet_stops_the_run_which_is_resumed(
     running: subprocess.Popen[str], release: Callable[[], None], results: Path
 ) -> None:
     descendants(running.pid, "raylet/raylet")[0].send_signal(signal.SIGKILL)
-    out, _ = running.communicate(timeout=120)
+    out, _ = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 3, out
     assert "stopped: Ray on this machine has died" in out
     assert set(rows(results)["status"]) == {"pass"}
@@ -180,7 +180,7 @@ def test_ctrl_c_flushes_and_is_resumable(
     running: subprocess.Popen[str], release: Callable[[], None], results: Path
 ) -> None:
     os.kill(running.pid, signal.SIGINT)
-    out, _ = running.communicate(timeout=60)
+    out, _ = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 3, out
     assert "--resume" in out
     assert 0 < len(rows(results)) < CASES

@@ -210,12 +210,17 @@ def test_time_in_which_the_machine_did_not_let_it_run_is_no_cases(tmp_path: Path
         assert kept.s(2.0) == 2.5  # nobody waits for the disk any more
         assert kept.s(3.0) == 0.0  # the next case
         thread(8, "S", 0.5)
-        for process, session in ((20, 7), (30, 30)):  # a compiler that it waits for, and somebody else's
+        # A compiler that it waits for, somebody else's, and what the compiler has started in a session of its own.
+        for process, parent, session in ((20, 1, 7), (30, 1, 30), (40, 20, 40)):
             thread(process, "R", 0.0, process)
-            (tmp_path / str(process) / "stat").write_text(f"{process} (cc1plus) R 1 {process} {session} 0\n")
+            (tmp_path / str(process) / "stat").write_text(f"{process} (cc1plus) R {parent} {process} {session} 0\n")
         assert kept.s(3.0) == 0.0
         thread(20, "R", 0.25, 20)
+        thread(40, "R", 1.0, 40)
         assert kept.s(3.0) == 0.75
+        thread(20, "R", 1.25, 20)
+        thread(40, "R", 1.5, 40)
+        assert kept.s(3.0) == 1.25
 
 
 #: Prepares and exports, and tells what was imported when the first sample was begun.

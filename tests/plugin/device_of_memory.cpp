@@ -5,7 +5,7 @@
 // same bytes, calls the operator, and gives its results, views among them, back as tensors of the device. Loaded with
 // torch.ops.load_library; `tests/plugin/planted_device.py` gives it its module in Python.
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>

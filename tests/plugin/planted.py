@@ -25,6 +25,8 @@ from tasks.model import EPS, Fallback, Form, Group, Leaf, Program, RuntimeInfo, 
 
 #: Samples of an op on which its fault strikes; all others are computed rightly.
 STRUCK = (2, 5)
+#: Those of faults that strike once: a case that kills its supervisor takes as many with it as may be killed at random.
+STRUCK_ONCE = {"kill_supervisor": STRUCK[:1]}
 
 
 def segfault() -> None:
@@ -182,7 +184,7 @@ class Planted(Backend):
 
     def build(self, form: Form) -> Program:
         fault = form.op.partition(":")[2]
-        struck = round(float(form.arrays[0][0]) * 8) in STRUCK
+        struck = round(float(form.arrays[0][0]) * 8) in STRUCK_ONCE.get(fault, STRUCK)
         if fault == "build_segfault" and struck:
             segfault()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import planted_ranks
+import psutil
 import pytest
 
 from tasks.backends import BackendSpec, collectives
@@ -60,6 +61,12 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
         made.backend._ready(RANKS).close()
 
 
+def ranks_here(made: Collectives) -> list[psutil.Process]:
+    """The processes of the ranks that were started by this process, in their order."""
+    (leader,) = made._ready(RANKS).processes
+    return sorted(psutil.Process(leader.pid).children(), key=lambda rank: rank.pid)
+
+
 def statuses(made: Collectives, op: str, dtype: str, cache: Path, samples: int = 3) -> dict[int, str]:
     name, _, reduction = op.partition(".")
     _, group = prepare(Group(f"collective:{name}", reduction, dtype, samples), cache)
@@ -106,8 +113,9 @@ def test_a_rank_that_ended_between_two_cases_is_named_and_the_next_case_runs(sou
     ones = np.ones((RANKS, 2), np.float32)
     group = sound._ready(RANKS)
     group.run("all_reduce", "sum", ones)
-    group.processes[1].kill()
-    group.processes[1].wait()
+    rank = ranks_here(sound)[1]
+    rank.kill()
+    rank.wait()
     with pytest.raises(RuntimeError, match="rank 1 ended"):
         group.run("all_reduce", "sum", ones)
     assert (sound._ready(RANKS).run("all_reduce", "sum", ones) == RANKS).all()
@@ -173,7 +181,7 @@ def test_ranks_on_two_nodes_compute_together_until_one_is_gone(
     runner = Runner(made, made.probe(), verdict.load("error_units"), lambda *step: None)
     rows = [x.row for x in runner.run([ask_whole_group(prepared)])]
     assert {row.status for row in rows} == {"pass"} and {row.flags for row in rows} == {"ranks=4 nodes=2"}
-    assert len(made._ready(RANKS).processes) == 2  # the others are there
+    assert len(ranks_here(made)) == 2  # the others are there
     assert not hosts.silent()
     process.kill()
     process.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from tasks.backends import BackendSpec
+from tasks.checks import batch_invariance, determinism
 from tasks.checks.batch_invariance import BATCHES, _make_batch, rows_of
 from tasks.checks.same import difference
 from tasks.judge import verdict
@@ -19,11 +21,12 @@ from tasks.runner import Runner, ask_whole_group
 pytest.importorskip("torch")
 
 
-def rows(backend: str, check: str, cache: Path, *ops: str) -> list[dict[str, Any]]:
+def rows(backend: str, check: str, cache: Path, *ops: str, explained: bool = True) -> list[dict[str, Any]]:
     made = BackendSpec.parse(backend).create()
     runner = Runner(made, made.start(), verdict.load("error_units"), lambda *step: None)
     groups = [prepare(Group(f"critical:{op}", "", "float32", 1, check=check), cache)[1] for op in ops]
-    found = [d.row.values() for d in runner.run([ask_whole_group(PreparedGroup(x.pack.path, check)) for x in groups])]
+    asked = [replace(ask_whole_group(PreparedGroup(x.pack.path, check)), explained=explained) for x in groups]
+    found = [d.row.values() for d in runner.run(asked)]
     runner.close()
     return found
 
@@ -59,6 +62,19 @@ def test_other_bytes_are_found(device: str, check: str, status: str, kind: str, 
         assert "where the row is number 0 of 257 and not alone" in row["error"]
     if device == "position":
         assert "where the row is number 256 of 257" in row["error"] or "of 17" in row["error"]
+
+
+@pytest.mark.parametrize(("device", "check"), [("runs", "determinism"), ("batch", "batch_invariance")])
+def test_how_it_adds_is_read_of_a_case_that_is_to_be_explained_alone(
+    device: str, check: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search tries a hundred cases, and each reading is thousands of calls."""
+    for module, name in ((determinism, "explain_two_runs"), (batch_invariance, "explain_two_orders")):
+        monkeypatch.setattr(module, name, lambda *asked: {"cause": "read"})
+    (told,) = rows(f"same-{device}", check, cache, "softmax")
+    (bare,) = rows(f"same-{device}", check, cache, "softmax", explained=False)
+    assert (told["cause"], bare["cause"]) == ("read", None)
+    assert (told["status"], told["kind"], told["apart_units"]) == (bare["status"], bare["kind"], bare["apart_units"])
 
 
 def test_what_is_no_batch_is_vacuous_and_every_size_is_run(cache: Path) -> None:

@@ -76,15 +76,16 @@ class Hosts:
 
 
 def start_here(
-    connection: socket.socket, arguments: Sequence[str], python: str, env: Mapping[str, str]
+    connections: Sequence[socket.socket], arguments: Sequence[str], python: str, env: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a rank of this process, which keeps its end of the connection."""
+    """Start ranks of this process, which keeps its ends of their connections. arguments: those of `ranks` from the numbers on."""
+    given = [connection.fileno() for connection in connections]
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), env.get("PYTHONPATH", ""))))
     return subprocess.Popen(
-        [*module_command(python, ranks.__name__), str(connection.fileno()), str(os.getpid()), *arguments],
+        [*module_command(python, ranks.__name__), ",".join(map(str, given)), str(os.getpid()), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr.fileno() if sys.stderr and hasattr(sys.stderr, "fileno") else None,
-        pass_fds=(connection.fileno(),),
+        pass_fds=given,
         env=dict(env) | {"PYTHONPATH": path},
     )
 
@@ -114,6 +115,6 @@ class RankHost:
         self._started = [process for process in self._started if process.poll() is None]
         connection.settimeout(None)
         if isinstance(arguments := said.get("arguments"), list):
-            self._started.append(start_here(connection, list(map(str, arguments)), self._python, self._env))
+            self._started.append(start_here([connection], list(map(str, arguments)), self._python, self._env))
         else:
             connection.sendall(HERE)

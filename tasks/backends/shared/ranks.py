@@ -1,13 +1,15 @@
-"""One rank of a process group: data come over a connection, and what the collective makes of them goes back.
+"""Ranks of a process group: data come over a connection, and what the collective makes of them goes back.
 
-Started as ``python -m tasks.backends.shared.ranks CONNECTION OWNER RANK RANKS STORE LIBRARY DEVICE PATIENCE WRAP``: an inherited socket, with
-which the rank ends, and the process that started it; STORE: the URL where the ranks meet; PATIENCE: seconds that a rank waits for others. A message is a line of JSON, then
+Started as ``python -m tasks.backends.shared.ranks CONNECTIONS OWNER NUMBERS RANKS STORE LIBRARY DEVICE PATIENCE WRAP``: of each rank an inherited
+socket, with which it ends, and its number, separated by commas; several are forked from a process that has imported torch once. OWNER: the process
+that started it; STORE: the URL where the ranks meet; PATIENCE: seconds that a rank waits for others. A message is a line of JSON, then
 as many bytes as its dtype and shape say; `SessionInRank` has the messages of a session. WRAP: "module:function" that is given the process group's functions and returns others, for
 what tests plant; "" for none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import datetime
 import importlib
@@ -22,10 +24,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
+from tasks.importing import pause_gc
 from tasks.model import np_dtype
 
 #: Rank that broadcasts.
@@ -128,14 +131,40 @@ def end_with(connection: socket.socket) -> None:
     os._exit(0)
 
 
-def main() -> None:
-    fd, owner, rank, ranks = map(int, sys.argv[1:5])
-    store, library, device, patience, wrap = sys.argv[5:10]
-    patience_s = float(patience)
+def end_with_parent(parent: int) -> None:
+    """End this process with the one that started it."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: die with the process that asks
-        if os.getppid() != owner:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
             os._exit(1)
+
+
+def main() -> None:
+    connections, numbers = ([int(x) for x in sys.argv[at].split(",")] for at in (1, 3))
+    end_with_parent(int(sys.argv[2]))
+    if len(numbers) == 1:
+        serve(connections[0], numbers[0], *sys.argv[4:])
+    with contextlib.suppress(Exception), pause_gc():  # each rank says why it cannot be imported
+        import torch.distributed  # noqa: F401
+
+        from tasks.arrays import torch_tree  # noqa: F401
+    leader = os.getpid()
+    for connection, number in zip(connections, numbers):
+        if os.fork() == 0:
+            end_with_parent(leader)
+            for other in set(connections) - {connection}:
+                os.close(other)
+            np.random.seed()  # as in a process of one's own; Python reseeds its own
+            serve(connection, number, *sys.argv[4:])
+    for connection in connections:
+        os.close(connection)
+    for _ in numbers:
+        os.wait()
+
+
+def serve(fd: int, rank: int, ranks: str, store: str, library: str, device: str, patience: str, wrap: str) -> NoReturn:
+    """Be a rank; the arguments are those of this module. Ends this process."""
+    patience_s = float(patience)
     connection = socket.socket(fileno=fd)
     source, sink = connection.makefile("rb"), connection.makefile("wb")
     threading.Thread(target=end_with, args=(connection,), daemon=True).start()
@@ -148,7 +177,7 @@ def main() -> None:
         place = torch.device(device)
         if device != "cpu":
             torch.cuda.set_device(place)
-        torch.distributed.init_process_group(library, init_method=store, rank=rank, world_size=ranks)
+        torch.distributed.init_process_group(library, init_method=store, rank=rank, world_size=int(ranks))
         # From here on: a busy machine takes its time to start all of them.
         torch.distributed.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=patience_s))
         group: Any = torch.distributed

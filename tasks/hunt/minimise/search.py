@@ -121,7 +121,8 @@ def search(
 
     def leave(why: str, by_parts: str = "") -> Minimal:
         told = (*flaky, why)
-        return Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=told, by_parts=by_parts)
+        own = _with_cause(row, stored)
+        return Minimal(None, wanted, own, first.runs, failed=failed, tried=tried, why=told, by_parts=by_parts)
 
     if strategy == SEQUENCE:
         return leave("it fails by itself")
@@ -214,7 +215,13 @@ def _in_sequence(question: Question, stored: Row, earlier: int, row: Row) -> Sea
     except Spent:
         raise NotFailing("it does not fail alone, and the budget ran out looking for the cases it needs") from None
     why = f"alone it does not fail: it needs {len(before)} of the {earlier} cases that ran before it"
+    row = _with_cause(row, stored)
     return Minimal(None, question.wanted, row, question.runs, failed=failed, tried=tried, before=before, why=(why,))
+
+
+def _with_cause(row: Row, stored: Row) -> Row:
+    """The row of a case that fails as stored, with the cause that its stored row has: runs of a search do not ask the device for it."""
+    return row if row.cause else row.with_values({"cause": stored.cause, "cause_code": stored.cause_code})
 
 
 def _finish(question: Question, why: tuple[str, ...], triggers: bool, tried: int) -> Search[Minimal]:
@@ -231,7 +238,7 @@ def _finish(question: Question, why: tuple[str, ...], triggers: bool, tried: int
     failed = 0
     row: Row | None = None
     for _ in range(tried):
-        found = yield from question.run(Ask(case, fresh=True, patient=True))
+        found = yield from question.run(Ask(case, fresh=True, patient=True, explained=True))
         same = question.wanted.again(Failure.of(found, sample.expected, case.names))
         failed += same
         row = found if same or row is None else row
