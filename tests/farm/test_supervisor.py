@@ -216,6 +216,13 @@ def test_time_in_which_the_machine_did_not_let_it_run_is_no_cases(tmp_path: Path
         assert kept.s(3.0) == 0.0
         thread(20, "R", 0.25, 20)
         assert kept.s(3.0) == 0.75
+        thread(20, "S", 0.25, 20)
+        for process, parent in ((40, 20), (50, 40), (60, 30)):  # a kernel's, what that has started, and somebody else's
+            thread(process, "S" if process == 40 else "R", 0.0, process)
+            (tmp_path / str(process) / "stat").write_text(f"{process} (farm) S {parent} {process} {process} 0\n")
+        assert kept.s(4.0) == 0.0
+        thread(50, "R", 0.5, 50)
+        assert kept.s(4.0) == 0.5
 
 
 #: Prepares and exports, and tells what was imported when the first sample was begun.
