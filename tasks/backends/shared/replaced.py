@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from types import FunctionType, MethodType
 from typing import Any
 
 from tasks.backends.shared import foreign
@@ -12,7 +13,9 @@ from tasks.backends.shared import foreign
 _JUDGES = (
     "tasks.judg",
     "tasks.checks",
+    "tasks.run_queue",
     "tasks.runner",
+    "tasks.stranger",
     "tasks.trace",
     "tasks.backends",
     "tasks.catalogs.user.promises",
@@ -29,24 +32,30 @@ _FUNCTIONS = {
 }
 
 
+#: Functions of classes as these hold them, and methods of an object.
+_WRAPPED = (staticmethod, classmethod, MethodType)
+
+
 def describe() -> str:
     """The first function of the farm, of a clock or of a comparison that code of another place stands for, in words; "" for none."""
-    for where, name, found in _list_functions():
-        code = getattr(found, "__code__", None)
-        if code is not None and foreign.is_foreign(code.co_filename):
-            return f"{where}.{name} has been replaced by a function of {code.co_filename}:{code.co_firstlineno}"
+    for where, names in _list_namespaces():
+        for name, found in names:
+            # Thousands are looked at, most of which are a library's plain functions or none.
+            function = found.__func__ if isinstance(found, _WRAPPED) else found
+            if isinstance(function, FunctionType) and foreign.is_foreign((code := function.__code__).co_filename):
+                return f"{where}.{name} has been replaced by a function of {code.co_filename}:{code.co_firstlineno}"
     return ""
 
 
-def _list_functions() -> Iterator[tuple[str, str, Any]]:
+def _list_namespaces() -> Iterator[tuple[str, Iterable[tuple[str, Any]]]]:
+    """Modules and classes by name, and what is looked at in each."""
     for where, module in list(sys.modules.items()):
         own = where.startswith(_JUDGES)
         if module is None or not (own or where in _MODULES or where in _FUNCTIONS):
             continue
-        names = _FUNCTIONS.get(where) or list(vars(module))
-        for name in names:
-            found = vars(module).get(name)
-            yield where, name, found
+        named = vars(module)
+        names = [(name, named.get(name)) for name in _FUNCTIONS.get(where, ())] or list(named.items())
+        yield where, names
+        for name, found in names:
             if isinstance(found, type) and ((own and found.__module__ == where) or (where, name) in _CLASSES):
-                for key, method in list(vars(found).items()):
-                    yield f"{where}.{name}", key, getattr(method, "__func__", method)
+                yield f"{where}.{name}", list(vars(found).items())
