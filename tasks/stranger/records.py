@@ -16,6 +16,7 @@ from tasks.model import Chain, Fallback, Form, Group, Misbehaviour, Program, Tim
 from tasks.model.named import Named
 from tasks.prepare.named import find_named_function
 from tasks.stranger.wire import Garbled
+from tasks.system_calls import describe_denied
 
 #: Fields of a form that cross as they are: JSON, and tuples of it.
 _TUPLES = tuple(x.name for x in fields(Form) if str(x.type).startswith("tuple["))
@@ -228,7 +229,7 @@ def write_error(error: BaseException, backend: Backend | None, arrays: list[Any]
     made: dict[str, Any] = {
         "name": type(error).__name__,
         "base": known,
-        "text": _text(error),
+        "text": ": ".join(filter(None, (_text(error), describe_denied(error)))),
         "cause": _text(error.__cause__) if error.__cause__ is not None else "",
     }
     if isinstance(error, Misbehaviour):

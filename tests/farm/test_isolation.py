@@ -238,6 +238,22 @@ def test_what_the_system_forbids_a_kernel_raises_in_it(farm: Farm, source: str) 
     assert (farm.folder / "cheat.py").exists() and not (farm.folder / "cheat.py.out").exists()
 
 
+@pytest.mark.parametrize(
+    ("source", "denied"),
+    [
+        ("import multiprocessing as mp\ndef kernel(x): mp.get_context('fork').Manager().dict()\n", "socket.connect"),
+        ("import socket\ndef kernel(x): socket.socket(40)\n", "socket.socket"),
+        ("def kernel(x): os.kill(1, 0); raise PermissionError(1, 'Operation not permitted')\n", ""),
+    ],
+    ids=["a manager", "a virtual machine's host", "its own"],
+)
+def test_a_row_says_which_call_was_denied(farm: Farm, source: str, denied: str) -> None:
+    row: Row = farm.run(asks=source)[0]
+    assert (row.status, row.error_type) == ("error", "PermissionError")
+    said = f"Operation not permitted: {denied} is denied to a kernel's process"
+    assert (said in (row.error or "")) is bool(denied) and ("denied" in (row.error or "")) is bool(denied), row.error
+
+
 def test_a_kernel_reaches_no_socket_that_another_process_has_given_a_name(farm: Farm) -> None:
     source = f"""
 import socket
