@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -38,24 +37,35 @@ _WRAPPED = (staticmethod, classmethod, MethodType)
 
 def describe() -> str:
     """The first function of the farm, of a clock or of a comparison that code of another place stands for, in words; "" for none."""
-    for where, names in _list_namespaces():
-        for name, found in names:
-            # Thousands are looked at, most of which are a library's plain functions or none.
-            function = found.__func__ if isinstance(found, _WRAPPED) else found
-            if isinstance(function, FunctionType) and foreign.is_foreign((code := function.__code__).co_filename):
-                return f"{where}.{name} has been replaced by a function of {code.co_filename}:{code.co_firstlineno}"
-    return ""
-
-
-def _list_namespaces() -> Iterator[tuple[str, Iterable[tuple[str, Any]]]]:
-    """Modules and classes by name, and what is looked at in each."""
+    sound = set[str]()  # files, of thousands of functions
     for where, module in list(sys.modules.items()):
         own = where.startswith(_JUDGES)
         if module is None or not (own or where in _MODULES or where in _FUNCTIONS):
             continue
-        named = vars(module)
+        named, classes = vars(module), list[tuple[str, type]]()
         names = [(name, named.get(name)) for name in _FUNCTIONS.get(where, ())] or list(named.items())
-        yield where, names
-        for name, found in names:
-            if isinstance(found, type) and ((own and found.__module__ == where) or (where, name) in _CLASSES):
-                yield f"{where}.{name}", list(vars(found).items())
+        found = _find_foreign(where, names, sound, classes)
+        for name, kind in classes:
+            if (own and kind.__module__ == where) or (where, name) in _CLASSES:
+                found = found or _find_foreign(f"{where}.{name}", list(vars(kind).items()), sound, [])
+        if found:
+            return found
+    return ""
+
+
+def _find_foreign(where: str, names: list[tuple[str, Any]], sound: set[str], classes: list[tuple[str, type]]) -> str:
+    """The first function of a module or a class whose code is of another place, in words; "" for none. sound: files that are none; classes: is
+    given those that are there."""
+    for name, found in names:
+        kind = type(found)
+        if kind in _WRAPPED:
+            found = found.__func__
+            kind = type(found)
+        if kind is FunctionType:
+            if (file := found.__code__.co_filename) not in sound:
+                if foreign.is_foreign(file):
+                    return f"{where}.{name} has been replaced by a function of {file}:{found.__code__.co_firstlineno}"
+                sound.add(file)
+        elif isinstance(found, type):
+            classes.append((name, found))
+    return ""
