@@ -11,6 +11,7 @@ import pytest
 
 import farm
 import tasks
+from farm.client import submissions as client
 from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan import submissions
@@ -193,6 +194,12 @@ def test_judge_tells_right_from_wrong(board: Path) -> None:
 def test_a_submission_cannot_say_that_it_need_not_answer(board: Path, raised: str) -> None:
     found = farm.judge(board, f"import tasks.model\ndef double(x):\n    raise {raised}('not these')\n")
     assert (found.status, "not these" in found.message) == ("error", True)
+
+
+def test_judge_times_as_many_samples_as_a_folder_does(board: Path) -> None:
+    (board / "task.yaml").write_text(TASK.replace("checks: [forward]\n", ""))
+    asked = {tuple(c.checks): c.samples for c in client._find_config(board, "torch-cpu", 8).catalogs}
+    assert asked == {("forward",): 8, ("audit",): 8, ("speedup",): submissions.TIMED}
 
 
 def test_judge_takes_a_declared_function_as_the_task() -> None:
