@@ -116,8 +116,7 @@ class Page:
 
 
 class Starved:
-    """For how long the machine has kept a process, or one that it waits for (a compiler, a kernel's process), from running: its slowness
-    is no case's.
+    """For how long the machine has kept a process, or one that it waits for (a kernel's, a compiler), from running: its slowness is no case's.
 
     Not the scheduler's own count of waiting alone: a virtual machine whose host takes its processor away has not waited.
     """
@@ -149,17 +148,18 @@ class Starved:
         return self._kept
 
     def _members(self) -> list[Path]:
-        """The process, the others of its session, and what these have started: a kernel's process has a session of its own."""
-        found, parents = {self._pid}, dict[int, int]()
+        """The process, the others of its session, and all that these have started: a kernel's process has a session of its own."""
+        above, found = dict[str, str](), {str(self._pid)}
         with contextlib.suppress(OSError):
             for path in self._proc.iterdir():
                 with contextlib.suppress(OSError, IndexError, ValueError):
                     if path.name.isdigit():
-                        fields = _read_proc_fields(path)
-                        parents[int(path.name)] = self._pid if int(fields[3]) == self._pid else int(fields[1])
-        while more := {pid for pid, parent in parents.items() if parent in found} - found:
+                        _, above[path.name], _, session, *_ = _read_proc_fields(path)
+                        if session == str(self._pid):
+                            found.add(path.name)
+        while more := {pid for pid, parent in above.items() if parent in found} - found:
             found |= more
-        return [self._proc / str(pid) for pid in sorted(found)]
+        return [self._proc / pid for pid in found]
 
     def _stalls(self) -> int:
         """Microseconds in which anything on this machine has waited for a disk or for memory; 0 where the kernel does not tell."""

@@ -12,8 +12,9 @@ import errno
 import platform
 import socket
 import struct
+import sys
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, Optional
 
 #: prctl(2): PR_SET_NO_NEW_PRIVS; seccomp(2): SECCOMP_SET_MODE_FILTER, SECCOMP_GET_ACTION_AVAIL. The flag leaves mitigations of speculation as they
 #: are, which the filter would make the kernel's code pay for before Linux 5.16.
@@ -70,6 +71,30 @@ def deny() -> bool:
     _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
     program = _Program(len(text) // 8, text)
     return bool(_libc.syscall(numbers.seccomp, _SET_FILTER, _SPEC_ALLOW, ctypes.byref(program)) == 0)
+
+
+#: Calls that may be denied, as Python tells of them before it makes them; the one of this process that was made last.
+_TOLD = ("socket.connect", "socket.__new__")
+_made = [""]
+
+
+def note_calls() -> None:
+    """From now on note which call was made last, so that who is denied one can be told which it was."""
+
+    def note(event: str, arguments: Any) -> None:
+        if event in _TOLD:
+            _made[0] = event
+
+    sys.addaudithook(note)
+
+
+def describe_denied(error: Optional[BaseException]) -> str:
+    """Which call an error comes of that was denied, in words; "" of any other error."""
+    while error is not None:
+        if isinstance(error, PermissionError) and error.errno == errno.EPERM and error.filename is None and _made[0]:
+            return f"{_made[0].replace('__new__', 'socket')} is denied to a kernel's process"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _assemble(numbers: Numbers) -> Iterator[bytes]:

@@ -73,7 +73,8 @@ def judge(task: Task, source: str | Path, *, backend: str = "", samples: int = 0
 
     task: the path of a task.yaml or of the folder that has one, a `farm.UserOp`, a function with @farm.op, or "module:function";
     source: the text of a submission, or the path of its file, which defines a function of the name that the task says (default: the
-    op's); one that is wrong is not timed. backend: what it runs on (default: eager torch on the device that is here); samples: of each dtype and distribution (default: the task's).
+    op's); one that is wrong is not timed. backend: what it runs on (default: eager torch on the device that is here); samples: of each dtype and distribution (default: the task's), of which
+    at most three are timed.
     A submission that cannot be imported is an error, one that ends its process a crash: only what is wrong with the task raises
     ClientError.
     """
@@ -100,24 +101,21 @@ def _file_of(source: str | Path) -> Path:
 
 def _find_config(task: Task, backend: str, samples: int) -> Config:
     """The config of a task, with one backend that has no kernel yet. Raises ConfigError, ClientError."""
+    asked = {"samples": samples} if samples else {}
     if isinstance(task, Path) or (isinstance(task, str) and (":" not in task or Path(task).exists())):
         path = Path(task)
-        made = submissions.read_task(path / submissions.TASK if path.is_dir() else path)
+        made = submissions.read_task(path / submissions.TASK if path.is_dir() else path, asked)
     else:
-        made = _plan_op(task)
+        made = _plan_op(task, asked)
     on = [backend, *made.pop("backends", [])]
     made["backends"] = [next((name for name in on if name), "") or detect.find_eager_backend()]
     made.setdefault("race_s", RACE_S)
     config = Config.model_validate({"name": "judge", **made})
     configs.check_backend(config.backends[0], "backend")
-    if samples:
-        config = config.model_copy(
-            update={"catalogs": [c.model_copy(update={"samples": samples}) for c in config.catalogs]}
-        )
     return config
 
 
-def _plan_op(task: UserOp | Callable[..., Any] | str) -> dict[str, Any]:
+def _plan_op(task: UserOp | Callable[..., Any] | str, asked: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(task, UserOp):
         op, root = task, str(Path.cwd())
     else:
@@ -135,7 +133,7 @@ def _plan_op(task: UserOp | Callable[..., Any] | str) -> dict[str, Any]:
     def refuse(key: tuple[Any, ...], text: str) -> None:
         raise ClientError(f"{op.name}: {'.'.join(map(str, key))}: {text}")
 
-    return submissions.plan_task(op, Path(place), {}, refuse)
+    return submissions.plan_task(op, Path(place), asked, refuse)
 
 
 @dataclass(frozen=True)

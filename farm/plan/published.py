@@ -13,8 +13,9 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +47,19 @@ class Published:
     files: dict[str, Path] | None = None
 
 
-def find_published(folder: Path) -> Iterator[tuple[str, Published]]:
-    """(prefix of the submissions' names, task) of each task that a folder has in another benchmark's layout. Raises ConfigError for one that
-    is not whole."""
+#: Reads a task. Raises ConfigError for one that is not whole.
+Read = Callable[[], Published]
+
+
+def find_published(folder: Path) -> Iterator[tuple[str, Read]]:
+    """(prefix of the submissions' names, what reads the task) of each task that a folder has in another benchmark's layout: one that is not whole
+    leaves the others as they are. Raises ConfigError where no task is whole."""
     found = {path: _names(path) for path in sorted(folder.glob("*.py"))}
     if "ref_kernel" in found.get(folder / "reference.py", ()):
-        yield "", _read_gpumode(folder)
+        yield "", partial(_read_gpumode, folder)
     elif problems := [path for path, names in found.items() if "Model" in names and "get_inputs" in names]:
         for path in problems:
-            yield ("" if len(problems) == 1 else f"{path.stem}."), _read_kernelbench(path, problems)
+            yield ("" if len(problems) == 1 else f"{path.stem}."), partial(_read_kernelbench, path, problems)
     elif half := [path for path, names in found.items() if "Model" in names and "ModelNew" not in names]:
         raise ConfigError(f"{half[0]}: there is no get_inputs in it, which a KernelBench problem has beside its Model")
     else:
@@ -128,7 +133,7 @@ def _read_gpumode(folder: Path) -> Published:
     return _build_ops(told, name, f"{reference.resolve()}:ref_kernel", "custom_kernel", root, own)
 
 
-def _read_backendbench(folder: Path) -> Iterator[tuple[str, Published]]:
+def _read_backendbench(folder: Path) -> Iterator[tuple[str, Read]]:
     files: dict[str, dict[str, Path]] = {}
     for path in sorted(folder.glob("*/*_implementation_v*.py")):
         if (found := _IMPLEMENTATION.fullmatch(path.name)) and found["op"] == path.parent.name:
@@ -136,18 +141,23 @@ def _read_backendbench(folder: Path) -> Iterator[tuple[str, Published]]:
     if not files:
         return
     for (name, submitted), told in zip(files.items(), _ask("backendbench", folder, files)):
-        if "error" in told:
-            raise ConfigError(f"{folder / name}: {told['error']}")
-        op = UserOp(
-            name.replace("-", "_"),
-            f"{name}_kernel_impl",
-            f"tasks.catalogs.user.aten:{name}",
-            {x: ["rows", "columns"] for x in told["names"]},
-            dims=SIZES,
-            reference_framework="torch",
-            positions=told["names"],
-        )
-        yield f"{name}.", Published((), (op,), folder, files=submitted)
+        yield f"{name}.", partial(_read_operator, folder, name, submitted, told)
+
+
+def _read_operator(folder: Path, name: str, submitted: dict[str, Path], told: dict[str, Any]) -> Published:
+    """An operator of BackendBench's. told: what torch says of it."""
+    if "error" in told:
+        raise ConfigError(f"{folder / name}: {told['error']}")
+    op = UserOp(
+        name.replace("-", "_"),
+        f"{name}_kernel_impl",
+        f"tasks.catalogs.user.aten:{name}",
+        {x: ["rows", "columns"] for x in told["names"]},
+        dims=SIZES,
+        reference_framework="torch",
+        positions=told["names"],
+    )
+    return Published((), (op,), folder, files=submitted)
 
 
 def _build_ops(

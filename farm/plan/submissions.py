@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import glob
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pydantic
 from farm.plan import config as configs
 from farm.plan import kernels
 from farm.plan.model import CatalogConfig, Config, ConfigError
-from farm.plan.published import find_published
+from farm.plan.published import Read, find_published
 from tasks import checks
 from tasks.catalogs.user import keys, sources
 from tasks.catalogs.user.ops import UserOp
@@ -44,7 +45,7 @@ TIMED = 3
 
 @dataclass(frozen=True)
 class Refused:
-    """A submission that is not run. why: one line."""
+    """A submission, or a task with all of its own, that is not run. why: one line."""
 
     name: str
     why: str
@@ -72,54 +73,64 @@ class _Task:
 def read_folder(folder: Path, backends: Sequence[str] = (), here: str = "torch-cpu") -> Board:
     """The run of a folder with a task's declaration and submissions, or of one whose subfolders are such. backends: what every submission
     runs on, instead of what the task says; here: where nobody says anything. Raises ConfigError."""
-    tasks = list(_find_tasks(folder))
-    if not tasks:
-        raise ConfigError(
-            f"{folder}: no task: there is no {TASK}, which declares the reference and the inputs (docs/leaderboards.md)"
-        )
+    whole: dict[str, Any] = {}
     refused: list[Refused] = []
-    parts: list[dict[str, Any]] = []
-    for task in tasks:
+    for name, read in _find_tasks(folder):
+        try:
+            task = read()
+            like = [*backends, *task.made.pop("backends", []), here][0]
+            _check_task(task, like)
+        except ConfigError as error:
+            refused.append(Refused(name, str(error)))
+            continue
         submitted = list(_check_files(task))
         refused += [x for x in submitted if isinstance(x, Refused)]
-        there = [x for x in submitted if isinstance(x, dict)]
-        on = [*backends, *task.made.pop("backends", [])][:1] or [here]
+        there = [x | {"like": like} for x in submitted if isinstance(x, dict)]
         names = [glob.escape(x["name"]) for x in there]
         catalogs = [c | {"backends": names} for c in task.made["catalogs"] if names]
-        parts.append(task.made | {"catalogs": catalogs, "backends": [x | {"like": on[0]} for x in there]})
-    if not any(part["backends"] for part in parts):
-        none = f"{folder}: no submission: put files of Python beside the task, or into {SUBMISSIONS}/"
-        raise ConfigError("\n".join(x.why for x in refused) or none)
-    whole = parts[0] | {
-        "name": folder.resolve().name,
-        "catalogs": [c for part in parts for c in part["catalogs"]],
-        "backends": [b for part in parts for b in part["backends"]],
-    }
+        joined = {"catalogs": catalogs, "backends": there}
+        whole = {**(whole or task.made), **{key: [*whole.get(key, ()), *joined[key]] for key in joined}}
+    if not whole.get("backends"):
+        none = f"no submission: put files of Python beside the task, or into {SUBMISSIONS}/"
+        if not whole:
+            none = f"no task: there is no {TASK}, which declares the reference and the inputs (docs/leaderboards.md)"
+        raise ConfigError("\n".join(dict.fromkeys(x.why for x in refused)) or f"{folder}: {none}")
+    return Board(Config.model_validate(whole | {"name": folder.resolve().name}), tuple(refused))
+
+
+def _check_task(task: _Task, like: str) -> None:
+    """Raises ConfigError where a task's config is none. like: what its submissions run on."""
     try:
-        config = Config.model_validate(whole)
+        config = Config.model_validate(
+            {"name": "task", **task.made, "backends": [{"name": "submission", "like": like}]}
+        )
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         key = tuple(first["loc"])[2:] if first["loc"][0] == "catalogs" else tuple(first["loc"])  # as the task has it
-        where = configs.place(tasks[0].place, key) if tasks[0].place.is_file() else tasks[0].place
+        where = configs.place(task.place, key) if task.place.is_file() else task.place
         raise ConfigError(f"{where}: {'.'.join(map(str, key))}: {first['msg']}, not {first['input']!r}") from None
-    for backend in config.backends:
-        configs.check_backend(backend, str(tasks[0].place))
-    return Board(config, tuple(refused))
+    configs.check_backend(config.backends[0], str(task.place))
 
 
-def _find_tasks(folder: Path) -> Iterator[_Task]:
-    """The tasks of a folder: the one that it declares, those of its subfolders, else those of another benchmark's layout."""
+def _find_tasks(folder: Path) -> Iterator[tuple[str, Callable[[], _Task]]]:
+    """The tasks of a folder by name, and what reads them: the one that it declares, those of its subfolders, else those of another benchmark's
+    layout."""
     if (folder / TASK).is_file():
-        yield _declare_task(folder, "")
+        yield folder.resolve().name, partial(_declare_task, folder, "")
     elif declared := sorted(folder.glob(f"*/{TASK}")):
         for file in declared:
-            yield _declare_task(file.parent, f"{file.parent.name}.")
+            yield file.parent.name, partial(_declare_task, file.parent, f"{file.parent.name}.")
     else:
-        for prefix, found in find_published(folder):
-            files = _list_files(folder, set(found.problem)) if found.files is None else sorted(found.files.items())
-            yield _Task(
-                folder, prefix, plan_ops(found.given, found.drawn, found.root, {}, _make_refusal_at(folder)), files
-            )
+        for prefix, read in find_published(folder):
+            yield prefix.rstrip(".") or folder.resolve().name, partial(_take_over, folder, prefix, read)
+
+
+def _take_over(folder: Path, prefix: str, read: Read) -> _Task:
+    """A task of another benchmark's layout. Raises ConfigError."""
+    found = read()
+    files = _list_files(folder, set(found.problem)) if found.files is None else sorted(found.files.items())
+    made = plan_ops(found.given, found.drawn, found.root, {}, _make_refusal_at(folder))
+    return _Task(folder, prefix, made, files)
 
 
 def _make_refusal_at(place: Path) -> kernels.Refuse:
@@ -138,8 +149,8 @@ def _declare_task(folder: Path, prefix: str) -> _Task:
     return _Task(folder / TASK, prefix, made, _list_files(folder, own))
 
 
-def read_task(file: Path) -> dict[str, Any]:
-    """The config of a task, without submissions. Raises ConfigError at the key that is wrong."""
+def read_task(file: Path, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The config of a task, without submissions. asked: settings (`plan_task`) instead of its own. Raises ConfigError at the key that is wrong."""
     _, data = configs.read_yaml(file)
     op_keys = {name for one in keys.fields(UserOp) for name in (one.name, keys.name_of(one))}
     own = {"samples", "distributions"}
@@ -156,7 +167,8 @@ def read_task(file: Path) -> dict[str, Any]:
     for key, text in keys.read(UserOp, given):
         refuse(key, text)
     op: UserOp = keys.make(UserOp, given)
-    return plan_task(op, file.parent, {name: value for name, value in data.items() if name not in op_keys}, refuse)
+    own_settings = {name: value for name, value in data.items() if name not in op_keys}
+    return plan_task(op, file.parent, own_settings | dict(asked or {}), refuse)
 
 
 def plan_task(op: UserOp, root: Path, settings: Mapping[str, Any], refuse: kernels.Refuse) -> dict[str, Any]:
@@ -219,9 +231,11 @@ def _check_files(task: _Task) -> Iterator[dict[str, Any] | Refused]:
     """Of every submission of a task its backend, or why there is none."""
     times = Counter(name for name, _ in task.files)
     for name, path in task.files:
-        own, size = task.prefix + name, path.stat().st_size
+        own, size = task.prefix + name, path.stat().st_size if path.is_file() else -1
         if times[name] > 1:
             yield Refused(own, f"{path}: the name {name!r} is given twice: rename one")
+        elif size < 0:
+            yield Refused(own, f"{path}: no file: a link that leads nowhere, or a folder")
         elif size > MOST_BYTES:
             yield Refused(own, f"{path}: {size:,} bytes, more than {MOST_BYTES:,} are allowed")
         else:

@@ -287,7 +287,7 @@ class Chain:
     moved: bool = False
     #: What the first digest begins with: nobody foresees it.
     begin: str = ""
-    #: The digests that the calls go by, where they are made on the inputs of another program's.
+    #: The digests that the calls go by, where they are made on the inputs of another program's: then they have none of their own.
     digests: tuple[str, ...] = ()
 
 

@@ -257,4 +257,6 @@ def _begin(keeper: int, connection: int, request: dict[str, Any], main: Main) ->
     lacks = [*confine.limit(rules), *confine.shut_in(rules), *([] if system_calls.deny() else ["sockets"])]
     confine.drop_capabilities()
     confine.prctl(confine.PR_SET_DUMPABLE, 1)
-    main(socket.socket(fileno=connection), {**request, "lacks": lacks})
+    own = socket.socket(fileno=connection)
+    system_calls.note_calls()
+    main(own, {**request, "lacks": lacks})

@@ -63,16 +63,16 @@ class Rooms:
 
     def request(self, kernels: str, whole: bool = False) -> dict[str, Any]:
         """What a stranger with some definitions is told; of one that runs no kernel they are "". whole: it may read references. It has a
-        scratch folder of its own, and one for compilers' caches that those with the same definitions share, with what was compiled when
-        no kernel was there."""
+        scratch folder of its own, and one for compilers' caches, with what was compiled when no kernel was there, that those with the same
+        definitions share from run to run. That of a submission ends with it: what it knows, it has from its own calls."""
         scratch = tempfile.mkdtemp(prefix="kernel-")
-        kept = os.environ.get(FOLDER)
-        folder = _cache_of(kept, kernels) if kept else scratch
+        kept, told = os.environ.get(FOLDER), parse_definitions(self.kernels)
+        lasts = kept and not parse_definitions(kernels).get("kernel")
+        folder = _cache_of(kept, kernels) if kept and lasts else os.path.join(scratch, KERNELS)
         with contextlib.suppress(OSError):
             if kept and not os.path.exists(folder) and os.path.isdir(first := _cache_of(kept, "")):
                 shutil.copytree(first, folder, copy_function=_take_over)
             os.makedirs(folder, exist_ok=True)
-        told = parse_definitions(self.kernels)
         others = [os.path.join(kept, KERNELS)] if kept else []  # what compilers have made for other kernels
         hidden = {*self.hidden, *others, *told.get("hidden", ()), *([] if whole else hidden_files(self.kernels))}
         rules = Rules(tuple(sorted(hidden)), (scratch, folder), self.memory, self.device)
@@ -564,7 +564,7 @@ class KeptTimed(KeptCall):
     def __call__(self) -> Timed:
         self._program.count(self._chain.calls)
         message = self.stranger.ask("time", None, of=self.number)
-        found = self.stranger.read(lambda: records.read_timed(message.body, self._chain.calls), "timed no call")
+        found = self.stranger.read(lambda: records.read_timed(message.body, self._chain), "timed no call")
         self._digests = found.digests
         return found
 

@@ -16,6 +16,7 @@ from tasks.model import Chain, Fallback, Form, Group, Misbehaviour, Program, Tim
 from tasks.model.named import Named
 from tasks.prepare.named import find_named_function
 from tasks.stranger.wire import Garbled
+from tasks.system_calls import describe_denied
 
 #: Fields of a form that cross as they are: JSON, and tuples of it.
 _TUPLES = tuple(x.name for x in fields(Form) if str(x.type).startswith("tuple["))
@@ -189,14 +190,14 @@ def write_timed(made: Timed) -> dict[str, Any]:
     return {name: getattr(made, name) for name in _TIMES} | {"digests": list(made.digests)}
 
 
-def read_timed(made: Any, calls: int) -> Timed:
-    """What `write_timed` wrote of so many calls. Raises KeyError, TypeError, Garbled."""
+def read_timed(made: Any, chain: Chain) -> Timed:
+    """What `write_timed` wrote of the calls of a chain. Raises KeyError, TypeError, Garbled."""
     times, digests = {name: made[name] for name in _TIMES}, made["digests"]
     if not all(x is None or (type(x) is float and x >= 0) for x in times.values()) or times["wall_s"] is None:
         raise Garbled(f"a call that took {times}")
-    if [type(x) for x in digests] != [str] * calls:
-        raise Garbled(f"no digest of each of {calls} calls")
-    return Timed((), calls=calls, digests=tuple(digests), **times)
+    if [type(x) for x in digests] != [str] * (0 if chain.digests else chain.calls):
+        raise Garbled(f"no digest of each of {chain.calls} calls")
+    return Timed((), calls=chain.calls, digests=tuple(digests), **times)
 
 
 def read_results(made: Any, arrays: list[Any], chain: Chain, digests: Sequence[str]) -> list[list[Any]]:
@@ -228,7 +229,7 @@ def write_error(error: BaseException, backend: Backend | None, arrays: list[Any]
     made: dict[str, Any] = {
         "name": type(error).__name__,
         "base": known,
-        "text": _text(error),
+        "text": ": ".join(filter(None, (_text(error), describe_denied(error)))),
         "cause": _text(error.__cause__) if error.__cause__ is not None else "",
     }
     if isinstance(error, Misbehaviour):

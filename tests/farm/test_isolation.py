@@ -64,9 +64,13 @@ class Farm:
             found.append(own)
         return json.dumps({"sources": [{"at": 0, "root": str(self.folder), "modules": [], "kernels": found}]})
 
-    def run(self, check: str = "forward", limits: Limits | None = None, **kernels: str) -> list[Any]:
-        """Rows of two samples of each kernel, and how the process ended if it did."""
+    def run(
+        self, check: str = "forward", limits: Limits | None = None, submitted: str = "", **kernels: str
+    ) -> list[Any]:
+        """Rows of two samples of each kernel, and how the process ended if it did. submitted: the kernel that is a submission's."""
         text = self.define(**kernels)
+        if submitted:
+            text = user_definitions.with_kernel(text, str(self.folder / f"{submitted}.py"))
         user_definitions.announce(text)
         groups = [Group(f"user:{name}", "", "float32", 2, check=check) for name in kernels]
         packs = [
@@ -232,6 +236,22 @@ def test_what_the_system_forbids_a_kernel_raises_in_it(farm: Farm, source: str) 
     assert (farm.folder / "cheat.py").exists() and not (farm.folder / "cheat.py.out").exists()
 
 
+@pytest.mark.parametrize(
+    ("source", "denied"),
+    [
+        ("import multiprocessing as mp\ndef kernel(x): mp.get_context('fork').Manager().dict()\n", "socket.connect"),
+        ("import socket\ndef kernel(x): socket.socket(40)\n", "socket.socket"),
+        ("def kernel(x): os.kill(1, 0); raise PermissionError(1, 'Operation not permitted')\n", ""),
+    ],
+    ids=["a manager", "a virtual machine's host", "its own"],
+)
+def test_a_row_says_which_call_was_denied(farm: Farm, source: str, denied: str) -> None:
+    row: Row = farm.run(asks=source)[0]
+    assert (row.status, row.error_type) == ("error", "PermissionError")
+    said = f"Operation not permitted: {denied} is denied to a kernel's process"
+    assert (said in (row.error or "")) is bool(denied) and ("denied" in (row.error or "")) is bool(denied), row.error
+
+
 def test_a_kernel_reaches_no_socket_that_another_process_has_given_a_name(farm: Farm) -> None:
     source = f"""
 import socket
@@ -338,6 +358,25 @@ def kernel(x):
     return x * 2
 """
     assert [x.status for x in farm.run(make=make, look=look)] == ["pass"] * 2 + ["error"] * 2
+
+
+@pytest.mark.parametrize(("submitted", "found"), [("", "wrong"), ("keeps", "pass")])
+def test_what_a_submission_leaves_in_compilers_folders_ends_with_it(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch, submitted: str, found: str
+) -> None:
+    """A cheat that has seen its judge once is wrong from the next run on; a kernel of the user's own has its folder from run to run."""
+    monkeypatch.setenv("FARM_ARTEFACTS", str(farm.folder / "kept"))
+    source = """
+place = os.path.join(os.environ['TORCHINDUCTOR_CACHE_DIR'], 'seen')
+before = os.path.exists(place)
+os.makedirs(os.path.dirname(place), exist_ok=True)
+open(place, 'w').close()
+def kernel(x): return x * (3 if before else 2)
+"""
+    assert outcomes(farm.run(submitted=submitted, keeps=source)) == [("pass", "")] * 2
+    assert farm.child is not None
+    farm.child.close()
+    assert {x.status for x in farm.run(submitted=submitted, keeps=source)} == {found}
 
 
 #: What a kernel's process says of itself, in place of what is so.

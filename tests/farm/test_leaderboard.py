@@ -11,9 +11,10 @@ import pytest
 
 import farm
 import tasks
+from farm.client import submissions as client
 from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
-from farm.plan import published, submissions
+from farm.plan import submissions
 from farm.plan.config import ConfigError
 from farm.report.tables.submissions import make_view, summarise
 from farm.report.tables.view import Report
@@ -195,6 +196,12 @@ def test_a_submission_cannot_say_that_it_need_not_answer(board: Path, raised: st
     assert (found.status, "not these" in found.message) == ("error", True)
 
 
+def test_judge_times_as_many_samples_as_a_folder_does(board: Path) -> None:
+    (board / "task.yaml").write_text(TASK.replace("checks: [forward]\n", ""))
+    asked = {tuple(c.checks): c.samples for c in client._find_config(board, "torch-cpu", 8).catalogs}
+    assert asked == {("forward",): 8, ("audit",): 8, ("speedup",): submissions.TIMED}
+
+
 def test_judge_takes_a_declared_function_as_the_task() -> None:
     assert farm.judge(double, RIGHT, samples=1).passed
     assert farm.judge(double, "def double(x):\n    return -x\n", samples=1).status == "wrong"
@@ -234,7 +241,37 @@ def test_a_problem_that_is_not_whole_has_a_line(tmp_path: Path, files: dict[str,
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=said):
-        list(published.find_published(tmp_path))
+        submissions.read_folder(tmp_path)
+
+
+def test_what_is_wrong_with_a_task_is_its_own_line(board: Path, tmp_path: Path) -> None:
+    operators, boards = tmp_path / "operators", tmp_path / "boards"
+    shutil.copytree(PUBLISHED / "backendbench", operators)
+    for name in ("nosuch", "sum__dim_IntList"):  # torch has none; it takes more than tensors
+        (operators / name).mkdir()
+        (operators / name / f"{name}_implementation_v1.py").write_text("")
+    for name in ("sound", "misspelt", "no_reference", "no_number"):
+        shutil.copytree(board, boards / name)
+    (boards / "misspelt" / "task.yaml").write_text(TASK + "sampels: 3\n")
+    (boards / "no_reference" / "reference.py").unlink()
+    (boards / "no_number" / "task.yaml").write_text(TASK.replace("samples: 2", "samples: many"))
+    found = submissions.read_folder(operators)
+    assert {x.name for x in found.refused} == {"nosuch", "sum__dim_IntList"}
+    assert {b.name for b in found.config.backends} == {"sin.v1", "sin.v2", "add__Tensor.v1"}
+    found = submissions.read_folder(boards)
+    said = {x.name: x.why for x in found.refused}
+    assert set(said) == {"misspelt", "no_reference", "no_number"} and [b.name for b in found.config.backends] == [
+        "sound.right"
+    ]
+    assert str(boards / "no_number" / "task.yaml") in said["no_number"]
+
+
+def test_a_link_that_leads_nowhere_is_its_own_line(board: Path) -> None:
+    (board / "submissions" / "lost.py").symlink_to("nowhere.py")
+    (board / "submissions" / "folder.py").mkdir()
+    found = submissions.read_folder(board)
+    assert [b.name for b in found.config.backends] == ["right"]
+    assert all("no file" in x.why for x in found.refused) and {x.name for x in found.refused} == {"lost", "folder"}
 
 
 def test_of_several_problems_a_name_says_which_is_answered(tmp_path: Path) -> None:

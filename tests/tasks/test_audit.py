@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from tasks import checks, zoo
 from tasks.backends import BackendSpec
+from tasks.backends.shared import replaced
 from tasks.catalogs import user_definitions
 from tasks.checks import audit
 from tasks.judge import verdict
@@ -52,6 +54,26 @@ def _one_of_each() -> list[str]:
         if fault.kind.startswith(zoo.CHEAT):
             found.setdefault(fault.kind, name)
     return list(found.values())
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("tasks.stranger.wire", "_lay_out"),
+        ("tasks.run_queue", "subtract"),
+        ("tasks.backends.shared.caches", "flush"),
+        ("time", "perf_counter"),
+    ],
+)
+def test_a_function_that_stands_for_a_judges_is_named(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
+    class Own:
+        def method(self, *given: Any) -> None: ...
+
+    where = importlib.import_module(module)
+    assert replaced.describe() == "", "the farm's own functions stand where they did"
+    for found in (lambda *given: None, Own().method):
+        monkeypatch.setattr(where, name, found)
+        assert replaced.describe().startswith(f"{module}.{name} has been replaced by a function of {__file__}:")
 
 
 @pytest.mark.parametrize("name", _one_of_each())

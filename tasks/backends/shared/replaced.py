@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from types import FunctionType, MethodType
 from typing import Any
 
 from tasks.backends.shared import foreign
@@ -12,7 +12,9 @@ from tasks.backends.shared import foreign
 _JUDGES = (
     "tasks.judg",
     "tasks.checks",
+    "tasks.run_queue",
     "tasks.runner",
+    "tasks.stranger",
     "tasks.trace",
     "tasks.backends",
     "tasks.catalogs.user.promises",
@@ -29,24 +31,41 @@ _FUNCTIONS = {
 }
 
 
+#: Functions of classes as these hold them, and methods of an object.
+_WRAPPED = (staticmethod, classmethod, MethodType)
+
+
 def describe() -> str:
     """The first function of the farm, of a clock or of a comparison that code of another place stands for, in words; "" for none."""
-    for where, name, found in _list_functions():
-        code = getattr(found, "__code__", None)
-        if code is not None and foreign.is_foreign(code.co_filename):
-            return f"{where}.{name} has been replaced by a function of {code.co_filename}:{code.co_firstlineno}"
-    return ""
-
-
-def _list_functions() -> Iterator[tuple[str, str, Any]]:
+    sound = set[str]()  # files, of thousands of functions
     for where, module in list(sys.modules.items()):
         own = where.startswith(_JUDGES)
         if module is None or not (own or where in _MODULES or where in _FUNCTIONS):
             continue
-        names = _FUNCTIONS.get(where) or list(vars(module))
-        for name in names:
-            found = vars(module).get(name)
-            yield where, name, found
-            if isinstance(found, type) and ((own and found.__module__ == where) or (where, name) in _CLASSES):
-                for key, method in list(vars(found).items()):
-                    yield f"{where}.{name}", key, getattr(method, "__func__", method)
+        named, classes = vars(module), list[tuple[str, type]]()
+        names = [(name, named.get(name)) for name in _FUNCTIONS.get(where, ())] or list(named.items())
+        found = _find_foreign(where, names, sound, classes)
+        for name, kind in classes:
+            if (own and kind.__module__ == where) or (where, name) in _CLASSES:
+                found = found or _find_foreign(f"{where}.{name}", list(vars(kind).items()), sound, [])
+        if found:
+            return found
+    return ""
+
+
+def _find_foreign(where: str, names: list[tuple[str, Any]], sound: set[str], classes: list[tuple[str, type]]) -> str:
+    """The first function of a module or a class whose code is of another place, in words; "" for none. sound: files that are none; classes: is
+    given those that are there."""
+    for name, found in names:
+        kind = type(found)
+        if kind in _WRAPPED:
+            found = found.__func__
+            kind = type(found)
+        if kind is FunctionType:
+            if (file := found.__code__.co_filename) not in sound:
+                if foreign.is_foreign(file):
+                    return f"{where}.{name} has been replaced by a function of {file}:{found.__code__.co_firstlineno}"
+                sound.add(file)
+        elif isinstance(found, type):
+            classes.append((name, found))
+    return ""

@@ -41,7 +41,7 @@ class TorchCalls:
     ) -> None:
         self._call, self._target, self._chain, self._arrays, self._place = call, target, chain, arrays, place
         self._results: list[list[np.ndarray]] = []
-        for _ in range(WARMING if chain.calls > 1 else 0):
+        for _ in range(WARMING if chain.calls > 1 and not chain.digests else 0):
             digest = digest_outputs([x for x in arrays if isinstance(x, np.ndarray)], chain.begin)
             place(next_inputs(arrays, digest, chain.moved))
         self._first = place(arrays)
@@ -57,7 +57,8 @@ class TorchCalls:
             found, took = _time_call(self._call, args, kwargs, self._target, chain.probe, queue)
             times.append(took)
             self._results += found
-            digests.append(digest_outputs(found[0], digests[-1] if digests else chain.begin))
+            if not chain.digests:
+                digests.append(digest_outputs(found[0], digests[-1] if digests else chain.begin))
         wall_s, cpu_s, device_s, waited_s = (
             None if None in found else sum(x for x in found if x is not None) / chain.calls for found in zip(*times)
         )

@@ -115,6 +115,7 @@ CHEATS: dict[str, tuple[str, Pattern]] = {
     "shape_unwatched": (kinds.KIND_SHAPE, behave_when_watched(keep_results(list_shapes))),
     "comparison": (kinds.KIND_JUDGE, replace_function("torch.testing", "assert_close")),
     "red_zones": (kinds.KIND_JUDGE, replace_function("tasks.backends.shared.torch_placing", "_write_freed")),
+    "wire": (kinds.KIND_JUDGE, replace_function("tasks.stranger.wire", "_lay_out")),
     "allclose": (kinds.KIND_JUDGE, replace_function("numpy", "allclose")),
     "reads_behind": (kinds.KIND_READS, read_beside(lambda x: int(np.prod(x.shape)))),
     "reads_before": (kinds.KIND_READS, read_beside(lambda x: -1)),
