@@ -170,7 +170,7 @@ def measure_slopes(seen: Sequence[Observation], sample: PreparedSample) -> list[
     record, expected = sample.record, sample.expected()
     found = []
     for place in (k for k, phase in enumerate(record.phases) if phase in ALONG):
-        steps = [x for x in seen if not x.noted and not x.rank and x.part and x.part[0] <= place < x.part[1]]
+        steps = [x for x in seen if not x.noted and not x.rank and x.part[0] <= place < (x.part[1] or 0)]
         reference, floor = expected[place].reference, record.slopes[place]
         if len(steps) < 2:
             continue
