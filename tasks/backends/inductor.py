@@ -22,8 +22,9 @@ from tasks.backends.shared.recipe import Recipe
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.user import load as load_kernels
 from tasks.gradients import autograd
-from tasks.model import Fallback, Form, Program, RuntimeInfo, TensorSession, Unavailable, errors
+from tasks.model import Fallback, Form, Program, RuntimeInfo, TensorSession, Unavailable, Unsupported, errors
 from tasks.nearest import nearest
+from tasks.training.recipe import FLOAT8
 
 #: Devices whose plugin brings a compiler of its own for torch.compile.
 WITHOUT = {"xla": "its compiler is XLA, which torch-xla runs eagerly", "hpu": "its compiler is hpu_backend"}
@@ -218,6 +219,8 @@ class Inductor(TorchEager):
         """A training loop computes its loss, and the gradients of that, as torch.compile makes them of its function."""
         import torch
 
+        if form.phases and form.dtype == FLOAT8:
+            raise Unsupported(f"{self.name} does not train in FP8: torch-{self.device} does")
         session, settings = super().open_session(form), self._settings(form)
         torch._dynamo.reset()
 

@@ -13,7 +13,7 @@ from tasks.training.hooked import Compute, HookedLoop
 from tasks.training.parallel import count_ranks, own_rank
 from tasks.training.recipe import Recipe
 
-#: Variable of the script: where the farm waits for the ranks, as JSON: host, port, token.
+#: Variable of the script, as JSON: where the farm waits for the ranks (host, port, token), and how long they wait for one another (patience_s).
 HOOK = "FARM_TRAINING_HOOK"
 #: Seconds for the connection.
 PATIENCE_S = 30.0
@@ -37,7 +37,8 @@ def serve(module: Any, optimiser: Any, compute: Compute) -> bool:
         loop.start(device.type)
         return loop
 
-    session = ranks.SessionInRank(device, {"hook": open_loop})
+    ranks.limit_waiting(said["patience_s"])
+    session = ranks.SessionInRank(device, {"hook": open_loop}, said["patience_s"])
     with connection, connection.makefile("rb") as source, connection.makefile("wb") as sink:
         ranks.write(sink, {"token": said["token"], "rank": own_rank(), "ranks": count_ranks()})
         while True:

@@ -9,6 +9,7 @@ from tasks.backends.jax import Jax
 from tasks.backends.shared.recipe import Recipe
 from tasks.backends.shared.training_form import LoopSession, TrainingForm
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
+from tasks.training.recipe import FLOAT8
 from tasks.training.recipe import Recipe as TrainingRecipe
 
 
@@ -40,6 +41,8 @@ class Optax(Jax):
         recipe = TrainingRecipe.read(given.recipe)
         if recipe.way:
             raise Unsupported(f"{recipe.way} is a way of torch's optimisers")
+        if given.precision == FLOAT8:
+            raise Unsupported("training in FP8 is written in torch alone")
         loop = JaxLoop(given.network, recipe, given.places, given.precision, self.jit)
         flags = f"jit={'on' if self.jit else 'off'} precision={self.precision}"
         return Program(lambda: [], self.device, flags=flags, session=lambda: LoopSession(given, loop))

@@ -39,7 +39,8 @@ class LaunchedGroup(RankConnections):
         token, listener = secrets.token_hex(16), socket.create_server(("127.0.0.1", 0))
         host, port = listener.getsockname()
         path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))))
-        told = {HOOK: json.dumps({"host": host, "port": port, "token": token}), "PYTHONPATH": path}
+        where = {"host": host, "port": port, "token": token, "patience_s": self._patience_s}
+        told = {HOOK: json.dumps(where), "PYTHONPATH": path}
         words = shlex.split(command)
         try:
             process = subprocess.Popen(

@@ -9,6 +9,7 @@ from tasks.backends.collectives import Collectives, RankConnections
 from tasks.backends.shared.training_form import TrainingForm
 from tasks.model import Form, Program, Unsupported
 from tasks.training import spreading
+from tasks.training.recipe import FLOAT8
 
 #: What makes a rank's loop.
 OPENS = f"{spreading.__name__}:{spreading.open_loop.__name__}"
@@ -39,8 +40,11 @@ class TrainingRanks(Collectives):
         if not form.phases:
             raise Unsupported(f"{self.name} runs training loops alone")
         given = TrainingForm.read(form)
-        if given.network not in (known := spreading.find_way(self.way).networks):
-            raise Unsupported(f"{self.name} trains {' and '.join(known)} of the catalog")
+        way = spreading.find_way(self.way)
+        if given.network not in way.networks:
+            raise Unsupported(f"{self.name} trains {' and '.join(way.networks)} of the catalog")
+        if given.precision == FLOAT8 and not way.float8:
+            raise Unsupported(f"{self.name} does not train in FP8")
         place = "cpu" if self.device == "cpu" else "cuda"
         loop = [self.way, given.network, given.recipe, given.precision, place]
         session = lambda: SessionOverRanks(self._ready(self.ranks), loop, given, self.plant, OPENS)  # noqa: E731

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,16 +12,17 @@ import numpy as np
 from tasks.arrays import contiguous
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.same import copy_outputs
-from tasks.model import Form, Misbehaviour, Program, Session, Status, Unsupported
+from tasks.model import EPS, Form, Misbehaviour, Program, Session, Status, Unsupported
+from tasks.training.exact import HALF, STORED, STORINGS
 from tasks.training.layout import StepLayout
-from tasks.training.phases import ALONE, BUFFERS, CLIPPED, LOSS, PHASES, RAW, SHARES, TAPS, split
+from tasks.training.phases import ALONE, ALONG, BUFFERS, CLIPPED, LOSS, PHASES, PROBE, RAW, SHARES, TAPS, split
 from tasks.training.trajectory import SLOPE_LIMIT, slope
 
 if TYPE_CHECKING:
     from tasks.judging import Judgement
     from tasks.prepare.cases import PreparedSample
 
-#: The kind of a row whose gradients are all within their floors, and one of them too long or too short at every step.
+#: The kind of a row in which all is within its floor, and a gradient, a buffer or the loss too large or too small at every step.
 KIND_SLOPE = "slope"
 #: The kind of a row where each rank's own gradients are right, and what all of them have after the reduction is not.
 KIND_REDUCTION = "reduction"
@@ -108,8 +110,12 @@ class Train(Scenario):
         self, seen: Sequence[Observation], found: Sequence[Judgement], sample: PreparedSample
     ) -> Judgement | None:
         off = [k for k, x in enumerate(found) if x.status is not Status.PASS and not seen[k].noted]
-        if not off:
-            return self._find_slope(seen, found, sample)
+        if all(seen[k].phase == PROBE for k in off):  # what makes it so may be below its floor at each step
+            judged = [x for k, x in enumerate(found) if not seen[k].noted]
+            worst = max(judged, key=lambda x: x.metrics.error_units or 0.0)
+            steady = self._find_slope(worst, seen, sample)
+            if steady is not None or not off:
+                return steady or worst
         # What ranks exchange is off on all of them, and seen first at the first of them: what each has of its own is looked at before.
         first = min(off, key=lambda k: (seen[k].row, PHASES.index(seen[k].phase), k))
         phase, one = seen[first].phase, found[first]
@@ -139,33 +145,39 @@ class Train(Scenario):
         words = f"{seen[first].name}: {one.metrics.detail} is {units} floors off{others}{where}"
         return one.rule(one.status, kind, {"culprit": culprit, "error": words})
 
-    def _find_slope(
-        self, seen: Sequence[Observation], found: Sequence[Judgement], sample: PreparedSample
-    ) -> Judgement | None:
-        """What no step alone shows: a gradient that is off along itself, by the same share at every step."""
-        worst = max((x for k, x in enumerate(found) if not seen[k].noted), key=lambda x: x.metrics.error_units or 0.0)
-        scores = score_slopes(seen, sample)
-        if not scores:
-            return worst
-        name = max(scores, key=lambda x: abs(scores[x]))
-        if abs(scores[name]) <= SLOPE_LIMIT:
-            return worst
-        words = f"the gradient of {name} is off along itself at all steps, {abs(scores[name]):.3g} standard errors"
-        return worst.rule(Status.WRONG, KIND_SLOPE, {"culprit": name, "error": words})
+    def _find_slope(self, worst: Judgement, seen: Sequence[Observation], sample: PreparedSample) -> Judgement | None:
+        """What no step alone shows: a gradient, a buffer or the loss that is off along itself, by the same share at every step."""
+        one = max(measure_slopes(seen, sample), key=lambda x: abs(x.score), default=None)
+        if one is None or abs(one.score) <= SLOPE_LIMIT:
+            return None
+        subject = f"the gradient of {one.name}" if one.phase == RAW else one.name
+        words = f"{subject} is off along itself at all steps, {abs(one.score):.3g} standard errors"
+        return worst.rule(Status.WRONG, KIND_SLOPE, {"culprit": one.name, "error": words})
 
 
-def score_slopes(seen: Sequence[Observation], sample: PreparedSample) -> dict[str, float]:
-    """Of each gradient, the mean over the steps of ⟨g, reference⟩ / ⟨reference, reference⟩ − 1 in standard errors of what rounding makes of
-    it, or of its own scatter where that is larger."""
+@dataclass(frozen=True)
+class Along:
+    """An output of a phase of ALONG over all steps. score: the mean of ⟨x, reference⟩ / ⟨reference, reference⟩ − 1 in standard errors of what
+    rounding makes of it, or of its own scatter where that is larger."""
+
+    phase: str
+    name: str
+    score: float
+
+
+def measure_slopes(seen: Sequence[Observation], sample: PreparedSample) -> list[Along]:
+    """Of each output of the phases of ALONG; none where fewer than two steps are looked at."""
     record, expected = sample.record, sample.expected()
-    steps = [x for x in seen if record.phases[x.part[0]] == RAW and not x.rank]
-    if len(steps) < 2:
-        return {}
-    found = {}
-    for place in (k for k, phase in enumerate(record.phases) if phase == RAW):
+    found = []
+    for place in (k for k, phase in enumerate(record.phases) if phase in ALONG):
+        steps = [x for x in seen if not x.noted and not x.rank and x.part[0] <= place < (x.part[1] or 0)]
         reference, floor = expected[place].reference, record.slopes[place]
+        if len(steps) < 2:
+            continue
         assert reference is not None and floor is not None
-        rows = [slope(np.asarray(x.outputs[place - x.part[0]], np.float64), reference[x.row]) for x in steps]
-        error = max(floor, float(np.std(rows, ddof=1))) / math.sqrt(len(rows))
-        found[record.names[place]] = float(np.mean(rows)) / error if error else 0.0
+        off = [slope(np.asarray(x.outputs[place - x.part[0]], np.float64), reference[x.row]) for x in steps]
+        # What the draws of a single number, or of a buffer, do not have may be the same at every step: a factor that float32 holds.
+        always = 0.0 if record.phases[place] == RAW else STORINGS * HALF * EPS[STORED]
+        error = max(floor, float(np.std(off, ddof=1))) / math.sqrt(len(off)) + always
+        found.append(Along(record.phases[place], record.names[place], float(np.mean(off)) / error if error else 0.0))
     return found

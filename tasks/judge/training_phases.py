@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from tasks.arrays import noise
 from tasks.judge.plain import Metrics, check_metadata
 from tasks.model import EPS, Leaf
 from tasks.training.exact import HALF, STORED, STORINGS, clip
-from tasks.training.phases import CLIPPED, FIRST, SECOND, TAPS
+from tasks.training.phases import CLIPPED, SECOND, TAPS, WEIGHTS
 from tasks.training.recipe import Recipe
 from tasks.training.state import cut
 
@@ -60,35 +60,41 @@ def expect_alone(
 ) -> list[Leaf]:
     """What the optimiser, or the clipping, makes of the run's own gradients and the state that the step began with, in float64, and the
     floor of that: all that is stored is moved. vectors: of `tasks.training.state.State.vectors`."""
-    given = [np.asarray(g, np.float64) for g in gradients]
-    state = [
-        cut(vectors[name].astype(np.float64), [leaf.shape for leaf in expected])
-        for name in ("weights", "first", "second")
-    ]
-
-    def compute(draw: int | None) -> list[np.ndarray]:
-        def move(x: np.ndarray, place: int) -> np.ndarray:
-            return x if draw is None else noise.perturb_values(x, HALF * EPS[STORED], draw, place)
-
-        if phase == CLIPPED:
-            return [move(g, k) for k, g in enumerate(clip(recipe, given))]
-        rows = []
-        for k, parts in enumerate(zip(*state, given)):
-            moved = [move(x, 8 * k + n) for n, x in enumerate(parts)]
-            first, second, weight = recipe.advance(number, *moved)
-            rows.append({FIRST: first, SECOND: second}.get(phase, weight))
-        return [move(x, 8 * k + 7) for k, x in enumerate(rows)]
-
-    right, draws = compute(None), [compute(draw) for draw in range(DRAWS)]
-    # All gradients are clipped by the norm of them, a single number.
-    times = STORINGS if phase == CLIPPED else 1.0
+    if phase == CLIPPED:
+        right = clip(recipe, [np.asarray(g, np.float64) for g in gradients])
+        # All gradients are clipped by the norm of them, a single number.
+        return [
+            _expect(leaf, y, (_move(y, draw, k) for draw in range(DRAWS)), STORINGS)
+            for k, (leaf, y) in enumerate(zip(expected, right))
+        ]
+    state = [cut(vectors[name], [leaf.shape for leaf in expected]) for name in ("weights", "first", "second")]
     found = []
-    for k, (leaf, y) in enumerate(zip(expected, right)):
-        apart = max(_norm(x[k] - y) for x in draws)
-        found.append(
-            replace(leaf, reference=y, noise=np.full((1,) * y.ndim, apart + times * HALF * EPS[STORED] * _norm(y)))
-        )
+    for k, (leaf, *parts) in enumerate(
+        zip(expected, *state, gradients)
+    ):  # one at a time: of a large network each is copied often
+        own = [np.asarray(x, np.float64) for x in parts]
+        draws = ([_move(x, draw, 8 * k + n) for n, x in enumerate(own)] for draw in range(DRAWS))
+        moved = (_move(_advance(phase, recipe, number, some), draw, 8 * k + 7) for draw, some in enumerate(draws))
+        found.append(_expect(leaf, _advance(phase, recipe, number, own), moved))
     return found
+
+
+def _advance(phase: str, recipe: Recipe, number: int, parts: Sequence[np.ndarray]) -> np.ndarray:
+    """One of the moments, or the weight, after a step from weight, first and second moment, and gradient."""
+    if phase == WEIGHTS:
+        return recipe.advance(number, *parts)[2]
+    return recipe.advance_moments(*parts)[phase == SECOND]
+
+
+def _move(x: np.ndarray, draw: int, place: int) -> np.ndarray:
+    return noise.perturb_values(x, HALF * EPS[STORED], draw, place)
+
+
+def _expect(leaf: Leaf, right: np.ndarray, draws: Iterable[np.ndarray], times: float = 1.0) -> Leaf:
+    """The leaf with its reference and the floor of that."""
+    with np.errstate(all="ignore"):  # gradients that are not finite: their own phase says so
+        floor = max(_norm(x - right) for x in draws) + times * HALF * EPS[STORED] * _norm(right)
+    return replace(leaf, reference=right, noise=np.full((1,) * right.ndim, floor))
 
 
 def expect_share(leaf: Leaf, rank: int, ranks: int) -> Leaf:

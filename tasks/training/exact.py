@@ -27,7 +27,7 @@ from tasks.training.phases import (
     TAPS,
     WEIGHTS,
 )
-from tasks.training.recipe import Recipe
+from tasks.training.recipe import FLOAT8, Recipe
 from tasks.training.state import Places, State
 from tasks.training.watching import watch_modules
 
@@ -37,6 +37,9 @@ STORED = "float32"
 HALF = 0.5
 #: Roundings of a stored value that no draw has: of a scalar (a loss), or of a buffer that is written in one go.
 STORINGS = 4.0
+#: By what a rounding to float32 counts more in a run in FP8, whose limit is so many times below that of float32: a sum is off by more than the
+#: rounding of its result.
+IN_FLOAT8 = 4.0
 
 Arrays = list[np.ndarray]
 
@@ -51,20 +54,29 @@ class Seen:
 
 
 class Exact:
-    """A network and its recipe in float64. precision: what autocast computes in, "" for none."""
+    """A network and its recipe in float64. precision: what autocast computes in, FLOAT8, or "" for float32."""
 
     def __init__(self, network: Network, recipe: Recipe, precision: str = "") -> None:
         self.network, self.recipe = network, recipe
         self.module = network.build().train()
         self.places = Places.of(self.module)
         self._check_settable()
-        self._half = HALF * EPS[precision or STORED]
-        self._elsewhere = HALF * EPS[STORED] if precision else None
+        narrow = precision not in ("", FLOAT8)
+        self._half = HALF * EPS[precision if narrow else STORED]
+        self._elsewhere = HALF * EPS[STORED] if narrow else None
+        if precision == FLOAT8:
+            self._half *= IN_FLOAT8
         weights = [p.detach().numpy().astype(np.float64) for p in self._parameters()]
         buffers = [b.numpy().astype(np.float64) for b in self._buffers()]
         nothing = [np.zeros(w.shape) for w in weights]
         self.start = State(weights, nothing, nothing, buffers)
         self.module.double()
+        self._float8: Any = None
+        if precision == FLOAT8:
+            from tasks.training.float8 import MovedFloat8, convert_layers
+
+            self._float8 = MovedFloat8()
+            convert_layers(self.module, self._float8)
 
     def _parameters(self) -> list[Any]:
         return [p for p in self.module.parameters() if p.requires_grad]
@@ -139,6 +151,8 @@ class Exact:
             return np.asarray(self.network.loss(self.module, *given).numpy()).copy()
 
     def _rounding(self, draw: int | None, places: Any) -> Any:
+        if self._float8 is not None:
+            self._float8.draw, self._float8.places = draw, places
         if draw is None:
             return compute_in_float64()
         return compute_in_float64(self._half, draw, self._elsewhere, places)

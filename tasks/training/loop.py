@@ -10,7 +10,7 @@ from tasks.training.exact import list_outputs
 from tasks.training.layout import StepLayout
 from tasks.training.networks.base import Network
 from tasks.training.phases import BUFFERS, CLIPPED, FIRST, LOSS, PHASES, PROBE, RAW, SECOND, SHARES, TAPS, WEIGHTS
-from tasks.training.recipe import Recipe
+from tasks.training.recipe import FLOAT8, Recipe
 from tasks.training.state import Places, cut
 from tasks.training.watching import watch_modules
 
@@ -19,7 +19,7 @@ class TrainingLoop:
     """A session of torch's tensors (`tasks.model.TensorSession`) whose every step begins with a state that it is given.
 
     Each part of a step is a method, so that a stack of the user's, or a planted fault, takes the place of one. precision: what autocast
-    computes in, "" for none; compile: what a compiler makes of the function from (module, *tensors) to the loss.
+    computes in, FLOAT8, or "" for float32; compile: what a compiler makes of the function from (module, *tensors) to the loss.
     """
 
     def __init__(self, network: Network, recipe: Recipe, precision: str = "") -> None:
@@ -82,7 +82,17 @@ class TrainingLoop:
         made = self.network.build()
         if self.recipe.checkpoint:
             made.checkpoint = True
+        if self.precision == FLOAT8:
+            from tasks.training.float8 import convert_layers
+
+            convert_layers(made, self.build_float8())
         return made
+
+    def build_float8(self) -> Any:
+        """A `tasks.training.float8.Float8`, which multiplies in the linear layers of a run in FP8."""
+        from tasks.training.float8 import Float8
+
+        return Float8()
 
     def watched(self) -> Any:
         """The network within what was built, of whose modules the taps are."""
@@ -149,7 +159,7 @@ class TrainingLoop:
     def compute_loss(self, tensors: Sequence[Any]) -> Any:
         import torch
 
-        dtype = getattr(torch, self.precision) if self.precision else None
+        dtype = getattr(torch, self.precision) if self.precision not in ("", FLOAT8) else None
         with torch.autocast(self.device, dtype) if dtype else contextlib.nullcontext():
             return self._loss(self.module, *tensors)
 

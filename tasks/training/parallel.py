@@ -17,6 +17,8 @@ class ParallelLoop(TrainingLoop):
 
     #: The networks of the catalog that can be spread so.
     networks: tuple[str, ...] = ("gpt",)
+    #: Whether linear layers may multiply in FP8.
+    float8 = False
 
     def start(self, device: str, given: Mapping[str, Any] | None = None) -> None:
         #: Of a parameter that not all ranks hold, those that do; of its gradient and moments the others have nothing of their own.
@@ -109,6 +111,7 @@ class DataParallel(ParallelLoop):
 
     reduces = True
     networks = ("gpt", "llama")
+    float8 = True
 
     def spread(self, module: Any) -> Any:
         from torch.nn.parallel import DistributedDataParallel

@@ -17,6 +17,8 @@ OF_PARAMETERS = (SHARES, RAW, CLIPPED, FIRST, SECOND, WEIGHTS)
 #: Judged alone: the reference is given the run's own gradients, and the state that the step began with. Adam's first step is the sign of a
 #: gradient, so that a gradient off by a rounding may move a weight by twice the rate.
 ALONE = (CLIPPED, FIRST, SECOND, WEIGHTS)
+#: Looked at over all steps together as well: what is off by the same share at each is found below the floor of one.
+ALONG = (LOSS, BUFFERS, RAW)
 
 
 def split(phases: Sequence[str]) -> list[tuple[str, int, int]]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+#: The dtype of a run whose linear layers multiply in FP8 (`tasks.training.float8`); autocast computes in the others.
+FLOAT8 = "float8_e4m3fn"
 #: What `torch.nn.utils.clip_grad_norm_` adds to a norm that it divides by.
 CLIP_EPS = 1e-6
 
@@ -69,21 +71,29 @@ class Recipe:
         """By what gradients of this norm are multiplied."""
         return min(1.0, self.clip / (norm + CLIP_EPS)) if self.clip else 1.0
 
+    def advance_moments(
+        self, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(first moment, second moment) after a step, as `advance` has them."""
+        if self.optimiser != "adamw":
+            gradient = gradient + self.decay * weight
+        if self.optimiser == "sgd":
+            first = self.momentum * first + gradient
+            return first, np.zeros_like(first)
+        one, two = self.betas
+        return one * first + (1 - one) * gradient, two * second + (1 - two) * gradient * gradient
+
     def advance(
         self, number: int, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(first moment, second moment, weight) after a step, float64, each shaped as the weight; SGD has no second moment and returns
         zeros. number: of the step, from 0."""
         rate = self.rate_at(number)
+        first, second = self.advance_moments(weight, first, second, gradient)
         if self.optimiser == "sgd":
-            first = self.momentum * first + (gradient + self.decay * weight)
-            return first, np.zeros_like(first), weight - rate * first
-        if self.optimiser == "adam":
-            gradient = gradient + self.decay * weight
-        else:
+            return first, second, weight - rate * first
+        if self.optimiser == "adamw":
             weight = weight * (1 - rate * self.decay)
         one, two = self.betas
-        first = one * first + (1 - one) * gradient
-        second = two * second + (1 - two) * gradient * gradient
         root = np.sqrt(second / (1 - two ** (number + 1))) + self.eps
         return first, second, weight - rate / (1 - one ** (number + 1)) * first / root

@@ -10,11 +10,11 @@ import numpy as np
 
 from tasks.model import EPS
 from tasks.training.exact import HALF, STORED, STORINGS, Exact, Seen, list_outputs
-from tasks.training.phases import ALONE, BUFFERS, LOSS, PROBE, RAW, SHARES, TAPS
+from tasks.training.phases import ALONE, ALONG, BUFFERS, LOSS, PROBE, SHARES, TAPS
 
 #: Steps that are looked at, of LAST + 1: the first ones, where bias correction and warm-up are, then fewer.
 STEPS = (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21)
-#: Standard errors that the mean slope of a gradient may be off by.
+#: Standard errors that the mean slope of a gradient, of a buffer or of the loss may be off by.
 SLOPE_LIMIT = 8.0
 #: Draws of a floor.
 DRAWS = 3
@@ -25,8 +25,8 @@ Arrays = list[np.ndarray]
 @dataclass(frozen=True)
 class Expected:
     """One output of all steps that are looked at. reference: float64, a row a step, None of what is judged alone; floor: of each step the
-    norm of what rounding makes of it, of the gradients of micro-batches of each by itself; slopes: of a gradient, how far a draw changes
-    ⟨g, reference⟩ / ⟨reference, reference⟩ (root mean square of all draws and steps)."""
+    norm of what rounding makes of it, of the gradients of micro-batches of each by itself; slope: of a phase of ALONG, how far a draw changes
+    ⟨x, reference⟩ / ⟨reference, reference⟩ (root mean square of all draws and steps)."""
 
     phase: str
     name: str
@@ -69,24 +69,24 @@ def follow(exact: Exact, seed: int, steps: tuple[int, ...] = STEPS, draws: int =
 @dataclass(frozen=True)
 class _LookedAt:
     """A step: its taps' names, and by phase, an entry an output, what is right, how far the farthest draw is from it (of micro-batches each by
-    itself), and of gradients the slope of each draw. Of a large network nothing else is held: a draw is as large as the step."""
+    itself), and of the phases of ALONG the slope of each draw. Of a large network nothing else is held: a draw is as large as the step."""
 
     taps: list[str]
     right: dict[str, Arrays]
     apart: dict[str, Arrays]
-    slopes: list[list[float]]
+    slopes: dict[str, list[list[float]]]
 
     @classmethod
     def of(cls, seen: Seen, draws: Iterable[Seen]) -> _LookedAt:
         right = {phase: some for phase, some in seen.phases.items() if phase not in ALONE}
         apart = {phase: [np.zeros(y.shape[: phase == SHARES]) for y in some] for phase, some in right.items()}
-        slopes: list[list[float]] = [[] for _ in right[RAW]]
+        slopes: dict[str, list[list[float]]] = {phase: [[] for _ in right[phase]] for phase in ALONG}
         for draw in draws:
             for phase, some in right.items():
                 for k, (x, y) in enumerate(zip(draw.phases[phase], some)):
                     apart[phase][k] = np.maximum(apart[phase][k], _measure_rows(x - y, apart[phase][k].ndim))
-                    if phase == RAW:
-                        slopes[k].append(slope(x, y))
+                    if phase in ALONG:
+                        slopes[phase][k].append(slope(x, y))
         return cls(seen.taps, right, apart, slopes)
 
 
@@ -110,7 +110,7 @@ def _expect(exact: Exact, looked: list[_LookedAt]) -> list[Expected]:
         usual = np.max(apart) if jumps or math.prod(shape) == 1 else np.median(apart)
         apart = np.maximum(apart, usual)
         floor = apart + times * HALF * EPS[STORED] * sizes
-        slopes = [x for one in looked for x in one.slopes[k]] if phase == RAW else []
+        slopes = [x for one in looked for x in one.slopes[phase][k]] if phase in ALONG else []
         found.append(Expected(phase, name, shape, reference, floor, _measure_scatter(slopes) if slopes else None))
     return found
 
@@ -125,7 +125,7 @@ def _measure_scatter(slopes: Sequence[float]) -> float:
     return float(np.sqrt(np.mean(np.square(slopes))))
 
 
-def slope(gradient: np.ndarray, reference: np.ndarray) -> float:
-    """⟨g, reference⟩ / ⟨reference, reference⟩ − 1: by what share a gradient is too long along the right one; 0 for a reference of zeros."""
+def slope(x: np.ndarray, reference: np.ndarray) -> float:
+    """⟨x, reference⟩ / ⟨reference, reference⟩ − 1: by what share it is too long along the right one; 0 for a reference of zeros."""
     size = float(np.square(reference).sum())
-    return float((gradient * reference).sum()) / size - 1 if size else 0.0
+    return float((x * reference).sum()) / size - 1 if size else 0.0

@@ -199,7 +199,7 @@ BENCHES = {
     ),
     "training_faults": Bench(
         training_faults.training_faults,
-        {"networks": list(networks.BUILT_IN), "dtypes": ["float32", "bfloat16"], "seeds": [0]},
+        {"networks": list(networks.BUILT_IN), "dtypes": ["float32", "bfloat16", "float8_e4m3fn"], "seeds": [0]},
         {"networks": ["llama"], "dtypes": ["float32"], "seeds": [0]},
         long=True,
     ),

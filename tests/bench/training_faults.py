@@ -11,7 +11,7 @@ import torch
 from tasks import checks
 from tasks.backends.base import Backend
 from tasks.backends.torch import TorchEager
-from tasks.checks.train import score_slopes
+from tasks.checks.train import measure_slopes
 from tasks.judge import verdict
 from tasks.judging import Judgement, judge_steps
 from tasks.model import Form, Group, OwnKernel, RuntimeInfo, Status
@@ -56,13 +56,13 @@ def judge_form(sample: PreparedSample, backend: Backend, form: Form) -> tuple[Ju
     found = judge_steps(sample, stages, verdict.load("error_units"), RuntimeInfo("planted", "cpu"), form)
     concluded = check.conclude(stages, found, sample)
     assert concluded is not None
-    return concluded, max(map(abs, score_slopes(stages, sample).values()), default=0.0)
+    return concluded, max((abs(x.score) for x in measure_slopes(stages, sample)), default=0.0)
 
 
 def judge_all(cases: Sequence[Planted], dtypes: Sequence[str], cache: Path, seed: int = 0) -> Iterator[Found]:
     """Each case in each dtype. seed: of the batches."""
     for dtype in dtypes:
-        for case in (x for x in cases if not x.dtypes or dtype in x.dtypes):
+        for case in (x for x in cases if x.has(dtype)):
             group = Group(f"training:{case.network}", case.variant, dtype, 1, seed, "train")
             sample = prepare(group, cache)[1].samples[0]
             if sample.failure:

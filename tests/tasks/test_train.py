@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from tasks.backends.inductor import Inductor
+from tasks.checks.train import KIND_SLOPE
 from tasks.model import Group, Program
 from tasks.prepare.cases import prepare
+from tasks.training.recipe import FLOAT8
 from tasks.zoo import training as zoo
 from tests.bench.training_faults import judge_all
 
@@ -32,3 +34,26 @@ def test_faults_are_named_and_the_honest_loop_passes(cache: Path) -> None:
     assert set(found) == set(names)
     assert not found["plain"].caught
     assert found["lost_gradient"].named and found["accumulation_not_divided"].named
+
+
+def test_what_goes_wrong_in_fp8_is_named_and_other_scales_are_right(cache: Path) -> None:
+    wrong = ("gradient_not_scaled", "scale_left_out_backward", "cast_toward_zero")
+    cases = [
+        x for x in (*zoo.FAULTS, *zoo.HONEST) if x.network == "gpt" and x.name in (*wrong, "plain", "scales_delayed")
+    ]
+    found = {x.case.name: x for x in judge_all(cases, (FLOAT8,), cache)}
+    assert {name: x.named for name, x in found.items()} == {
+        **dict.fromkeys(wrong, True),
+        "plain": False,
+        "scales_delayed": False,
+    }
+    assert not found["plain"].caught and not found["scales_delayed"].caught
+
+
+def test_a_loss_that_is_off_by_the_same_share_at_all_steps_is_found_below_its_floor(cache: Path) -> None:
+    cases = [
+        x for x in (*zoo.FAULTS, *zoo.HONEST) if x.network == "experts" and x.name in ("balance_left_out", "plain")
+    ]
+    found = {x.case.name: x for x in judge_all(cases, ("bfloat16",), cache)}
+    assert not found["plain"].caught
+    assert found["balance_left_out"].judgement.kind == KIND_SLOPE and found["balance_left_out"].named

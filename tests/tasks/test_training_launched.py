@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tasks.backends import BackendSpec
+from tasks.backends import BackendSpec, collectives
 from tasks.backends.training_launched import Launched, LaunchedGroup
 from tasks.catalogs.training import own
 from tasks.catalogs.training.own import OwnTraining
 from tasks.judging import Judgement
-from tasks.model import Group, Status
+from tasks.model import Group, Hung, Status
 from tasks.prepare.cases import PreparedSample, prepare
 from tests.bench.training_faults import judge_form
 from tests.conftest import ROOT
@@ -31,6 +31,15 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PreparedSample:
     mine = {"mine": OwnTraining("mine", f"{SCRIPT.name}:make", str(SCRIPT.parent))}
     monkeypatch.setattr(own, "list_trainings", lambda: mine)
     return prepare(Group("training:mine", "", "float32", 1, 0, "train"), tmp_path)[1].samples[0]
+
+
+HANGS = """    if dist.get_rank() == 1:
+        hang = lambda *given: __import__("time").sleep(3600)
+        module.register_forward_hook(hang)
+    model = Dist"""
+ENDS = """    if dist.get_rank() == 1:
+        module.register_forward_hook(lambda *given: __import__("os")._exit(3))
+    model = Dist"""
 
 
 def judge_script(sample: PreparedSample, script: Path) -> Judgement:
@@ -51,6 +60,29 @@ def test_a_script_is_right_and_a_gradient_that_one_rank_loses_is_named(sample: P
     broken.write_text(SCRIPT.read_text().replace("    model = Dist", LOST))
     found = judge_script(sample, broken)
     assert (found.status, found.kind, found.columns["culprit"]) == (Status.WRONG, "own gradients", "rank 1: 2.weight")
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "said"),
+    [
+        (HANGS, Hung, "rank 1 answered nothing: others (rank 0 first) waited 3 s for it"),
+        (ENDS, RuntimeError, "rank 1 ended"),
+    ],
+)
+def test_a_rank_that_hangs_or_ends_is_named(
+    fault: str,
+    kind: type[Exception],
+    said: str,
+    sample: PreparedSample,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collectives, "_LEAST_S", 3.0)
+    broken = tmp_path / "broken.py"
+    broken.write_text(SCRIPT.read_text().replace("    model = Dist", fault))
+    with pytest.raises(kind) as raised:
+        judge_script(sample, broken)
+    assert str(raised.value).startswith(said)
 
 
 @pytest.mark.parametrize(

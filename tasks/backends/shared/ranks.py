@@ -117,6 +117,14 @@ def describe_failure(text: str, begun: float, patience_s: float) -> dict[str, An
     return {"error": text, "waited": time.monotonic() - begun >= patience_s}
 
 
+def limit_waiting(seconds: float) -> None:
+    """How long this process waits for the other ranks in a collective, of any process group that there is by now."""
+    from torch.distributed import distributed_c10d
+
+    for group in list(distributed_c10d._world.pg_map):
+        distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=seconds), group)
+
+
 def find_object(name: str) -> Any:
     """What "module:name" stands for; the name may have dots."""
     module, _, function = name.partition(":")
@@ -178,8 +186,7 @@ def serve(fd: int, rank: int, ranks: str, store: str, library: str, device: str,
         if device != "cpu":
             torch.cuda.set_device(place)
         torch.distributed.init_process_group(library, init_method=store, rank=rank, world_size=int(ranks))
-        # From here on: a busy machine takes its time to start all of them.
-        torch.distributed.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=patience_s))
+        limit_waiting(patience_s)  # from here on: a busy machine takes its time to start all of them
         group: Any = torch.distributed
         if wrap:
             group = find_object(wrap)(group)

@@ -17,12 +17,14 @@ from tasks.training import networks
 from tasks.training.exact import STORED, Exact
 from tasks.training.loop import TrainingLoop
 from tasks.training.networks.base import Network
-from tasks.training.recipe import Recipe
+from tasks.training.recipe import FLOAT8, Recipe
 from tasks.training.trajectory import Trajectory, follow
 
-CATALOG_VERSION = "3"
-#: float32, and what autocast computes in.
-DTYPES = (STORED, "bfloat16", "float16")
+CATALOG_VERSION = "4"
+#: float32, what autocast computes in, and FP8 in the linear layers.
+DTYPES = (STORED, "bfloat16", "float16", FLOAT8)
+#: The only linear layer of the convolution has ten columns.
+WITHOUT_FLOAT8 = ("convolution",)
 #: The check that its samples are for.
 CHECK = "train"
 #: Variants of the GPT: what of its recipe is another; the recipe as it is has no name.
@@ -53,7 +55,8 @@ class Training(Catalog):
         found = [Entry(f"{self.name}:{name}", "", DTYPES, (CHECK,)) for name in own.list_trainings()]
         for name in networks.BUILT_IN:
             variants = ("", *(VARIANTS if name == "gpt" else ()))
-            found += [Entry(f"{self.name}:{name}", variant, DTYPES, (CHECK,)) for variant in variants]
+            dtypes = tuple(x for x in DTYPES if x != FLOAT8 or name not in WITHOUT_FLOAT8)
+            found += [Entry(f"{self.name}:{name}", variant, dtypes, (CHECK,)) for variant in variants]
         return sorted(found, key=lambda x: (x.op, x.variant))
 
     def list_version(self) -> str:

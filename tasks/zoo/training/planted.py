@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.catalogs.training.catalog import loop_of
+from tasks.catalogs.training.catalog import WITHOUT_FLOAT8, loop_of
 from tasks.model import Group
 from tasks.training.loop import TrainingLoop
+from tasks.training.recipe import FLOAT8
 
 #: Changes a loop before it starts.
 Plant = Callable[[TrainingLoop], None]
@@ -27,6 +28,12 @@ class Planted:
     place: str = ""
     variant: str = ""
     dtypes: tuple[str, ...] = ()
+
+    def has(self, dtype: str) -> bool:
+        """Whether it is one in this dtype."""
+        if self.dtypes:
+            return dtype in self.dtypes
+        return dtype != FLOAT8 or self.network not in WITHOUT_FLOAT8
 
     def make(self, group: Group) -> TrainingLoop:
         loop = loop_of(group)
