@@ -35,6 +35,7 @@ from tasks.plugins import PluginError
 
 #: Reads lists of thousands of lines ten times as fast, where PyYAML has libyaml; it says less of what is no YAML.
 QUICK: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+QUICK_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def load(path: str | Path) -> Config:
