@@ -158,11 +158,3 @@ def key_argument(parser: argparse.ArgumentParser, more: str = "", **options: Any
     """``key``: which case of which run on which backend."""
     words = "run_id:case_id:backend, as a report prints it ('last': the newest run)"
     parser.add_argument("key", help=words + more, **options)
-
-
-def backends_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which backends a list is of (``what``), and whether their environments are built for it (``--build``)."""
-    parser.add_argument(
-        "what", nargs="*", metavar="CONFIG|BACKEND", help="only those of a config, or by name; default: all known"
-    )
-    parser.add_argument("--build", action="store_true", help="build environments that are missing")

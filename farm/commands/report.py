@@ -33,6 +33,9 @@ from tasks.cache import default_cache
 from tasks.model import Refusal
 from tasks.nearest import nearest
 
+#: Option → those of which it says more; alone it would change nothing.
+USED_BY = {"backend": ("plot", "checklist"), "dtype": ("inputs",)}
+
 
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,6 +81,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     args = make_parser().parse_args(argv)
+    if args.results is not None and args.results_option is not None:
+        raise Refusal(f"{args.results}: the lake is {args.results_option} by --results; name it once")
+    for option, needs in USED_BY.items():
+        if getattr(args, option) is not None and not any(getattr(args, name) for name in needs):
+            raise Refusal(f"--{option} is of {' or '.join(f'--{name}' for name in needs)}: add one, or leave it out")
+    args.dtype = args.dtype or "bfloat16"
     args.results = next((r for r in (args.results_option, args.results) if r is not None), "results")
     return args
 

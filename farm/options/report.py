@@ -31,7 +31,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--backend", metavar="NAME", help="backend for --plot (torch-cpu) or --checklist (a name or glob; the vendor's)"
     )
-    parser.add_argument("--dtype", metavar="NAME", default="bfloat16", help="dtype for --inputs (bfloat16)")
+    parser.add_argument("--dtype", metavar="NAME", help="dtype for --inputs (bfloat16)")
     one = parser.add_mutually_exclusive_group()
     one.add_argument(
         "--inputs",

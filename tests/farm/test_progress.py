@@ -37,6 +37,23 @@ class Clock:
         return self.s
 
 
+def test_who_is_waited_for_is_said_until_all_have_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    log, terminal = io.StringIO(), io.StringIO()
+    awaited = [
+        progress.Awaited(Console(file=log, width=80)),
+        progress.Awaited(Console(file=terminal, width=80, force_terminal=True)),
+    ]
+    for clock.s, names in ((0.0, {"b", "a", "c"}), (11.0, {"a", "b"}), (12.0, {"b"})):
+        for one in awaited:
+            one(names)
+    for one in awaited:
+        one.close()
+    assert log.getvalue() == "waiting for the answer of a, b\n"
+    assert "waiting for the answer of" in terminal.getvalue()
+
+
 class Said:
     """A run under way, and what its progress prints into a log."""
 
