@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, cache_option, results_option
+from farm.commandline import Parser, cache_option, former_option, results_option
 
 
 def make_parser() -> Parser:
@@ -22,7 +22,10 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--package", metavar="NAME", help="the package (default: the backend's first)")
     words = 'extra packages for every environment, e.g. "numpy<2"'
-    parser.add_argument("--with", dest="more", action="append", default=[], metavar="REQUIREMENT", help=words)
+    parser.add_argument(
+        "--packages", dest="more", action="extend", nargs="+", default=[], metavar="REQUIREMENT", help=words
+    )
+    former_option(parser, "--with", "--packages")
     parser.add_argument("--run", default="last", help="id of the run that has the case (default: last)")
     results_option(parser)
     cache_option(parser)

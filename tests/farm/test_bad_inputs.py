@@ -119,7 +119,7 @@ LINES: list[tuple[str, str]] = [
     (f"reproduce {CASE}:torch-cpu --results {{d}}/lake", f"names no run: 'last:{CASE}:torch-cpu' is of the newest"),
     ("report {d}/lake --results {d}/lake", "name it once"),
     ("report {d}/lake --backend torch-cpu", "--backend is of --plot or --checklist: add one, or leave it out"),
-    ("report {d}/lake --dtype float16", "--dtype is of --inputs"),
+    ("report {d}/lake --dtype float16", "--dtype is of --every-input"),
     ("known list {d}/nothing.yaml --results {d}/empty", "nothing.yaml"),
     ("init {d}/file", "name a new folder"),
     (f"bisect last:{CASE} --versions 1..2 --results {{d}}/lake", "on which backend? Name it last"),
