@@ -151,6 +151,15 @@ def test_a_log_has_a_line_at_once_and_then_what_changed_at_most_once_a_minute(mo
     assert "since the last line: crash 1 (tvm-cpu 1)" in said.at(210.0, tvm_cpu={"crash": 1})
 
 
+def test_what_earlier_runs_have_exported_is_hardly_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    new, known = Said(monkeypatch), Said(monkeypatch, timed_ms=(10.0, 10.0))
+    before = [said.told() for said in (new, known)]
+    for said in (new, known):
+        said.run.run_groups.left["export"] = 100
+    grown = [said.told() - was for said, was in zip((new, known), before, strict=True)]
+    assert grown[0] > 10 * grown[1] > 0
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_run_that_a_function_began_is_shown_on_a_terminal_and_nowhere_else(
     monkeypatch: pytest.MonkeyPatch, terminal: bool
