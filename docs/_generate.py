@@ -183,9 +183,9 @@ def deprecated() -> str:
 
 
 def commands() -> str:
-    from farm.__main__ import COMMANDS
+    from farm.__main__ import LEAVES
 
-    return table(["command", "what it does"], ([f"`farm {name}`", text] for name, text in COMMANDS.items()))
+    return table(["command", "what it does"], ([f"`farm {name}`", text] for name, text in LEAVES.items()))
 
 
 def columns(of: str = "") -> str:

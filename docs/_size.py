@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> None:
     for page, count in sorted(words.items(), key=lambda pair: -pair[1]):
         print(f"{count:7,} {page}")
     print(f"{sum(words.values()):7,} words of docs")
-    print(f"{len(options):7,} commands")
+    print(f"{len(options):7,} command lines")
     print(f"{sum(map(len, options.values())):7,} options, {len(set().union(*options.values()))} distinct")
     print(f"{len(configs):7,} configs")
     if tree == HERE:

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from farm.exits import BAD_INPUT, OK, run_command, run_guarded
+from farm.exits import BAD_INPUT, HELP, OK, run_command, run_guarded
 
+#: Command of several parts → part → what it does: `farm policy selftest`. A part is a file of `farm.commands`, or one of the command's own.
+PARTS = {
+    "node": {
+        "detect": "show the devices of this machine, and how each was found",
+        "start": "run ray start with the labels and resources of the devices found here",
+        "monitor": "start Prometheus and Grafana on the metrics of runs on Ray, where they are installed",
+    },
+    "policy": {
+        "selftest": "test the judge on planted faults and their correct twins",
+        "rejudge": "rejudge the rows of a lake under another policy, without running anything",
+        "calibrate": "derive a policy's limits from rows of backends taken as correct",
+    },
+}
+#: Names of earlier versions → what they are called now; they work for a release more.
+FORMER = {
+    "backends": ("doctor", "--list"),
+    "monitor": ("node", "monitor"),
+    **{part: ("policy", part) for part in PARTS["policy"]},
+}
 #: What one wants to know → command → what it does.
 GROUPS = {
     "Is it right?": {
@@ -33,26 +53,30 @@ GROUPS = {
     "What runs here, and how does it compute?": {
         "screen": "have every device compute known products for a minute; compare equals, name who is wrong",
         "fingerprint": "read how a backend adds: order, bits, rounding; predict it to the bit; compare two",
-        "backends": "list every backend: what it needs, where it runs, or why it does not",
-        "doctor": "show what this machine lacks, by device and backend, and the command that installs it",
+        "doctor": "show what runs here, what is missing, and the command that installs it; list every backend",
         "envs": "list, build and remove backend environments",
-        "node": "find this machine's devices; start or join a Ray cluster with them",
-        "monitor": "start Prometheus and Grafana on the metrics of runs on Ray, where they are installed",
+        "node": "find this machine's devices; start or join a Ray cluster with them; watch it",
     },
     "What of my own?": {
         "init": "write an example project: two kernels of your own, their references, a config, a test",
         "harvest": "write the distinct nodes of models, with their own tensors, as a catalog for every backend",
     },
     "Can the answer be trusted?": {
-        "selftest": "test the judge on planted faults and their correct twins",
+        "policy": "test the judge on planted faults; rejudge a lake under another policy; derive one's limits",
         "sign": "sign a run: the digests of its files",
         "verify": "check a signed run; rerun a sample of its rows and report how many outcomes repeat",
-        "rejudge": "rejudge the rows of a lake under another policy, without running anything",
-        "calibrate": "derive a policy's limits from rows of backends taken as correct",
     },
 }
 #: Command → what it does.
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+#: What is typed → what it does: of a command of several parts each of them.
+LEAVES = {
+    typed: text
+    for name, about in COMMANDS.items()
+    for typed, text in (
+        {f"{name} {part}": words for part, words in PARTS[name].items()} if name in PARTS else {name: about}
+    ).items()
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,22 +86,47 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> int:
     name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    asked = name == "help"
+    if asked and rest:
+        name, *rest = rest
     name = _spell(name)
-    if name == "help" and rest and _spell(rest[0]) in COMMANDS:
-        return run_command(_spell(rest[0]), ["--help"])
-    if name in ("-h", "--help", "help"):
-        return _print_help(*rest[: name == "help"])
+    if name in FORMER:
+        print(f"warning: farm {name} is farm {' '.join(FORMER[name])} now", file=sys.stderr)
+        name, *rest = [*FORMER[name], *rest]
+    if name in COMMANDS:
+        return _run(name, [*rest, *["--help"] * asked])
+    if asked or name in HELP:
+        return _print_help("" if name in {*HELP, "help"} else name)
     if name == "--version":
         from farm.version import farm_version
 
         print(f"farm {farm_version()}")
         return OK
-    if name not in COMMANDS:
-        from tasks.nearest import nearest
+    return _refuse("has no command", name, COMMANDS)
 
-        print(f"error: farm has no command {name!r}{nearest(name, list(COMMANDS))}", file=sys.stderr)
-        return BAD_INPUT
-    return run_command(name, rest)
+
+def _run(name: str, rest: Sequence[str]) -> int:
+    """Run a command, or the part of it that is named next."""
+    if name not in PARTS:
+        return run_command(name, rest)
+    part, *more = rest or [""]
+    if part in PARTS[name]:
+        own = importlib.util.find_spec(f"farm.options.{part}") is None
+        return run_command(name, rest) if own else run_command(part, more)
+    if part in ("", *HELP):
+        from farm.help import fold_table
+
+        said = f"usage: farm {name} PART [-h] …\n\n{fold_table(PARTS[name], _columns())}"
+        print(said, file=sys.stdout if part else sys.stderr)
+        return OK if part else BAD_INPUT
+    return _refuse(f"{name} has no part", part, PARTS[name])
+
+
+def _refuse(what: str, name: str, known: Iterable[str]) -> int:
+    from tasks.nearest import nearest
+
+    print(f"error: farm {what} {name!r}{nearest(name, list(known))}", file=sys.stderr)
+    return BAD_INPUT
 
 
 def _spell(name: str) -> str:
@@ -86,20 +135,20 @@ def _spell(name: str) -> str:
     return british if british in COMMANDS else name
 
 
+def _columns() -> int:
+    return shutil.get_terminal_size().columns - 2  # as argparse folds the help of a command
+
+
 def _print_help(topic: str = "") -> int:
     """The list of commands, or what one topic of `farm.help` has to say."""
     from farm.help import TOPICS, describe_topic, fold_table
 
-    columns = shutil.get_terminal_size().columns - 2  # as argparse folds the help of a command
+    columns = _columns()
     if topic in TOPICS:
         print(describe_topic(topic, columns))
         return OK
     if topic:
-        from tasks.nearest import nearest
-
-        known = [*TOPICS, *COMMANDS]
-        print(f"error: farm has no help on {topic!r}{nearest(topic, known)}", file=sys.stderr)
-        return BAD_INPUT
+        return _refuse("has no help on", topic, [*TOPICS, *COMMANDS])
     groups = [f"{title}\n{fold_table(lines, columns)}\n" for title, lines in GROUPS.items()]
     topics = {f"help {name}": about for name, (about, _) in TOPICS.items()}
     print("usage: farm COMMAND [-h] …", "", "first: farm run configs/quick.yaml", "", *groups, sep="\n")

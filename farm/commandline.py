@@ -137,6 +137,22 @@ def list_option(
     parser.add_argument(name, action=_Listed, const="," * commas, **options)
 
 
+class _FormerOption(argparse.Action):
+    """An option of an earlier version that says what it is called now (``const``)."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        warn(f"{option_string} is {self.const} now")
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, [*before, *values] if isinstance(before, list) else values)
+
+
+def former_option(parser: argparse._ActionsContainer, former: str, now: str) -> None:
+    """``former``: what the option ``now`` of the parser was called; it works for a release more, and says so."""
+    is_now = parser._option_string_actions[now]
+    more: dict[str, Any] = {name: getattr(is_now, name) for name in ("dest", "type", "nargs", "default")}
+    parser.add_argument(former, action=_FormerOption, const=now, help=argparse.SUPPRESS, **more)
+
+
 def packages_option(parser: argparse.ArgumentParser) -> None:
     """``--packages``: a list of requirements."""
     words = "run the backend in an environment with these packages"
@@ -158,11 +174,3 @@ def key_argument(parser: argparse.ArgumentParser, more: str = "", **options: Any
     """``key``: which case of which run on which backend."""
     words = "run_id:case_id:backend, as a report prints it ('last': the newest run)"
     parser.add_argument("key", help=words + more, **options)
-
-
-def backends_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which backends a list is of (``what``), and whether their environments are built for it (``--build``)."""
-    parser.add_argument(
-        "what", nargs="*", metavar="CONFIG|BACKEND", help="only those of a config, or by name; default: all known"
-    )
-    parser.add_argument("--build", action="store_true", help="build environments that are missing")

@@ -70,7 +70,7 @@ RUN_AS = {
     "farm run mine/farm.yaml": "farm run mine/farm.yaml --samples 1 --on inline --results own",
     "farm run examples/leaderboard": "farm run examples/leaderboard --samples 1 --checks forward --on processes --results board",
     "farm gradcheck nn.functional.gelu --plot gelu.png": "farm gradcheck nn.functional.relu --plot relu.png --samples 1",
-    "farm backends configs/quick.yaml": "farm backends torch-cpu torch-cuda",
+    "farm doctor --list configs/quick.yaml": "farm doctor --list torch-cpu torch-cuda",
     "farm fuzz configs/fuzz.yaml --seconds 600": (
         "farm fuzz configs/fuzz.yaml --cases 40 --backends ort-cpu --on inline --results fuzzed"
     ),
@@ -104,7 +104,7 @@ NOT_RUN = {
     "make ": "make test runs this test; CI runs make setup and lint; test_the_site_builds is make docs",
     "pytest mine": "tests/farm/test_init.py runs it",
     "pip install --no-deps": "tests/farm/test_plugins.py installs the example",
-    "farm backends example-cpu": "tests/farm/test_plugins.py runs it where the example is installed",
+    "farm doctor --list example-cpu": "tests/farm/test_plugins.py runs it where the example is installed",
     "farm run examples/plugin": "tests/farm/test_plugins.py runs it where the example is installed",
     "python -m tests.bench": "minutes; the benches have tests of their own",
     "farm screen --": "needs devices; tests/farm/test_screen.py has planted ones",
@@ -142,7 +142,7 @@ NOT_RUN = {
 }
 #: Exit code 1 of these says that something was found, or is otherwise than it was stored.
 FINDS = re.compile(
-    "farm run|farm fuzz|farm rejudge|farm gate|farm verify|farm known check|farm report --(diff|checklist)|farm reproduce .* --backend"
+    "farm run|farm fuzz|farm policy rejudge|farm gate|farm verify|farm known check|farm report --(diff|checklist)|farm reproduce .* --backend"
 )
 
 #: Exit code 3 of these says that not everything is proved: the session is a small run on CPUs.

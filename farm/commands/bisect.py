@@ -28,10 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _bisect(args: argparse.Namespace) -> int:
     results = lakes.open_lake(args.results)
-    whole = Key.parse(args.case)
-    if args.backend is None and whole is None:
-        raise ReproduceError(f"on which backend? {program()} bisect {args.case} BACKEND --versions {args.versions}")
-    key = parse_row_key(args.case if args.backend is None else f"{args.run}:{args.case}:{args.backend}", results)
+    key = parse_row_key(_find_key_text(args, results), results)
     case = load_stored_case(key, results, None, args.cache)
     package = args.package or package_of(case)
     versions = versions_of(args.versions, package)
@@ -49,6 +46,16 @@ def _bisect(args: argparse.Namespace) -> int:
     found = search(versions, telling)
     print(_conclusion(found, package))
     return OK if found.after else FOUND
+
+
+def _find_key_text(args: argparse.Namespace, results: lakes.Lake) -> str:
+    """The key that a command line names: whole, or the case and the backend in two words, the case with its run or without."""
+    if args.backend is None:
+        if Key.parse(args.case) is None:
+            raise ReproduceError(f"on which backend? {program()} bisect {args.case} BACKEND --versions {args.versions}")
+        return str(args.case)
+    has_run = args.case.partition(":")[0] in ("last", *lakes.run_ids(results))
+    return f"{args.case}:{args.backend}" if has_run else f"{args.run}:{args.case}:{args.backend}"
 
 
 def _conclusion(found: Found, package: str) -> str:

@@ -1,4 +1,4 @@
-"""Finds the limits of a policy from rows of backends held to be right: farm calibrate --backends torch-cpu"""
+"""Finds the limits of a policy from rows of backends held to be right: farm policy calibrate --backends torch-cpu"""
 
 from __future__ import annotations
 

@@ -1,10 +1,14 @@
-"""What is there and what is missing, device by device and backend by backend: ``farm doctor [CONFIG]``."""
+"""What is there and what is missing, device by device and backend by backend: ``farm doctor [CONFIG]``; as a list: ``farm doctor --list``."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import platform
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 
 from rich.console import Console
 
@@ -12,10 +16,13 @@ from farm.commandline import refusing
 from farm.exits import OK
 from farm.fleet import envs
 from farm.fleet.detect import detect
+from farm.fleet.inventory import Offer, offers
 from farm.fleet.roster import Line, everything, lines, on_this_machine
 from farm.options.doctor import make_parser
 from farm.plan.config import backends_of, is_config
 from farm.program import program
+from farm.work import executor_registry
+from farm.work.executor import Setup
 from tasks.backends import BackendSpec
 from tasks.backends.needs import install_line
 from tasks.cache import default_cache
@@ -32,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     cache = default_cache()
     specs = backends_of(args.what, "farm doctor") or everything()
+    if args.list or args.json or args.no_probe or args.address:
+        _print_list(_ask_lines(specs, args, cache), args.json)
+        return OK
     console = Console(soft_wrap=True, highlight=False, markup=False)
 
     def tell(texts: Iterator[str]) -> None:
@@ -45,6 +55,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = lines(specs, cache, lambda asked: on_this_machine(asked, cache, fresh=False), args.build)
     tell(_render_report(found, args.what))
     return OK
+
+
+def _ask_lines(specs: Sequence[BackendSpec], args: argparse.Namespace, cache: Path) -> list[Line]:
+    """The lines of the list: of this machine, or of the nodes of a cluster."""
+    if args.no_probe:
+        return lines(specs, cache, None)
+    if not args.address:
+        return lines(specs, cache, lambda asked: on_this_machine(asked, cache), args.build)
+    cluster = executor_registry.get("ray").create(Setup(args.address))
+
+    def ask(asked: Sequence[BackendSpec]) -> dict[str, Offer]:
+        return offers(asked, cluster.nodes, cluster.probe(asked, str(cache)))
+
+    try:
+        return lines(specs, cache, ask, args.build, elsewhere=True)
+    finally:
+        cluster.close()
+
+
+def _print_list(found: Sequence[Line], as_json: bool) -> None:
+    """A line a backend: a table, or JSON."""
+    if as_json:
+        for line in found:
+            print(json.dumps(asdict(line)))
+        return
+    console = Console()
+    heads = {
+        "backend": "name",
+        "vendor": "vendor",
+        "from": "origin",
+        "environment": "environment",
+        "works from": "oldest",
+    }
+    columns = [
+        [head, *(getattr(line, name) or "–" for line in found)] for head, name in (heads | {"state": "state"}).items()
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    texts = ["version, device, nodes; or why not", *(line.text for line in found)]
+    for *cells, text in zip(*columns, texts):
+        row = "  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths))
+        style = {"available": "green", "unavailable": "yellow"}.get(cells[-1])
+        console.print(f"{row}  {text}", style=style, highlight=False, soft_wrap=True, markup=False)
 
 
 def _describe_machine(unasked: Sequence[Line]) -> Iterator[str]:

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         one, other = args.diff
         return _show_difference(lake, one, other, as_json=args.json)
     if not args.backends:
-        parser.error("name a BACKEND, e.g. farm fingerprint torch-cpu; farm backends lists them")
+        parser.error("name a BACKEND, e.g. farm fingerprint torch-cpu; farm doctor --list has them")
     backends = _list_backends(args.backends)
     if args.kept:
         readings = pd.concat([_find(lake, backend.name) for backend in backends])

@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         write(folder)
     except OSError as error:
-        raise Refusal(f"{error.filename or folder}: {error.strerror or error}") from error
+        raise Refusal(f"{error.filename or folder}: {error.strerror or error}; name a new folder") from error
     print(f"{folder}: {', '.join(PROJECT)}; run\n  farm run {folder}/farm.yaml\n  pytest {folder}")
     return OK
 
@@ -33,9 +33,7 @@ def write(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     found = sorted(p.name for p in folder.iterdir())
     if found:
-        raise OSError(
-            f"the directory is not empty ({', '.join(found[:3])}{' …' if len(found) > 3 else ''}): name a new one"
-        )
+        raise OSError(f"the directory is not empty ({', '.join(found[:3])}{' …' if len(found) > 3 else ''})")
     source = _source()
     for name in PROJECT:
         (folder / name).write_bytes((source / name).read_bytes())

@@ -94,8 +94,9 @@ def _read_reduced(results: lakes.Lake, row: dict[str, Any]) -> dict[str, Any]:
 
 def _read_run(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str, Any], list[KnownFailure]]:
     """The distinct rows of the run, its record, and the known failures that are asked about. Raises ConfigError."""
+    listed = [x for path in args.lists for x in known_failures(path)]  # a list that is not there is said first
     rows, run = load_rows_and_record(args.results, args.run)
-    entries = [x for path in args.lists for x in known_failures(path)] if args.lists else known.parse_entries(run)
+    entries = listed if args.lists else known.parse_entries(run)
     if entries is None:
         raise ConfigError(f"the record of run {run.get('run_id')} does not list known failures; name a list")
     return distinct(rows), run, entries

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.strategy not in NAMES:
             raise ReproduceError(f"--strategy: unknown strategy {args.strategy!r}{nearest(args.strategy, NAMES)}")
         if args.budget <= KEPT:
-            raise ReproduceError(f"--budget: more than {KEPT} runs, not {args.budget}")
+            raise ReproduceError(f"--runs: more than {KEPT}, not {args.budget}")
         results = lakes.open_lake(args.results)
         case = load_stored_case(_parse_row_key(args, results), results, None, args.cache)
         case = check_case(case, args.packages, args.here)

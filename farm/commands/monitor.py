@@ -1,4 +1,4 @@
-"""Watch runs on Ray in Prometheus and Grafana: farm monitor [--port N] [--grafana-port N]"""
+"""Watch runs on Ray in Prometheus and Grafana: farm node monitor [--port N] [--grafana-port N]"""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _start_grafana(ray: Path, port: int) -> subprocess.Popen[bytes] | None:
         return None
     if not settings.exists():
         print(
-            f"Grafana is not started: no {settings}; start a run on Ray with its dashboard, then farm monitor",
+            f"Grafana is not started: no {settings}; start a run on Ray with its dashboard, then farm node monitor",
             flush=True,
         )
         return None

@@ -94,7 +94,7 @@ def _probe(args: argparse.Namespace) -> int:
     request.announce()
     devices = probe_devices(request, specs)
     if not devices:
-        raise Refusal(f"none of {', '.join(s.name for s in specs)} is available here: {program()} backends says why")
+        raise Refusal(f"none of {', '.join(s.name for s in specs)} is available here: {program()} doctor says why")
     return FOUND if print_probed(devices) else OK
 
 

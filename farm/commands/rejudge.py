@@ -1,4 +1,4 @@
-"""Judges the rows of a lake again under another policy: farm rejudge --policy P"""
+"""Judges the rows of a lake again under another policy: farm policy rejudge --policy P"""
 
 from __future__ import annotations
 

@@ -33,6 +33,9 @@ from tasks.cache import default_cache
 from tasks.model import Refusal
 from tasks.nearest import nearest
 
+#: Option → those of which it says more; alone it would change nothing.
+USED_BY = {"backend": {"plot": "--plot", "checklist": "--checklist"}, "dtype": {"inputs": "--every-input"}}
+
 
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,6 +81,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     args = make_parser().parse_args(argv)
+    if args.results is not None and args.results_option is not None:
+        raise Refusal(f"{args.results}: the lake is {args.results_option} by --results; name it once")
+    for option, needs in USED_BY.items():
+        if getattr(args, option) is not None and not any(getattr(args, name) for name in needs):
+            raise Refusal(f"--{option} is of {' or '.join(needs.values())}: add one, or leave it out")
+    args.dtype = args.dtype or "bfloat16"
     args.results = next((r for r in (args.results_option, args.results) if r is not None), "results")
     return args
 
@@ -89,7 +98,7 @@ def _draw_all_inputs(rows: pd.DataFrame, args: argparse.Namespace) -> int:
     keys = every_input.cases(rows, args.inputs, args.dtype)
     found = list(every_input.errors(keys, lake.open_lake(args.results), default_cache()))
     if not found:
-        raise Refusal(f"--inputs: no backend gives results of {args.inputs} in {args.dtype} here")
+        raise Refusal(f"--every-input: no backend gives results of {args.inputs} in {args.dtype} here")
     name = found[0].op
     out = Path(args.plot or f"inputs-{name.partition(':')[2]}-{args.dtype}.png")
     print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import re
 import sys
@@ -40,7 +41,7 @@ from farm.work.executor import Executor
 from farm.work.launch import Run, read_finished, ready
 from farm.work.left import Left
 from farm.work.monitoring import Watch
-from farm.work.progress import Progress, print_preflight
+from farm.work.progress import Awaited, Progress, print_preflight
 from farm.work.run_state import RunState
 from farm.work.state import Plan
 from tasks.catalogs import is_generated
@@ -75,7 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not request.submissions:
             console.print(_describe_begin(request), highlight=False, soft_wrap=True)
         tell = partial(console.print, highlight=False, soft_wrap=True, markup=False)
-        with ready(request, lambda executor: _say_where(console, request, executor), tell) as plan:
+        awaited = Awaited(console)
+        with (
+            contextlib.closing(awaited),
+            ready(request, lambda executor: _say_where(console, request, executor), tell, awaited) as plan,
+        ):
+            awaited.close()
             if request.whole:
                 for text in _find_unused_patterns(request.config, plan.matrix):
                     print(f"warning: {text}", file=sys.stderr)

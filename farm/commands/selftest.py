@@ -1,4 +1,4 @@
-"""Runs the zoo of planted faults and their right twins, and counts what each policy catches: farm selftest"""
+"""Runs the zoo of planted faults and their right twins, and counts what each policy catches: farm policy selftest"""
 
 from __future__ import annotations
 

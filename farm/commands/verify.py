@@ -1,4 +1,4 @@
-"""How far a run can be trusted: its manifest, and a sample of its rows run again: farm verify [--run ID] [--sample N]"""
+"""How far a run can be trusted: its manifest, and a sample of its rows run again: farm verify [--run ID] [--rows N]"""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     args = parser.parse_args(argv)
     if args.sample is not None and args.sample < 1:
-        parser.error(f"--sample: {args.sample} is none; 1 at least")
+        parser.error(f"--rows: {args.sample} is none; 1 at least")
     asked = bool(args.signed_by or args.manifest)
     code = _check_manifest(args, asked)
     if asked and args.sample is None:

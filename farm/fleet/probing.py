@@ -8,6 +8,7 @@ only: variables, and what was found on the machine.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -17,7 +18,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -122,27 +123,21 @@ class Support:
     same words, and for `KEPT_S`; then the backend is asked again.
 
     cases: "<content key of the prepared case or exported form>:<sample>" → its words, the run they are from, the last one that was told
-    them "again", and when ("at", seconds).
+    them "again", and when ("at", seconds). learned: those of this run that are not yet written; since: seconds since 1970 from which on what
+    others have written counts.
     """
 
     path: Path
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
-    changed: bool = False
-    anew: bool = False
+    learned: set[str] = field(default_factory=set)
+    since: float = 0.0
 
     @classmethod
     def load(cls, spec: BackendSpec, info: RuntimeInfo, cache: Path) -> Support:
         """What is known of a backend. ``info``: what it says of itself; its versions and device count as well."""
         own = [identity(spec, cache), info.runtime_version, info.driver_version, info.device]
         path = cache / "support" / f"{hashlib.sha256(json.dumps(own).encode()).hexdigest()[:32]}.json"
-        made = cls(path)
-        made._read()
-        return made
-
-    def _read(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            found = json.loads(self.path.read_text())
-            self.cases = found | self.cases
+        return cls(path, _read_cases(path))
 
     def find_unsupported(self, key: str, sample: int) -> dict[str, str] | None:
         """Words of a row and "run", if the case is known to be unsupported."""
@@ -161,17 +156,38 @@ class Support:
             "again": run_id * again,
             "at": time.time(),
         }
-        self.changed = True
+        self.learned.add(name)
 
     def forget(self) -> None:
         """Ask anew: what was known counts no more, in later runs either."""
         self.cases.clear()
-        self.anew = True
+        self.learned.clear()
+        self.since = time.time()
 
     def save(self) -> None:
-        """Write what was learned; another run may have learned meanwhile."""
-        if self.changed or self.anew:
-            if not self.anew:
-                self._read()
-            _write(self.path, json.dumps(self.cases).encode())
-            self.changed = self.anew = False
+        """Write what was learned beside what another run has learned meanwhile: of a case, the newer answer."""
+        if not self.learned and not self.since:
+            return
+        with _locked(self.path):
+            kept = {name: known for name, known in _read_cases(self.path).items() if known["at"] >= self.since}
+            for name in self.learned:
+                kept[name] = max(self.cases[name], kept.get(name, self.cases[name]), key=lambda known: known["at"])
+            _write(self.path, json.dumps(kept).encode())
+        self.cases, self.since = kept, 0.0
+        self.learned.clear()
+
+
+def _read_cases(path: Path) -> dict[str, dict[str, Any]]:
+    with contextlib.suppress(OSError, ValueError):
+        return dict(json.loads(path.read_text()))
+    return {}
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """No other process reads and writes the file meanwhile, where its file system has locks."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fcntl.flock(held.enter_context(path.with_suffix(".lock").open("w")), fcntl.LOCK_EX)
+        yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, cache_option, results_option
+from farm.commandline import Parser, cache_option, former_option, results_option
 
 
 def make_parser() -> Parser:
@@ -13,14 +13,19 @@ def make_parser() -> Parser:
         "version, then on the middle of what is left, each in its own environment: about 1 + log2 n of n versions.",
         epilog="exit code: 0 the release is named; 1 the first and the last version give the same outcome; 2 something is missing",
     )
-    parser.add_argument("case", help="a case_id, or run_id:case_id:backend as a report prints it")
+    parser.add_argument(
+        "case", help="run_id:case_id:backend as a report prints it, or a case_id, with its run or without"
+    )
     parser.add_argument("backend", nargs="?", help="the backend, if the case does not name it")
     parser.add_argument(
         "--versions", required=True, metavar="A..B", help="releases from A to B, or a list: 1.20.1,1.22.1,1.31.1"
     )
     parser.add_argument("--package", metavar="NAME", help="the package (default: the backend's first)")
     words = 'extra packages for every environment, e.g. "numpy<2"'
-    parser.add_argument("--with", dest="more", action="append", default=[], metavar="REQUIREMENT", help=words)
+    parser.add_argument(
+        "--packages", dest="more", action="extend", nargs="+", default=[], metavar="REQUIREMENT", help=words
+    )
+    former_option(parser, "--with", "--packages")
     parser.add_argument("--run", default="last", help="id of the run that has the case (default: last)")
     results_option(parser)
     cache_option(parser)

@@ -1,4 +1,4 @@
-"""The options of `farm calibrate`."""
+"""The options of `farm policy calibrate`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from farm.policies.margins import LEAST, LEAST_ROUNDED_ONCE, MARGIN, QUANTILE
 def make_parser() -> Parser:
     """The command line."""
     parser = Parser(
-        prog="farm calibrate",
+        prog="farm policy calibrate",
         description="Derive the limits of a policy from rows of backends assumed to be right.",
         epilog=f"the limit of a class and dtype is the smallest power of two that is at least {MARGIN:g} times the quantile of "
         f"its ops' largest error units, and at least {LEAST:g} ({LEAST_ROUNDED_ONCE:g} in 16 bits); ops beyond it are named, not accommodated",

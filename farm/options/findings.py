@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from farm.commandline import Parser, cache_option, results_option
+from farm.commandline import Parser, cache_option, former_option, results_option
 from tasks.hunt.minimise.strategies import BUDGET
 
 
@@ -28,7 +28,8 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--backend", metavar="NAME", help="only this backend")
     parser.add_argument(
-        "--budget",
+        "--runs",
+        dest="budget",
         type=int,
         default=BUDGET,
         metavar="N",
@@ -48,5 +49,6 @@ def make_parser() -> Parser:
         help="write the folder of each finding: run.py, its inputs, the issue text, the minimal case",
     )
     parser.add_argument("--csv", metavar="FILE", help="write the table")
+    former_option(parser, "--budget", "--runs")
     cache_option(parser)
     return parser

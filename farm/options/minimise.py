@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, cache_option, key_argument, packages_option, results_option
+from farm.commandline import Parser, cache_option, former_option, key_argument, packages_option, results_option
 from tasks.hunt.minimise import strategies
 
 
@@ -29,7 +29,8 @@ def make_parser() -> Parser:
         help=f"what to reduce: {', '.join(strategies.NAMES)} (default: {strategies.ALL})",
     )
     parser.add_argument(
-        "--budget",
+        "--runs",
+        dest="budget",
         type=int,
         default=strategies.BUDGET,
         metavar="N",
@@ -40,5 +41,6 @@ def make_parser() -> Parser:
         "--here", action="store_true", help="use the installed version of the runtime, even if it is not the row's"
     )
     parser.add_argument("--out", metavar="DIR", help="also write the finding and the issue text to a directory")
+    former_option(parser, "--budget", "--runs")
     cache_option(parser)
     return parser

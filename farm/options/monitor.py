@@ -1,4 +1,4 @@
-"""The options of `farm monitor`."""
+"""The options of `farm node monitor`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from farm.commandline import Parser
 def make_parser() -> Parser:
     """The command line."""
     parser = Parser(
-        prog="farm monitor",
+        prog="farm node monitor",
         description="Start Prometheus on the metrics of the newest Ray on this machine, and Grafana with Ray's dashboards and the farm's, "
         "if they are installed. They end with Ctrl-C; what Prometheus has collected stays in the farm's cache.",
         epilog="exit code: 0; 2 Prometheus is not installed, or one of the two ended by itself",

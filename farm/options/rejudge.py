@@ -1,4 +1,4 @@
-"""The options of `farm rejudge`."""
+"""The options of `farm policy rejudge`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tasks.judge import verdict
 def make_parser() -> Parser:
     """The command line."""
     parser = Parser(
-        prog="farm rejudge",
+        prog="farm policy rejudge",
         description="Judge the rows of a lake again under another policy, without running anything.",
         epilog="exit code: 0 nothing changes; 1 a row has another status; 2 bad policy or command line",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser
+from farm.commandline import Parser, former_option
 from farm.report.tables.checklist_items import CHECKLISTS
 
 
@@ -31,10 +31,11 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--backend", metavar="NAME", help="backend for --plot (torch-cpu) or --checklist (a name or glob; the vendor's)"
     )
-    parser.add_argument("--dtype", metavar="NAME", default="bfloat16", help="dtype for --inputs (bfloat16)")
+    parser.add_argument("--dtype", metavar="NAME", help="dtype for --every-input (bfloat16)")
     one = parser.add_mutually_exclusive_group()
     one.add_argument(
-        "--inputs",
+        "--every-input",
+        dest="inputs",
         metavar="OP",
         help="only plot the error of every input of an op's exhaustive case, one line per backend, each run again "
         "(to --plot, or inputs-OP-DTYPE.png)",
@@ -62,4 +63,5 @@ def make_parser() -> Parser:
         choices=sorted(CHECKLISTS),
         help="only show a vendor's checklist: every item proved n of n, failed, or not run with the reason",
     )
+    former_option(one, "--inputs", "--every-input")
     return parser

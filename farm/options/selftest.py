@@ -1,4 +1,4 @@
-"""The options of `farm selftest`."""
+"""The options of `farm policy selftest`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RESULTS = "results/_selftest"
 def make_parser() -> Parser:
     """The command line."""
     parser = Parser(
-        prog="farm selftest",
+        prog="farm policy selftest",
         description="Run kernels with planted faults and their correct twins, and count what is caught.",
         epilog="exit code: 0 the policy catches every fault and blames no twin; 1 it does not; 2 bad command line; 3 incomplete",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from farm.commandline import Parser, cache_option, results_option
+from farm.commandline import Parser, cache_option, former_option, results_option
 
 
 def make_parser() -> Parser:
@@ -25,9 +25,10 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--manifest", action="store_true", help="only check the manifest, whoever signed it")
     parser.add_argument(
-        "--sample", type=int, metavar="N", help="how many rows of each backend to run again (default: 5)"
+        "--rows", dest="sample", type=int, metavar="N", help="how many rows of each backend to run again (default: 5)"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
     parser.add_argument("--csv", metavar="FILE", help="write the rows that were run again")
+    former_option(parser, "--sample", "--rows")
     cache_option(parser)
     return parser

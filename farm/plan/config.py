@@ -36,6 +36,9 @@ from tasks.plugins import PluginError
 
 #: Reads lists of thousands of lines ten times as fast, where PyYAML has libyaml; it says less of what is no YAML.
 QUICK: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+QUICK_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+#: How much a name has to be like one that is known for the rule of such names not to be told as well.
+TYPO = 0.85
 
 
 #: What a Python file is run by, whose name goes in: its kernels, on values from everywhere, on the runtime that takes most of them.
@@ -395,9 +398,10 @@ def check_backend(backend: BackendConfig, where: str) -> None:
         backend.spec().create()
     except KeyError:
         name = backend.like or backend.name
+        known = backend_names()
+        rule = f" (a backend is <runtime>-<device>, the runtimes are {', '.join(sorted(list_registered()))})"
         raise ConfigError(
-            f"{where}: backends: unknown backend {name!r}{nearest(name, backend_names())} "
-            f"(a backend is <runtime>-<device>, the runtimes are {', '.join(sorted(list_registered()))})"
+            f"{where}: backends: unknown backend {name!r}{nearest(name, known)}{rule * (not near(name, known, TYPO))}"
         ) from None
     except ValueError as error:
         raise ConfigError(f"{where}: backends: {error}") from None

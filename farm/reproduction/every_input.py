@@ -34,13 +34,13 @@ def cases(rows: pd.DataFrame, op: str, dtype: str) -> list[str]:
     every = rows[(rows["distribution"] == EXHAUSTIVE) & (rows["check"] == "forward")]
     if every.empty:
         raise Refusal(
-            "--inputs: the run has no exhaustive case; name another with --run, or make one: farm run configs/every_input.yaml"
+            "--every-input: the run has no exhaustive case; name another with --run, or make one: farm run configs/every_input.yaml"
         )
     labels = every["op"] + ("." + every["variant"]).where(every["variant"] != "", "")
     named = every[(labels == op) | (labels.str.partition(":")[2] == op)]
     if named.empty:
         raise Refusal(
-            f"--inputs: no exhaustive case of {op!r} in this run (--run names another){nearest(op, sorted(set(labels)))}"
+            f"--every-input: no exhaustive case of {op!r} in this run (--run names another){nearest(op, sorted(set(labels)))}"
         )
     of_dtype = named[named["dtype"] == dtype]
     if of_dtype.empty:

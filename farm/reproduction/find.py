@@ -113,6 +113,8 @@ def parse_row_key(text: str, results: lakes.Lake) -> Key:
             f"{text!r} is no key: a key is run_id:case_id:backend, e.g. "
             "'last:forward/torch:log_softmax/float16/4:torch-cpu'"
         )
+    if "/" in key.run_id:  # of a case id
+        raise ReproduceError(f"{text!r} names no run: 'last:{text}' is of the newest")
     if key.run_id == "last":
         return replace(key, run_id=lakes.known_runs(results)[-1])
     return key
@@ -173,6 +175,11 @@ def find_row_of_key(key: Key, results: lakes.Lake) -> tuple[dict[str, Any], list
     rows = table.filter(pc.equal(table["case_id"], key.case_id)).sort_by("attempts").to_pylist()
     if not rows:
         known = pc.unique(table["case_id"]).to_pylist()
+        if (whole := f"{key.case_id}:{key.backend}") in known:
+            ran = pc.unique(table.filter(pc.equal(table["case_id"], whole))["backend"]).to_pylist()
+            raise ReproduceError(
+                f"on which backend? Name it last, '{key.run_id}:{whole}:{min(ran)}'; it ran on {', '.join(sorted(ran))}"
+            )
         raise ReproduceError(f"no case {key.case_id!r} in run {key.run_id}{nearest(key.case_id, known)}")
     by_backend = {row["backend"]: _undo_vote(row) for row in rows}
     if rows[0]["check"] == "screen":

@@ -54,11 +54,12 @@ def ready(
     request: Request,
     started: Callable[[Executor], None] = lambda e: None,
     tell: Callable[[str], None] = lambda text: None,
+    awaits: Callable[[Collection[str]], None] = lambda names: None,
 ) -> Iterator[Plan]:
     """Plan the request's cells, start what they run on and ask the backends; ended with the context.
 
     A backend in an environment of its own may be `awaited` then, as long as there is another to begin with.
-    started: told as soon as the executor is there; tell: what is found of a model meanwhile (`farm.work.rehearsal`). Raises ConfigError, ClusterError, LakeError; OSError if Ray does not start.
+    started: told as soon as the executor is there; tell: what is found of a model meanwhile (`farm.work.rehearsal`); awaits: names of the backends whose answer is waited for, as they get fewer. Raises ConfigError, ClusterError, LakeError; OSError if Ray does not start.
     """
     request.announce()
     if not request.config.download:
@@ -108,10 +109,10 @@ def ready(
         else:
             plan = Plan(request, matrix, executor, offers(specs, (), {}, labels), passports=adds)
             if not rehearsal.is_worth_it(request):
-                yield _await_answers(plan, asking)
+                yield _await_answers(plan, asking, awaits)
                 return
             with contextlib.closing(rehearsal.Rehearsal(plan, asking.fail, tell)) as rehearsed:
-                plan = _await_answers(plan, asking)
+                plan = _await_answers(plan, asking, awaits)
                 rehearsed.wait()
             yield plan
 
@@ -129,7 +130,7 @@ def _use_installed_runtimes(config: configs.Config, cache: Path) -> configs.Conf
     return config.model_copy(update={"backends": [here(backend) for backend in config.backends]})
 
 
-def _await_answers(plan: Plan, asking: Asking) -> Plan:
+def _await_answers(plan: Plan, asking: Asking, awaits: Callable[[Collection[str]], None]) -> Plan:
     """The plan of a run on this machine, with the answers that it cannot begin without: those of the farm's own
     environment, and of one backend that is available. A run that is resumed or only shown, or downloads nothing and so has none to wait
     for long, has all of them."""
@@ -148,6 +149,7 @@ def _await_answers(plan: Plan, asking: Asking) -> Plan:
     plan.offers.update((offer.name, offer) for offer in known)
     whole = plan.request.record is not None or plan.request.dry or not plan.config.download
     while asking.awaited_names and (whole or asking.awaited_names & own or not plan.runs):
+        awaits(asking.awaited_names)
         plan.offers.update((offer.name, offer) for offer in make_offers(asking.take(wait=True)))
     return replace(plan, late=lambda: make_offers(asking.take()))
 

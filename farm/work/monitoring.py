@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from farm.work.run_state import RunState
 
 #: Seconds between two exports of a driver's figures, two times that a Ray of the farm's own hands them on (ten by itself), and two scrapes
-#: of `farm monitor`.
+#: of `farm node monitor`.
 EXPORT_S = REPORT_S = SCRAPE_S = 2.0
 #: Variable by which Ray is told so, in milliseconds.
 REPORT_VARIABLE = "RAY_metrics_report_interval_ms"
@@ -73,7 +73,7 @@ class Watch:
         self._set(self._left(run)[0], "farm_left_seconds")
 
     def close(self, run: RunState, cache: Path) -> None:
-        """Tell the last figures, and wait for `farm monitor`, if it runs, to see them: a Ray of the farm's own ends with the run."""
+        """Tell the last figures, and wait for `farm node monitor`, if it runs, to see them: a Ray of the farm's own ends with the run."""
         self._at = float("-inf")
         self(run)
         if is_watched(cache):

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from farm.fleet.inventory import AWAITED, Offer, no_device_of
+from farm.plan.left_out import few
 from farm.work.durations import format_duration
 from farm.work.left import Left, expected_cases
 from tasks.backends.needs import install_line
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 #: Seconds between two lines where there is no terminal to redraw, after which it is said that nothing came, between two looks for the
 #: first numbers there, and between two drawings where there is one.
 LINE_S, QUIET_S, FIRST_S, DRAW_S = 60.0, 180.0, 2.0, 0.3
+#: Seconds after which it is said for which backends a run waits.
+PROBED_S = 10.0
 #: Seconds of a run that nothing is shown of, where a function started it.
 MOMENT_S = 1.0
 #: How many of the jobs under way are named then.
@@ -118,6 +121,31 @@ class Progress:
             if left := run.run_groups.left[kind]:
                 text += f", {left} {what}{'s' * (left != 1)}{more}"
         return text if done >= cases else f"{text}, {about} {format_duration(left_s)} left"
+
+
+class Awaited:
+    """Says for which backends a run waits before its cells are planned: on a terminal in one line that goes when they have answered,
+    elsewhere in a line when another one has, after `PROBED_S` seconds and then every `LINE_S`."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = console.status("") if console.is_terminal else None
+        self._say_at = time.monotonic() + PROBED_S
+
+    def __call__(self, names: Collection[str]) -> None:
+        """names: of those that have not answered."""
+        text = f"waiting for the answer of {few(sorted(names))}"
+        if self._status:
+            self._status.update(escape(text))
+            self._status.start()
+        elif time.monotonic() > self._say_at:
+            self._say_at = time.monotonic() + LINE_S
+            self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def close(self) -> None:
+        """All that were waited for have answered."""
+        if self._status:
+            self._status.stop()
 
 
 @contextlib.contextmanager

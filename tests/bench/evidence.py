@@ -21,7 +21,7 @@ from tests.bench.running import Size, environment, launch, newest, run, write_co
 
 
 def zoo(folder: Path, size: Size) -> Result:
-    """The planted faults and their twins under every policy: what `farm selftest` prints."""
+    """The planted faults and their twins under every policy: what `farm policy selftest` prints."""
     narrow = [word for glob in size["ops"] for word in ("--ops", glob)]
     command = [sys.executable, "-m", "farm.selftest", "--results", str(folder / "zoo"), *narrow]
     _, _, out = run(command, environment(folder / "cache"), (0, 1))

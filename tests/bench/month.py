@@ -139,7 +139,7 @@ def _bisected(where: Path, size: Size, env: dict[str, str]) -> str:
     rows = lake.read(where, run_id, {"backend": [OWN], "status": ["wrong"]})
     key = f"{run_id}:{rows[rows['case_id'].str.contains('softmax_')]['case_id'].iloc[0]}:{OWN}"
     versions = f"0.1..0.{size['mended'] - 1}"
-    more = [word for one in size["runtime"] for word in ("--with", one)]
+    more = ["--packages", *size["runtime"]] if size["runtime"] else []
     command = [sys.executable, "-m", "farm", "bisect", key, "--versions", versions, "--results", str(where)]
     return run([*command, "--package", NAME, *more], env)[2].strip().splitlines()[-1]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import signal
@@ -14,19 +13,13 @@ import psutil
 import pytest
 
 from farm import exits, lake
-from farm.__main__ import COMMANDS, main
+from farm.__main__ import COMMANDS, FORMER, LEAVES, PARTS, main
 from farm.exits import BAD_INPUT, INCOMPLETE, OK
 from farm.help import TOPICS
 from tasks.model import UNASKED
 from tasks.model.row import Row
 from tests.conftest import PATIENCE_S
 from tests.farm.test_resume import wait_for
-
-COMMANDS_FOLDER = Path(importlib.import_module("farm.commands").__path__[0])
-
-
-def test_every_file_of_the_commands_is_a_command() -> None:
-    assert {p.stem for p in COMMANDS_FOLDER.glob("*.py")} - {"__init__"} == set(COMMANDS)
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
@@ -55,7 +48,7 @@ def test_help_on_what_has_none_names_the_nearest(capsys: pytest.CaptureFixture[s
     assert "farm has no help on 'unit'; did you mean units" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["backends", "--no-probe"], ["report", "--diff", "a", "b"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--no-probe"], ["report", "--diff", "a", "b"]])
 def test_a_reader_that_leaves_changes_no_exit_code(arguments: list[str], tmp_path: Path) -> None:
     """As `farm report | head` is read: what is left to say goes nowhere. Of a diff the code tells whether anything is worse."""
     rows = [
@@ -80,10 +73,10 @@ def test_a_reader_that_leaves_changes_no_exit_code(arguments: list[str], tmp_pat
     assert subprocess.run(unknown, stdout=ends[1], stderr=ends[1], cwd=tmp_path).returncode == 2
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", LEAVES)
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main([name, "--help"])
+        main([*name.split(), "--help"])
     said = capsys.readouterr().out
     assert ended.value.code == OK
     assert said.startswith(f"usage: farm {name}")
@@ -91,12 +84,32 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
         assert word not in said
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", LEAVES)
 def test_an_unknown_option_is_bad_input(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main([name, "--no-such-option"])
+        main([*name.split(), "--no-such-option"])
     assert ended.value.code == BAD_INPUT
     assert "usage: farm " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_command_of_several_parts_lists_them(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for line, code in (([name, "-h"], OK), (["help", name], OK), ([name], BAD_INPUT)):
+        assert main(line) == code
+        said = "".join(capsys.readouterr())
+        assert said.startswith(f"usage: farm {name} PART") and max(map(len, said.splitlines())) < 80
+        assert all(re.search(rf"^  {part} ", said, re.MULTILINE) for part in PARTS[name])
+
+
+@pytest.mark.parametrize(("name", "now"), FORMER.items())
+def test_a_command_of_an_earlier_version_works_and_says_what_it_is_now(
+    name: str, now: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([name, "-h"])
+    said = capsys.readouterr()
+    assert ended.value.code == OK and said.out.startswith("usage: farm " + " ".join(w for w in now if w[0] != "-"))
+    assert said.err == f"warning: farm {name} is farm {' '.join(now)} now\n"
 
 
 def test_a_command_that_does_not_exist_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

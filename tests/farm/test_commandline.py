@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from farm import commandline
 from farm.commandline import Parser, list_option
 from farm.commands import report
+from farm.options import bisect, minimise
 from tasks.model import Refusal
 
 
@@ -61,3 +63,13 @@ def test_an_option_that_is_not_there_is_told_with_the_nearest(capsys: pytest.Cap
     with pytest.raises(SystemExit):
         report.main(["--nothing-like-it"])
     assert capsys.readouterr().err.endswith("unrecognized arguments: --nothing-like-it\n")
+
+
+def test_an_option_of_an_earlier_version_works_and_says_what_it_is_now(capsys: pytest.CaptureFixture[str]) -> None:
+    commandline._WARNED.clear()
+    args = bisect.make_parser().parse_args(["key", "--versions", "1..2", "--with", "numpy<2", "--with", "x"])
+    assert args.more == ["numpy<2", "x"]
+    assert capsys.readouterr().err == "warning: --with is --packages now\n"
+    assert minimise.make_parser().parse_args(["key", "--budget", "60"]).budget == 60
+    assert "warning: --budget is --runs now" in capsys.readouterr().err
+    assert bisect.make_parser().parse_args(["key", "--versions", "1..2", "--packages", "a", "b"]).more == ["a", "b"]

@@ -1,4 +1,4 @@
-"""What is missing says how to get it: the same words in the preflight, `farm backends` and `farm doctor`."""
+"""What is missing says how to get it: the same words in the preflight, `farm doctor --list` and `farm doctor`."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ def test_doctor_leaves_out_headings_without_a_line_and_says_what_no_command_brin
 
 
 def test_the_list_says_what_is_emulated_and_what_is_missing(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["backends", NEEDY]) == 0
+    assert main(["doctor", "--list", NEEDY]) == 0
     assert "no planted tool on this machine: " in capsys.readouterr().out
     tool.touch()
-    assert main(["backends", NEEDY]) == 0
+    assert main(["doctor", "--list", NEEDY]) == 0
     assert f"led to {tool}, emulated, on " in capsys.readouterr().out
 
 

@@ -149,7 +149,7 @@ def test_backends_that_run_the_same_code_are_counted_once_in_sums() -> None:
     rows += [make_row("error", "torch:mul", "npu-soc69", vendor="Q")]
     report = Report.of(frame(*rows), recorded({"op": "*", "reason": "rounds"}, backends=MODES))
     assert report.causes[["rows", "cases"]].values.tolist() == [[4, 2]], "a case of a vendor is one case of a cause"
-    lines = {line["backend"]: (line["planned"], line["failed"]) for line in backend_lines(report.rows, report.run)}
+    lines = {line["backend"]: (line["planned"], line["failed"]) for line in backend_lines(report)}
     assert lines["npu-soc69"] == (2, 2) and lines[""] == (4, 3), "the mode is counted with the backend, by its worst"
     assert by_vendor(report.rows).loc[("Q", "float32"), ["planned", "failed"]].tolist() == [4, 3]
     assert "2    1  npu" not in printed(report, report.run)

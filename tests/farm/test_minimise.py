@@ -140,9 +140,7 @@ def test_a_crash_is_made_smaller_in_processes_of_its_own_and_without_a_script_it
     made: Made, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here, rows = made
-    code, found = here.minimised(
-        here.key(rows, "sigmoid", "dies"), "--strategy", "binary-search-dims", "--budget", "60"
-    )
+    code, found = here.minimised(here.key(rows, "sigmoid", "dies"), "--strategy", "binary-search-dims", "--runs", "60")
     assert code == NO_SCRIPT and "run.py" not in found["files"]
     assert (found["outcome"]["status"], found["outcome"]["kind"]) == ("crash", "SIGSEGV")
     assert found["elements"][1] == 4
@@ -162,7 +160,7 @@ def test_an_error_stays_the_same_error(made: Made) -> None:
 def test_a_hang_is_made_smaller(tmp_path: Path, cache: Path) -> None:
     here = Lake(tmp_path)
     rows = launched(tmp_path, "[tanh]", "small-hang")
-    code, found = here.minimised(here.key(rows, "tanh", "hang"), "--strategy", "binary-search-dims", "--budget", "40")
+    code, found = here.minimised(here.key(rows, "tanh", "hang"), "--strategy", "binary-search-dims", "--runs", "40")
     assert code == NO_SCRIPT
     assert (found["outcome"]["status"], found["shapes"][1]) == ("timeout", [[1, 3]])
 
@@ -329,7 +327,7 @@ def test_what_cannot_be_made_smaller_is_refused_in_a_line(
     refused = {
         (here.key(rows, "softmax", "dies"),): "only failed or imprecise",
         (key, "--strategy", "shrink-al"): "did you mean",
-        (key, "--budget", "3"): "runs, not 3",
+        (key, "--runs", "3"): "--runs: more than",
         ("nonsense",): "is no key",
         ("12345",): "no case of the seed 12345",
         (): "what is to be reduced",

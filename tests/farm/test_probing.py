@@ -109,6 +109,35 @@ def test_a_refusal_counts_once_two_runs_were_given_the_same_words_and_for_a_week
     assert support.find_unsupported("key", 0) is None
 
 
+def test_runs_at_the_same_time_keep_what_each_of_them_has_learned(tmp_path: Path) -> None:
+    spec, info, words = BackendSpec.parse("null-cpu"), RuntimeInfo("cpu", "1"), dict.fromkeys(probing.WORDS, "")
+
+    def read() -> probing.Support:
+        return probing.Support.load(spec, info, tmp_path)
+
+    first, second = read(), read()
+    first.learn("key", 0, words, "run 1")
+    first.save()
+    second.learn("key", 1, words, "run 2")
+    second.save()
+    assert {*read().cases} == {"key:0", "key:1"}
+    # One that has read an older answer does not write it over a newer one.
+    third, fourth = read(), read()
+    fourth.learn("key", 0, words, "run 4")
+    fourth.save()
+    third.learn("key", 2, words, "run 3")
+    third.save()
+    assert read().find_unsupported("key", 0) and {*read().cases} == {"key:0", "key:1", "key:2"}
+    # Who asks anew forgets what was known before, and nothing that another run learns meanwhile.
+    anew, other = read(), read()
+    anew.forget()
+    other.learn("key", 4, words, "run 6")
+    other.save()
+    anew.learn("key", 3, words, "run 5")
+    anew.save()
+    assert {*read().cases} == {"key:3", "key:4"}
+
+
 def test_an_earlier_answer_to_hello_counts_unless_asked_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = BackendSpec.parse("planted-cpu")
     asked = probe([spec], tmp_path)[spec.name]

@@ -37,6 +37,23 @@ class Clock:
         return self.s
 
 
+def test_who_is_waited_for_is_said_until_all_have_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    log, terminal = io.StringIO(), io.StringIO()
+    awaited = [
+        progress.Awaited(Console(file=log, width=80)),
+        progress.Awaited(Console(file=terminal, width=80, force_terminal=True)),
+    ]
+    for clock.s, names in ((0.0, {"b", "a", "c"}), (11.0, {"a", "b"}), (12.0, {"b"})):
+        for one in awaited:
+            one(names)
+    for one in awaited:
+        one.close()
+    assert log.getvalue() == "waiting for the answer of a, b\n"
+    assert "waiting for the answer of" in terminal.getvalue()
+
+
 class Said:
     """A run under way, and what its progress prints into a log."""
 
@@ -132,6 +149,15 @@ def test_a_log_has_a_line_at_once_and_then_what_changed_at_most_once_a_minute(mo
     )
     assert said.at(140.0) == ""  # nothing is new
     assert "since the last line: crash 1 (tvm-cpu 1)" in said.at(210.0, tvm_cpu={"crash": 1})
+
+
+def test_what_earlier_runs_have_exported_is_hardly_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    new, known = Said(monkeypatch), Said(monkeypatch, timed_ms=(10.0, 10.0))
+    before = [said.told() for said in (new, known)]
+    for said in (new, known):
+        said.run.run_groups.left["export"] = 100
+    grown = [said.told() - was for said, was in zip((new, known), before, strict=True)]
+    assert grown[0] > 10 * grown[1] > 0
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -70,7 +70,7 @@ def test_a_signed_run_shows_what_was_changed_and_by_whom_it_was_signed(
     whole = Path(part).read_bytes()
     Path(part).write_bytes(whole + b"x")
     assert verify.main(trusted) == 1 and f"changed: {Path(part).name}" in capsys.readouterr().out
-    for also in (["--sample", "1"], [*trusted[2:], "--sample", "1"]):
+    for also in (["--rows", "1"], [*trusted[2:], "--rows", "1"]):
         assert verify.main([*where, *also]) == 1, "though the rows that are run again repeat, or none can be read"
         assert f"changed: {Path(part).name}" in capsys.readouterr().out
     Path(part).write_bytes(whole)
@@ -92,7 +92,7 @@ def test_a_signed_run_shows_what_was_changed_and_by_whom_it_was_signed(
 def test_a_sample_is_run_again_and_what_does_not_repeat_is_said(
     run: str, tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    where = ["--results", str(results), "--sample", "3", "--csv", str(tmp_path / "t.csv")]
+    where = ["--results", str(results), "--rows", "3", "--csv", str(tmp_path / "t.csv")]
     assert verify.main(where) == 0
     assert "3 of 3 outcomes repeat, 3 with the same numbers; 0 could not run here" in capsys.readouterr().out
     assert list(pd.read_csv(tmp_path / "t.csv")["said"]) == ["the same"] * 3

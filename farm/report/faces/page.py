@@ -22,11 +22,12 @@ from farm import lake
 from farm.commandline import plain
 from farm.glossary import UNITS, describe_terms
 from farm.lake.origin_columns import COLUMNS, KEY
+from farm.plan.config import QUICK_DUMPER
 from farm.report.faces import html
 from farm.report.faces.html import HERE, SIGNS, script_json, style
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
-from farm.report.tables.coverage import SEVERITY, command, coverage, how_option, where_option
+from farm.report.tables.coverage import SEVERITY, command, coverage, how_option, ready, where_option
 from farm.report.tables.overview import backend_lines, count_run, quarantines, remarks
 from farm.report.tables.side_by_side import Sides, sides
 from farm.report.tables.since import since
@@ -166,7 +167,7 @@ def _pretty(config: Any) -> str:
     if isinstance(config, str) or not config:
         return config or ""
     plain_data = json.loads(json.dumps(config, default=str))
-    return str(yaml.safe_dump(plain_data, sort_keys=False, allow_unicode=True, width=120))
+    return str(yaml.dump(plain_data, Dumper=QUICK_DUMPER, sort_keys=False, allow_unicode=True, width=120))
 
 
 def _lines(versions: Any) -> list[tuple[str, str]]:
@@ -193,12 +194,13 @@ def payload(report: Report) -> dict[str, Any]:
     """
     rows, run = report.rows, report.run
     results = str(rows.attrs.get("results") or run.get("results") or "results")
-    rows = rows[~rows["check"].isin(checks.where(runs=False))]  # a square is about numbers
+    if (built := rows["check"].isin(checks.where(runs=False))).any():  # a square is about numbers
+        rows = ready(rows[~built])
     listed = report.verdict.listed
-    rows = rows if listed else rows.assign(standing="")  # where nothing is known nothing is new
-    backends = _backends(rows, run)
+    backends = _backends(backend_lines(report))
     ops = rows[["label", "catalog"]].drop_duplicates("label").sort_values("label")
     counts = coverage(rows, by=_COUNTED)
+    rows = rows if listed else rows.assign(standing="")  # where nothing is known nothing is new
     standing = rows.assign(**{name: rows["standing"] == name for name in STANDINGS}).groupby(_COUNTED)[[*STANDINGS]]
     counts = counts.join(standing.sum().astype("int64"))[SUMS].reset_index()
     beside = sides(rows, ops["label"].tolist(), [line["name"] for line in backends], SIGNS)
@@ -306,9 +308,9 @@ def _packed_sides(beside: Sides) -> dict[str, Any]:
     }
 
 
-def _backends(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _backends(told: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     lines: dict[str, dict[str, Any]] = {}
-    for line in backend_lines(rows, run):
+    for line in told:
         if line["backend"]:  # a backend whose rows name two vendors keeps the first
             reason = line["reason"] if line["missing"] else ""
             one = {

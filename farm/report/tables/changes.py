@@ -52,15 +52,27 @@ SAME = CHANGES[-1]
 #: Error units must grow by this factor, beyond one unit, to be called a change of a result that passes either way.
 FACTOR = 4.0
 #: What is compared as one: its samples.
-CELL = ["check", "catalog", "op", "variant", "dtype", "op_class"]
+CELL = ["check", "catalog", "op", "variant", "dtype"]
 #: What is compared of a row.
 _SIDE = ["run_id", "backend", "digest", "output_digest", "status", "kind", "error", "units"]
 #: The columns of the lake that a comparison reads.
-READ = [*CELL, "case_id", "attempts", *_SIDE[:-1], "error_units", "max_ulp"]
-_TEXTS = [*CELL, "backend", "digest", "output_digest", "kind", "error"]
+READ = [*CELL, "op_class", "case_id", "attempts", *_SIDE[:-1], "error_units", "max_ulp"]
+_TEXTS = [*CELL, "op_class", "backend", "digest", "output_digest", "kind", "error"]
 #: What a comparison tells of a cell, and a diff with its commands.
 _FOUND = [
-    *("change", *CELL, "samples", "changed", "status_a", "status_b", "kind_b", "units_a", "units_b", "ratio"),
+    *(
+        "change",
+        *CELL,
+        "op_class",
+        "samples",
+        "changed",
+        "status_a",
+        "status_b",
+        "kind_b",
+        "units_a",
+        "units_b",
+        "ratio",
+    ),
     *("same_bytes", "with_bytes", "error_b", "case_id", "run_id_a", "run_id_b", "backend_a", "backend_b"),
 ]
 _TOLD = [*_FOUND[: _FOUND.index("error_b")], *("only_a", "only_b", "error_b", "case_id", "reproduce_a", "reproduce_b")]
@@ -136,7 +148,7 @@ def compare(before: pd.DataFrame, after: pd.DataFrame, across: bool = False) -> 
     where both have a row of its case with the same inputs. Columns: change, one of `KINDS` (the worst of the cell's samples): "regression"
     passed and now fails, "fix" the reverse, "new coverage" and "new failure" not judged before, "lost coverage" judged before and no
     longer, "other failure" fails otherwise, "less precise" and "more precise" (error units by a factor of 4, or imprecise), "other
-    inputs" not comparable, "same"; check, catalog, op, variant, dtype, op_class; samples: compared; changed: of them, those with this
+    inputs" not comparable, "same"; check, catalog, op, variant, dtype; op_class of the worst sample; samples: compared; changed: of them, those with this
     change; of the worst sample status_a, status_b, kind_b, units_a, units_b, ratio = units_b/units_a, error_b, case_id, and its row on
     each side: run_id_a, run_id_b, backend_a, backend_b; same_bytes: samples whose outputs are the very same bytes, of ``with_bytes``
     that tell; only_a, only_b: samples of the cell that the other side has no row of. ``attrs``: "counts" (cells by change), "samples"
@@ -178,7 +190,7 @@ def _tabulate_changes_by_cell(rows: pd.DataFrame, before: np.ndarray, after: np.
     """What changed between pairs of rows, one line per cell and backend of the later ones."""
     codes, keys = change_codes(rows, before, after), [*CELL, "backend_b"]
     sides = [rows[_SIDE].iloc[at].add_suffix(end).reset_index(drop=True) for at, end in ((before, "_a"), (after, "_b"))]
-    both = pd.concat([rows[[*CELL, "case_id"]].iloc[after].reset_index(drop=True), *sides], axis=1)
+    both = pd.concat([rows[[*CELL, "op_class", "case_id"]].iloc[after].reset_index(drop=True), *sides], axis=1)
     told = (both["output_digest_a"] != "") & (both["output_digest_b"] != "")
     both = both.assign(
         change=np.array(CHANGES, dtype=object)[codes],

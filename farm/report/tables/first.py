@@ -15,7 +15,19 @@ from farm.report.tables.causes import KNOWN, NEW, describe_counts, many
 from farm.report.tables.changes import change_column
 from farm.report.tables.coverage import records, where_option
 from farm.report.tables.since import Since, since
-from farm.report.tables.view import Cell, Column, Line, Report, View, build_number_column, label, status, text, view
+from farm.report.tables.view import (
+    FACES,
+    Cell,
+    Column,
+    Line,
+    Report,
+    View,
+    build_number_column,
+    label,
+    status,
+    text,
+    view,
+)
 from farm.report.words import percent
 from tasks import catalogs
 from tasks.cache import default_cache
@@ -137,6 +149,9 @@ def last_run(report: Report) -> View | None:
     return _build_changes_view(found) if found else None
 
 
+_NOT_ON_PAGE = tuple(face for face in FACES if face != "page")
+
+
 def _build_changes_view(found: Since) -> View:
     def what(line: Line) -> Cell:
         return Cell(
@@ -158,6 +173,7 @@ def _build_changes_view(found: Since) -> View:
         turns="change",
         empty=f"{found.sentence}.",
         open=True,
+        faces=FACES if len(found.cells) else _NOT_ON_PAGE,  # whose head has the sentence
     )
 
 

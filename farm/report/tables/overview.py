@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -178,15 +179,15 @@ def _describe_quarantine(record: Mapping[str, Any]) -> str:
     return plain(f"QUARANTINED: {what} for {names}: {record.get('why') or DASH}{again}")
 
 
-def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, Any]]:
+@functools.lru_cache(maxsize=1)  # the table asks, and the page
+def backend_lines(report: Report) -> list[dict[str, Any]]:
     """One dict per backend, in the order of a report: its coverage, vendor, device (after "emulated" where none was used, after
     "interpreted" where an interpreter ran kernels), runtime_version, oldest (`Offer.oldest`), available, reason, emulated, interpreted.
 
     By vendor the backends that are there, then, if they are several, their sum (``backend`` is ""); after all vendors
     what is unavailable (``missing`` is True: no rows and no node that offers it).
     """
-    rows = distinct(rows)
-    inventory = run.get("inventory") or {}
+    rows, inventory = report.rows, report.inventory
     said = backends_of(inventory)
     seen = {}
     for name in ("device", "runtime_version"):
@@ -384,7 +385,7 @@ def build_reached_view(report: Report) -> View | None:
 @view(10)
 def by_backend(report: Report) -> Iterator[View]:
     """Coverage per vendor and backend; an unavailable backend is a grey line without numbers."""
-    rows, lines = report.rows, backend_lines(report.rows, report.run)
+    rows, lines = report.rows, backend_lines(report)
 
     absent, last = any(line["missing"] for line in lines), ""
     shown = _missing_together(lines, report.inventory) if absent else lines
