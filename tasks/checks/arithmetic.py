@@ -12,7 +12,7 @@ import numpy as np
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.same import copy_outputs
 from tasks.model import Form, Program, Session, Unsupported, flags
-from tasks.passport import ARITHMETIC, SHAPES, Reading, Sum, Terms, read_sum
+from tasks.passport import ARITHMETIC, SHAPES, Reading, Sum, Terms, read_alike
 
 #: Terms of a sum that a tree of Python's calls is made for.
 DEPTH = 10_000
@@ -57,17 +57,21 @@ class Arithmetic(Scenario):
         run: Any = again
         found: dict[int, Reading] = {}
         for place, terms in enumerate(form.terms):
-            if place in found:
+            if place in found or not terms.where:
                 continue
-            left = (k for k in range(place + 1, len(form.terms)) if k not in found)
-            twin = next((k for k in left if terms.is_like(form.terms[k])), None)
-            device = Sum(run, form.arrays, terms, form.dtype, twin=None if twin is None else form.terms[twin])
+            alike = [k for k, x in enumerate(form.terms) if k != place and k not in found and terms.is_like(x)]
             key = (program.placement, form.dtype, bool(terms.right), bool(terms.alone), terms.divided, terms.of)
             read = self._read.setdefault(key, [])
-            found[place] = read_sum(device, rows, order_likes(read, form.op, terms))
+            told = [k for k in alike if form.terms[k].where]
+            found[place], beside = read_alike(
+                lambda ks, terms=terms: Sum(run, form.arrays, terms, form.dtype, beside=[form.terms[k] for k in ks]),
+                list(dict.fromkeys((tuple(alike), tuple(told), ()))),
+                rows,
+                order_likes(read, form.op, terms),
+            )
+            for k in set(told) & set(beside):  # whatever was asked, it answered the same in the same calls
+                found[k] = replace(found[place], where=form.terms[k].where, calls=0, cpu_ms=0.0)
             read.append((form.op, found[place]))
-            if twin is not None and device.agrees:  # whatever was asked, it answered the same in the same calls
-                found[twin] = replace(found[place], where=form.terms[twin].where, calls=0, cpu_ms=0.0)
         program.readings = tuple(found[place] for place in sorted(found))
         known: Sequence[str] = sorted({x.kind or x.code for x in program.readings})
         program.flags = flags.join(program.flags, sums=len(found), orders=len(known))
