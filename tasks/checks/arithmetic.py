@@ -64,8 +64,10 @@ class Arithmetic(Scenario):
             read = self._read.setdefault(key, [])
             told = [k for k in alike if form.terms[k].where]
             found[place], beside = read_alike(
-                lambda ks, terms=terms: Sum(run, form.arrays, terms, form.dtype, beside=[form.terms[k] for k in ks]),
-                list(dict.fromkeys((tuple(alike), tuple(told), ()))),
+                lambda ks, together, terms=terms: Sum(
+                    run, form.arrays, terms, form.dtype, beside=[form.terms[k] for k in ks], together=together
+                ),
+                [alike, told, ()],
                 rows,
                 order_likes(read, form.op, terms),
             )

@@ -275,7 +275,7 @@ def _square_beside(device: Sum, term: int, beside: int) -> list[Question]:
     half = (digits + 1) // 2
     factor = 1.0 + 1.5 * 2.0**-half  # whose square lies an eighth of a last bit above a number of the dtype
     low = Fraction(factor) ** 2 // Fraction(2) ** (1 - digits) * Fraction(2) ** (1 - digits)
-    asked = []
+    asked: list[Question] = []
     for rounded in (float(low), float(low) + 2.0 ** (1 - digits)):
         left, right = np.zeros(device.count), np.zeros(device.count)
         left[term] = right[term] = factor

@@ -152,14 +152,14 @@ class Terms:
 ELEMENTS = 8
 
 
-def choose_elements(*sizes: int) -> Iterator[tuple[tuple[int, ...], str]]:
-    """(indices, name) of elements of an output of these sizes, no two of which share an index along its longest axis: the first, the last, and others, without a name, that may be
+def choose_elements(*sizes: int) -> Iterator[tuple[Any, ...]]:
+    """(*indices, name) of elements of an output of these sizes, no two of which share an index along its longest axis: the first, the last, and others, without a name, that may be
     asked beside them."""
     count = min(ELEMENTS, max(sizes))
-    yield tuple(0 for _ in sizes), "first"
+    yield (*(0 for _ in sizes), "first")
     for k in range(1, count - 1):
-        yield tuple(k % size for size in sizes), ""
-    yield tuple(size - 1 for size in sizes), "last"
+        yield (*(k % size for size in sizes), "")
+    yield (*(size - 1 for size in sizes), "last")
 
 
 class Apart(Exception):
@@ -179,7 +179,7 @@ class Sum:
 
     run: outputs, flat, of a call's arrays. dtype: of its inputs; output: of its result. A call of it costs one of the device's; most: how many it may
     take, 0 for any number. beside: other sums of the call that are taken to add alike. A call puts as many questions as there are sums, each to
-    another one; fewer are put to several, which have to answer the same, else `Apart` is raised.
+    another one; fewer are put to several, which have to answer the same, else `Apart` is raised. together: each is put to all of them.
     """
 
     def __init__(
@@ -190,6 +190,7 @@ class Sum:
         dtype: str,
         most: int = 0,
         beside: Sequence[Terms] = (),
+        together: bool = False,
     ) -> None:
         self.terms, self.dtype, self._run = terms, dtype, run
         self.count, self.weighted = terms.count, bool(terms.right)
@@ -198,7 +199,7 @@ class Sum:
             np.full(x.shape, terms.fill[k], kind) if x.dtype == kind and k < len(terms.fill) else np.array(x, order="C")
             for k, x in enumerate(arrays)
         ]
-        self._sums = [terms, *beside]
+        self._sums, self._together = [terms, *beside], together
         #: (number of an array, places [sums, terms] in it, whether sums share some) of what is given, in the order in which it is given.
         self._places = [
             (held[0][0], at, np.unique(at).size < at.size)
@@ -214,7 +215,12 @@ class Sum:
     @property
     def width(self) -> int:
         """How many questions a call may answer: one where its sums share all that is given."""
-        return 1 if all(is_shared for _, _, is_shared in self._places) else len(self._sums)
+        return 1 if self._together or all(is_shared for _, _, is_shared in self._places) else len(self._sums)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether questions were put to some of its sums alone, so that what they said together may be of several orders."""
+        return bool(self._kept)
 
     @property
     def shares_right(self) -> bool:

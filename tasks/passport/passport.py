@@ -174,18 +174,24 @@ def read_sum(
     of them, where its order and one step of it agree and unseen results tell that this is so. Raises Apart where the device's sums do not add alike."""
     began = time.process_time()
     found = _read(device, rows, likes, seed, unseen)
+    if device.is_mixed and found.code not in ("", ORDER_ALONE):
+        raise Apart  # each of two orders may be one that can be read
     if not found.known or (found.bits or 0) > (TABLE[device.output].digits or 0) + 1:
         device.compare()  # results of so few bits do not tell orders apart
     return replace(found, calls=device.calls, cpu_ms=1000 * (time.process_time() - began))
 
 
 def read_alike(
-    make: Callable[[Sequence[int]], Sum], besides: Sequence[Sequence[int]], rows: int | None, likes: Sequence[Reading]
+    make: Callable[[Sequence[int], bool], Sum],
+    besides: Sequence[Sequence[int]],
+    rows: int | None,
+    likes: Sequence[Reading],
 ) -> tuple[Reading, Sequence[int]]:
-    """The reading of a sum, and which others add alike: the first of ``besides`` of which all do, the last of which are none. make: the sum beside others, by their numbers."""
+    """The reading of a sum, and which others add alike: the first of ``besides`` of which all do, the last of which are none. make: the sum beside others, by their numbers, and whether each question is put to all of them,
+    as it is to all but the first of ``besides``."""
     calls, cpu_ms = 0, 0.0
-    for beside in besides:
-        began, device = time.process_time(), make(beside)
+    for k, beside in enumerate(besides):
+        began, device = time.process_time(), make(beside, k > 0)
         try:
             found = read_sum(device, rows, likes)
             return replace(found, calls=calls + device.calls, cpu_ms=cpu_ms + (found.cpu_ms or 0.0)), beside
@@ -406,11 +412,11 @@ def _choose_model(
             given = [int(_equal_bits(x[apart], found).sum()) for _, x in best]
             best = [(model, x) for (model, x), n in zip(best, given) if n == max(given)]
         chosen = best[0][0]
-    right = _try_unseen(device, chosen, unseen, rng)
-    if 0 < unseen - right <= DOUBTED * unseen:  # near to what is called known: more of them tell on which side it is
-        right += _try_unseen(device, chosen, MORE, rng)
+    given_of = _try_unseen(device, chosen, unseen, rng)
+    if 0 < unseen - given_of <= DOUBTED * unseen:  # near to what is called known: more of them tell on which side it is
+        given_of += _try_unseen(device, chosen, MORE, rng)
         unseen += MORE
-    return chosen, right, unseen
+    return chosen, given_of, unseen
 
 
 def _try_unseen(device: Sum, model: Model, unseen: int, rng: np.random.Generator) -> int:

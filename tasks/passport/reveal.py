@@ -193,12 +193,14 @@ def reveal_tree(
     for mask in list_deviation_masks(device.dtype, device.count) if device.terms.of else masks:
         try:
             asked = _Asked(device, mask)
+            if device.width > 1 and refused is None and not (is_tried and guesses):
+                asked.compare(list_edges(device.count, rng))
             for guess in guesses:
                 proof = _draw_pairs(device.count, rng, CONFIRMED) if is_tried else list_proof(guess)
                 if not any(_list_disagreeing(asked, guess, proof)):
                     return guess, mask
-            if device.width > 1 and refused is None:
-                asked.compare(_draw_pairs(device.count, rng, COMPARED))
+            if device.width > 1 and refused is None and is_tried and guesses:
+                asked.compare(list_edges(device.count, rng))
             tree = order_tree(_build_whole(asked))
             _check_tree(asked, tree, rng)
             return tree, mask
@@ -288,6 +290,13 @@ def _draw_pairs(count: int, rng: random.Random, pairs: int) -> Iterator[tuple[in
     for _ in range(pairs if count > 1 else 0):
         i, j = rng.sample(range(count), 2)
         yield i, j
+
+
+def list_edges(count: int, rng: random.Random) -> list[tuple[int, int]]:
+    """Pairs by which orders that rows of a matrix have, as they begin at other addresses, are told apart: such differ at their ends; and some at random."""
+    last = count - 1
+    ends = {(0, 1), (0, last // 2), (last - 1, last), (last // 2, last)} if count > 3 else set()
+    return [*sorted((i, j) for i, j in ends if i != j), *_draw_pairs(count, rng, COMPARED)]
 
 
 def list_proof(tree: Tree) -> Iterator[tuple[int, int]]:

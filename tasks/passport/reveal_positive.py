@@ -25,6 +25,10 @@ ALONE = 3
 ASKED_AGAIN = 24
 
 
+#: Three terms.
+Three = tuple[int, int, int]
+
+
 class _Beside:
     """What shows in a sum of small terms beside a large one."""
 
@@ -77,11 +81,11 @@ class _Beside:
         self.ask([(large, terms)])
         return len(terms) > 1 and self._met[large, tuple(terms)]
 
-    def find_first(self, threes: Sequence[tuple[int, int, int]]) -> list[tuple[int, ...]]:
+    def find_first(self, threes: Sequence[Three]) -> list[tuple[int, ...]]:
         """Of each three terms the two that meet before the third, asked anew; () where one step takes all three. Raises NotReadable where that cannot be told."""
         asked = [(pair, large) for i, j, k in threes for pair, large in (((i, j), k), ((i, k), j), ((j, k), i))]
         met = self._show([(large, dict.fromkeys(pair, self._small)) for pair, large in asked])
-        first = []
+        first: list[tuple[int, ...]] = []
         for n in range(len(threes)):
             found = [pair for (pair, _), is_met in zip(asked[3 * n : 3 * n + 3], met[3 * n :]) if is_met]
             if len(found) > 1:
@@ -113,6 +117,9 @@ def reveal_positive(device: Sum, rng: random.Random, guesses: Sequence[Tree] = (
     "rounded away", "wider than the masks", "too few terms", "not a sum" or "changes"."""
     beside, terms = _Beside(device), range(device.count)
     beside.find_first([(0, device.count // 2, device.count - 1)])
+    last = device.count - 1
+    for large, pair in ((last, (0, 1)), (last // 2, (0, last)), (0, (last - 1, last))) if device.width > 1 else ():
+        beside.meet(large, pair)  # put to all of the device's sums, each in a call of its own
     for guess in guesses:
         in_twos = all(len(node) == 2 for node in list_nodes(guess))
         if _is_proved(beside, guess) and (in_twos or not any(_list_disagreeing(beside, guess, rng))):
@@ -213,7 +220,8 @@ def _list_disagreeing(
     parents = encode_tree(tree)
     sizes = measure_sizes(parents)
     terms = range(beside.device.count)
-    threes = [tuple(sorted(rng.sample(terms, 3))) for _ in range(ASKED_AGAIN)]
+    drawn = (sorted(rng.sample(terms, 3)) for _ in range(ASKED_AGAIN))
+    threes: list[Three] = [(i, j, k) for i, j, k in drawn]
     for few in split_into(threes, beside.device.width):
         for (i, j, k), found in zip(few, beside.find_first(few)):
             expected = _find_first(parents, sizes, i, j, k)

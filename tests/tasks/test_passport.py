@@ -257,7 +257,7 @@ def make_rows(trees: Sequence[Tree], dtype: str, made: str = "") -> Any:
             found = np.array([compute_in(tree)(row) for tree, row in zip(trees, x)])
             return [(np.float32(1) / np.float32(found) if made else found).astype(np_dtype(dtype))]
 
-    def make(beside: Sequence[int]) -> Sum:
+    def make(beside: Sequence[int], together: bool = False) -> Sum:
         rows = [
             Terms(
                 k,
@@ -268,7 +268,7 @@ def make_rows(trees: Sequence[Tree], dtype: str, made: str = "") -> Any:
             )
             for k in (0, *beside)
         ]
-        return Sum(run, [np.ones(shape, np_dtype(dtype))], rows[0], dtype, beside=rows[1:])
+        return Sum(run, [np.ones(shape, np_dtype(dtype))], rows[0], dtype, beside=rows[1:], together=together)
 
     return make
 
@@ -290,6 +290,15 @@ def test_sums_that_add_alike_are_asked_in_the_same_calls_and_one_that_does_not_i
         apart, beside = read_alike(make_rows(trees, dtype, made), besides, 8, likes)
         assert decode_tree(apart.tree or ()) == order_tree(right) and apart.code == alone.code
         assert beside == (besides[1] if at == 3 else ())
+
+
+def test_rows_that_add_in_two_orders_by_turns_are_each_read() -> None:
+    """As those that begin at odd addresses do: the term that fills no lane is the last in one row, and the first in the next."""
+    one = make_sequential([lanes(32, 4, make_folded), 32])
+    other = (0, make_folded([make_sequential(range(k, 33, 4)) for k in range(1, 5)]))
+    for orders in ([one, other], [other, one]):
+        found, beside = read_alike(make_rows(orders * 4, "float32"), [(1, 2, 3, 4, 5, 6, 7), (7,), ()], 8, [])
+        assert (found.code, beside) == ("", ()) and decode_tree(found.tree or ()) == order_tree(orders[0])
 
 
 def test_a_model_that_misses_some_results_is_tried_on_more() -> None:

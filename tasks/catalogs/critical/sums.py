@@ -63,7 +63,7 @@ def product(shared: int = 0, batch: int = 0, bias: int | None = None, transposed
                 where,
             )
 
-        elements = tuple(of(*at, where) for at, where in choose_elements(rows, COLUMNS))
+        elements = tuple(of(*at) for at in choose_elements(rows, COLUMNS))
         return Summed(tuple(g.standard_normal(arrays[n]) for n in sorted(arrays)), {}, elements)
 
     return make
@@ -79,7 +79,7 @@ def along(scan: bool = False, divided: bool = False, **kwargs: Any) -> Make:
                 place, (0, _flat((rows, terms), row, np.arange(terms))), fill=(1.0,), divided=divided, where=where
             )
 
-        elements = tuple(of(*at, where) for at, where in choose_elements(rows))
+        elements = tuple(of(*at) for at in choose_elements(rows))
         return Summed((g.standard_normal((rows, terms)),), kwargs, elements)
 
     return make
@@ -110,7 +110,7 @@ def convolution(
 
         arrays = tuple(g.standard_normal(shape) for shape in (x, w, (out,)))
         kwargs: dict[str, Any] = {"stride": 1, "padding": 1} | ({"groups": many} if groups else {})
-        return Summed(arrays, kwargs, tuple(of(*at, where) for at, where in choose_elements(rows, out)))
+        return Summed(arrays, kwargs, tuple(of(*at) for at in choose_elements(rows, out)))
 
     return make
 
@@ -127,7 +127,7 @@ def transposed_convolution(g: np.random.Generator, rows: int, terms: int) -> Sum
         return Terms(place, (1, right), (0, left), (2, channel), (1.0, 1.0, 1.0), False, where)
 
     arrays = tuple(g.standard_normal(shape) for shape in (x, w, (COLUMNS,)))
-    elements = tuple(of(*at, where) for at, where in choose_elements(rows, COLUMNS))
+    elements = tuple(of(*at) for at in choose_elements(rows, COLUMNS))
     return Summed(arrays, {"stride": 1, "padding": 1}, elements)
 
 
@@ -163,9 +163,9 @@ def attention(heads: int = 1, causal: bool = False, **kwargs: Any) -> Make:
         arrays = tuple(g.standard_normal(shape) for shape in (query, key, key))
         chosen = list(choose_elements(heads, rows, HEAD))
         if causal:
-            chosen = [((heads - 1, rows - 1, HEAD - 1 - k), where) for (_, _, k), where in chosen[:-1]]
-            chosen[0] = chosen[0][0], "last"
-        elements = tuple(one for at, where in chosen for one in of(*at, where))
+            columns = range(HEAD - 1, HEAD - len(chosen), -1)
+            chosen = [(heads - 1, rows - 1, column, "" if k else "last") for k, column in enumerate(columns)]
+        elements = tuple(one for at in chosen for one in of(*at))
         return Summed(arrays, kwargs | ({"is_causal": True} if causal else {}), elements)
 
     return make
@@ -179,7 +179,7 @@ def normalised(**kwargs: Any) -> Make:
             places = _flat((rows, terms), row, np.arange(terms))
             return Terms(places[0], (0, places), fill=(0.0,), where=where, of="exponentials", outputs=places)
 
-        elements = tuple(of(*at, where) for at, where in choose_elements(rows))
+        elements = tuple(of(*at) for at in choose_elements(rows))
         return Summed((g.standard_normal((rows, terms)),), kwargs, elements)
 
     return make
@@ -208,7 +208,7 @@ def standardised(groups: int = 0, each: bool = False) -> Make:
             )
 
         size = int(np.prod(shape))
-        elements = tuple(of(k * terms, where) for (k,), where in choose_elements(size // terms))
+        elements = tuple(of(k * terms, where) for k, where in choose_elements(size // terms))
         kwargs: dict[str, Any] = {
             "weight": g.standard_normal(channels),
             "bias": g.standard_normal(channels),
@@ -229,7 +229,7 @@ def root_mean_square(g: np.random.Generator, rows: int, terms: int) -> Summed:
 
     x, weight = 4.0 * g.standard_normal((rows, terms)), g.standard_normal(terms)
     kwargs = {"normalized_shape": (terms,), "weight": weight, "eps": -SQUARE / terms}
-    return Summed((x,), kwargs, tuple(of(*at, where) for at, where in choose_elements(rows)))
+    return Summed((x,), kwargs, tuple(of(*at) for at in choose_elements(rows)))
 
 
 def mean_square(g: np.random.Generator, rows: int, terms: int) -> Summed:
@@ -252,5 +252,5 @@ def pool(g: np.random.Generator, rows: int, terms: int) -> Summed:
     return Summed(
         (g.standard_normal(x),),
         {"kernel_size": 3, "stride": 2, "padding": 1},
-        tuple(of(*at, where) for at, where in choose_elements(rows, COLUMNS)),
+        tuple(of(*at) for at in choose_elements(rows, COLUMNS)),
     )

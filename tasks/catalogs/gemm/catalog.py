@@ -179,7 +179,7 @@ class Gemm(Catalog):
                 where=where,
                 scale=SCALES[0] * SCALES[1],
             )
-            for (row, column), where in choose_elements(rows, columns)
+            for row, column, where in choose_elements(rows, columns)
         )
         return sample
 
