@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,12 +65,7 @@ class Arithmetic(Scenario):
             read = self._read.setdefault(key, [])
             told = [k for k in alike if form.terms[k].where]
             found[place], beside = read_alike(
-                lambda ks, together, terms=terms: Sum(
-                    run, form.arrays, terms, form.dtype, beside=[form.terms[k] for k in ks], together=together
-                ),
-                [alike, told, ()],
-                rows,
-                order_likes(read, form.op, terms),
+                partial(_make_sum, run, form, terms), [alike, told, ()], rows, order_likes(read, form.op, terms)
             )
             for k in set(told) & set(beside):  # whatever was asked, it answered the same in the same calls
                 found[k] = replace(found[place], where=form.terms[k].where, calls=0, cpu_ms=0.0)
@@ -77,6 +73,11 @@ class Arithmetic(Scenario):
         program.readings = tuple(found[place] for place in sorted(found))
         known: Sequence[str] = sorted({x.kind or x.code for x in program.readings})
         program.flags = flags.join(program.flags, sums=len(found), orders=len(known))
+
+
+def _make_sum(run: Any, form: Form, terms: Terms, beside: Sequence[int], together: bool) -> Sum:
+    """The sum of some terms beside others of a form, by their numbers."""
+    return Sum(run, form.arrays, terms, form.dtype, beside=[form.terms[k] for k in beside], together=together)
 
 
 def order_likes(read: Sequence[tuple[str, Reading]], op: str, terms: Terms) -> tuple[Reading, ...]:
