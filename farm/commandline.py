@@ -159,6 +159,11 @@ def packages_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--packages", nargs="+", default=[], metavar="REQUIREMENT", help=words)
 
 
+def budget_option(parser: argparse.ArgumentParser, what: str) -> None:
+    """--budget of a command that can do a part of its work; what: of it, in words."""
+    parser.add_argument("--budget", metavar="TIME", help=f"end after about this time (10m, 90s, 2h), {what}")
+
+
 def results_option(parser: argparse.ArgumentParser, words: str = "the lake: a directory or a URI (s3://…)") -> None:
     """``--results``: where the lake is."""
     parser.add_argument("--results", default="results", metavar="PATH", help=words)

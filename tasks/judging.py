@@ -54,6 +54,7 @@ from tasks.model import (
     OpClass,
     RuntimeInfo,
     Status,
+    flags,
     is_complex,
     is_inexact,
 )
@@ -595,7 +596,7 @@ def hold_to_own_arithmetic(case: Case, found: Judgement) -> Judgement:
     if held is None:
         return found
     assert case.own is not None
-    found = found.note({"own_units": held.certain, "likely_units": held.likely})
+    found = found.note(_make_own_columns(found, held))
     if held.certain > 1:
         known = [held.known] if held.known else case.own.readings
         said = known[0].describe() if known else "as any sum of its that was read"
@@ -606,9 +607,16 @@ def hold_to_own_arithmetic(case: Case, found: Judgement) -> Judgement:
     return _excuse_likely(found) if case.own.ask is None and is_read else found
 
 
+def _make_own_columns(found: Judgement, held: Held) -> dict[str, Any]:
+    """How far off results are beside what their own arithmetic leaves; a flag where nothing finite follows from it."""
+    if held.is_bounded:
+        return {"own_units": held.certain, "likely_units": held.likely}
+    return {"flags": flags.join(found.columns.get("flags") or "", own="unbounded")}
+
+
 def _excuse_likely(found: Judgement, cause: Mapping[str, Any] | None = None) -> Judgement:
     """`imprecise` in place of `wrong`, where numbers are no further off than the backend's arithmetic leaves them in all likelihood."""
-    near = float(found.columns["likely_units"]) <= 1
+    near = float(found.columns.get("likely_units", np.inf)) <= 1
     excused = near and found.status is Status.WRONG and found.kind == "numbers"
     return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR, cause or {}) if excused else found
 
@@ -849,7 +857,7 @@ def _explain_part(case: Case, found: Judgement, held: Held) -> Judgement:
     if not reading.bits:
         return found.note({"error": f"read again: {reading.words}"})
     again = _hold_to_bounds(case, reading) or held
-    found = found.note({"own_units": again.certain, "likely_units": again.likely})
+    found = found.note(_make_own_columns(found, again))
     words = f"its sum of {reading.made_of} is added {reading.describe()}, which leaves so much in all likelihood"
     cause = _make_cause_columns(diagnose.Cause(words, CAUSE_ARITHMETIC)) if again.likely <= 1 else {}
     if error := case.own.describe_narrower(reading):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,13 +17,14 @@ from farm.commandline import refusing
 from farm.exits import INCOMPLETE, OK, interruptible
 from farm.options.fingerprint import READ, make_parser
 from farm.plan.config import BackendConfig, Config, ConfigError, check_backend, is_config, load
-from farm.plan.request import Request
+from farm.plan.request import Request, parse_seconds
 from farm.report.faces import terminal
 from farm.report.tables.passports import SUM, compare, difference_view, load_readings, newest, passport_view
 from farm.work.budget import apply_budget
 from farm.work.launch import Run, ready
 from farm.work.left import Left
 from farm.work.progress import Progress, print_preflight
+from farm.work.state import Plan
 from tasks import catalogs
 from tasks.cache import default_cache
 from tasks.catalogs.critical import DTYPES
@@ -94,7 +95,16 @@ def _ask(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake) -> tupl
         }
     )
     request = Request(
-        config, verdict.load(config.policy), lake, default_cache(), "", (), False, how=args.on, address=args.address
+        config,
+        verdict.load(config.policy),
+        lake,
+        default_cache(),
+        "",
+        (),
+        False,
+        how=args.on,
+        address=args.address,
+        budget_s=parse_seconds(args.budget),
     )
     tell = partial(console.print, highlight=False, soft_wrap=True, markup=False)
     try:
@@ -112,10 +122,29 @@ def _ask(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake) -> tupl
             finally:
                 progress.close(run.state)
             _, missing = run.finish(None)
+            for line in _describe_left_out(plan, run.record.get("left_out") or {}):
+                tell(line)
             return run.run_id, INCOMPLETE if missing else OK
     except KeyboardInterrupt:
         print("interrupted; farm fingerprint begins anew", file=sys.stderr)
         return "", INCOMPLETE
+
+
+def _describe_left_out(plan: Plan, left_out: Mapping[str, Any]) -> list[str]:
+    """What a budget left unread, by backend: how many of its questions (an op in a dtype at so many rows and terms), and of which ops."""
+    cases, whole = left_out.get("cases", {}), plan.whole
+    if whole is None:
+        return []
+    lines = []
+    for b in range(len(plan.backends)):
+        name = plan.name(b)
+        ops = {op.partition(":")[2]: by_name[name] for op, by_name in cases.items() if name in by_name}
+        if ops:
+            listed = ", ".join(f"{op} {count}" for op, count in ops.items())
+            lines.append(
+                f"not read of {name}: {sum(ops.values())} of {int(whole.wanted[:, b].sum())} questions ({listed})"
+            )
+    return lines
 
 
 def _choose_catalogs(ops: Sequence[str], dtypes: Sequence[str]) -> list[dict[str, Any]]:

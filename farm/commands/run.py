@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
-import re
 import sys
 import threading
 from collections import Counter
@@ -31,7 +30,7 @@ from farm.plan.config import Config, ConfigError
 from farm.plan.known import unmet
 from farm.plan.patterns import is_glob, matcher
 from farm.plan.patterns import names as op_names
-from farm.plan.request import Request
+from farm.plan.request import Request, parse_seconds
 from farm.policies.vote import apply_vote
 from farm.program import program
 from farm.work import executor_registry
@@ -106,7 +105,7 @@ def _request(args: argparse.Namespace) -> Request:
     lake = lakes.open_lake(args.results)
     where = {"how": args.on, "address": args.address, "cpus": args.cpus, "dry": args.dry_run}
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
-    where |= {"budget_s": _parse_seconds(args.budget)}
+    where |= {"budget_s": parse_seconds(args.budget)}
     narrow = {name: getattr(args, name) for name in ("ops", "dtypes", "backends", "checks")}
     for option, given in (("--inputs", args.inputs), ("--input", args.input)):
         if given and not args.model:
@@ -136,17 +135,6 @@ def _request(args: argparse.Namespace) -> Request:
     if args.offline:
         request = replace(request, config=request.config.model_copy(update={"download": False}))
     return request
-
-
-def _parse_seconds(text: str | None) -> float | None:
-    """Raises ConfigError."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text.strip())
-    seconds = sum(int(n or 0) * unit for n, unit in zip(found.groups(), (3600, 60, 1))) if found else 0
-    if not seconds:
-        raise ConfigError(f"--budget {text!r}: a time is written as 10m, 90s or 1h30m")
-    return float(seconds)
 
 
 def _nothing_here(plan: Plan) -> str:

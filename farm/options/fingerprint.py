@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, list_option, results_option
+from farm.commandline import Parser, budget_option, list_option, results_option
 from farm.work import executor_registry
 from tasks.catalogs.critical import DTYPES
 from tasks.catalogs.gemm.catalog import FLOAT8
@@ -29,6 +29,7 @@ def make_parser() -> Parser:
     list_option(
         parser, "--dtypes", "NAME", f"only these dtypes (default: {', '.join(x for own in READ.values() for x in own)})"
     )
+    budget_option(parser, "each op and backend once before any of them twice; what was not read is said")
     parser.add_argument("--kept", action="store_true", help="show what the lake has; ask no device")
     parser.add_argument(
         "--diff",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, list_option, results_option
+from farm.commandline import Parser, budget_option, list_option, results_option
 from farm.work import executor_registry
 
 
@@ -42,11 +42,7 @@ def make_parser() -> Parser:
     )
     list_option(parser, "--checks", "NAME", words)
     parser.add_argument("--samples", type=int, metavar="N", help="at most N samples per op and dtype, on every backend")
-    parser.add_argument(
-        "--budget",
-        metavar="TIME",
-        help="end after about this time (10m, 90s, 2h), running the most informative cells first; --resume runs what was left out",
-    )
+    budget_option(parser, "running the most informative cells first; --resume runs what was left out")
     results_option(parser)
     parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest)")
     parser.add_argument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,17 @@ from tasks.checks import names as known_checks
 from tasks.judge import verdict
 from tasks.judge.verdict import Policy
 from tasks.nearest import nearest
+
+
+def parse_seconds(text: str | None) -> float | None:
+    """The seconds of a time as --budget takes it; None of none. Raises ConfigError."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text.strip())
+    seconds = sum(int(n or 0) * unit for n, unit in zip(found.groups(), (3600, 60, 1))) if found else 0
+    if not seconds:
+        raise ConfigError(f"--budget {text!r}: a time is written as 10m, 90s or 1h30m")
+    return float(seconds)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from tasks.checks.base import Observation, Scenario
 from tasks.checks.same import copy_outputs
 from tasks.model import Form, Program, Session, Unsupported, flags
 from tasks.passport import ARITHMETIC, SHAPES, Reading, Sum, Terms
-from tasks.passport.passport import read_sum
+from tasks.passport.passport import read_alike
 
 #: Terms of a sum that a tree of Python's calls is made for.
 DEPTH = 10_000
@@ -58,20 +59,26 @@ class Arithmetic(Scenario):
         run: Any = again
         found: dict[int, Reading] = {}
         for place, terms in enumerate(form.terms):
-            if place in found:
+            if place in found or not terms.where:
                 continue
-            left = (k for k in range(place + 1, len(form.terms)) if k not in found)
-            twin = next((k for k in left if terms.is_like(form.terms[k])), None)
-            device = Sum(run, form.arrays, terms, form.dtype, twin=None if twin is None else form.terms[twin])
+            alike = [k for k, x in enumerate(form.terms) if k != place and k not in found and terms.is_like(x)]
             key = (program.placement, form.dtype, bool(terms.right), bool(terms.alone), terms.divided, terms.of)
             read = self._read.setdefault(key, [])
-            found[place] = read_sum(device, rows, order_likes(read, form.op, terms))
+            told = [k for k in alike if form.terms[k].where]
+            found[place], beside = read_alike(
+                partial(_make_sum, run, form, terms), [alike, told, ()], rows, order_likes(read, form.op, terms)
+            )
+            for k in set(told) & set(beside):  # whatever was asked, it answered the same in the same calls
+                found[k] = replace(found[place], where=form.terms[k].where, calls=0, cpu_ms=0.0)
             read.append((form.op, found[place]))
-            if twin is not None and device.agrees:  # whatever was asked, it answered the same in the same calls
-                found[twin] = replace(found[place], where=form.terms[twin].where, calls=0, cpu_ms=0.0)
         program.readings = tuple(found[place] for place in sorted(found))
         known: Sequence[str] = sorted({x.kind or x.code for x in program.readings})
         program.flags = flags.join(program.flags, sums=len(found), orders=len(known))
+
+
+def _make_sum(run: Any, form: Form, terms: Terms, beside: Sequence[int], together: bool) -> Sum:
+    """The sum of some terms beside others of a form, by their numbers."""
+    return Sum(run, form.arrays, terms, form.dtype, beside=[form.terms[k] for k in beside], together=together)
 
 
 def order_likes(read: Sequence[tuple[str, Reading]], op: str, terms: Terms) -> tuple[Reading, ...]:

@@ -195,7 +195,7 @@ class Row:
     own_units: float | None = column(
         "float64",
         "metrics",
-        "sums of a backend whose passport is known: largest |actual − reference| over what its order and bits may leave; beyond 1 it does not add so",
+        "sums of a backend whose passport is known: largest |actual − reference| over what its order and bits may leave; beyond 1 it does not add so; flag own=unbounded: nothing finite follows from them",
         "1",
     )
     likely_units: float | None = column(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tasks.model.dtypes import TABLE
-from tasks.passport.device_sum import NotReadable, Sum
+from tasks.passport.device_sum import NotReadable, Question, Sum
 from tasks.passport.reading import NodeRule
 from tasks.passport.trees import Tree, list_nodes, list_terms
 
@@ -91,9 +92,14 @@ class _Probe:
             self.most, self.high = top - self.unit, top
         self.products = device.weighted
 
-    def add(self, values: dict[int, float]) -> float:
-        """The sum of some terms by number, in units, beside zeros. A value beyond the dtype's range is made of two factors where terms are
+    def add_each(self, asked: Sequence[Mapping[int, float]]) -> list[float]:
+        """The sums of some terms by number, in units, beside zeros. A value beyond the dtype's range is made of two factors where terms are
         products."""
+        scale = self.device.terms.products if self.device.terms.divided else 1
+        found = self.device.add_each([self._give(values) for values in asked])
+        return [float(x) * scale / 2.0**self.unit for x in found]
+
+    def _give(self, values: Mapping[int, float]) -> Question:
         device = self.device
         left, right = np.zeros(device.count), np.ones(device.count)
         limit = 2.0**self.high
@@ -105,11 +111,7 @@ class _Probe:
                 left[term], right[term] = value / 2.0**half, 2.0**half
             else:
                 left[term] = value
-        return self._ask(left, right)
-
-    def _ask(self, left: np.ndarray, right: np.ndarray) -> float:
-        scale = self.device.terms.products if self.device.terms.divided else 1
-        return self.device.add(left, right) * scale / 2.0**self.unit
+        return left, right
 
 
 def confirm_adder(device: Sum, tree: Tree, rule: NodeRule, fused: bool) -> Adder | None:
@@ -117,7 +119,7 @@ def confirm_adder(device: Sum, tree: Tree, rule: NodeRule, fused: bool) -> Adder
     node, parent = next(
         ((child, node) for node in list_nodes(tree) for child in node if isinstance(child, tuple)), (None, None)
     )
-    found = None if node is None else _measure_node(_Probe(device), node, parent)
+    found = None if node is None else _measure_node(_Probe(device), node, parent, rule)
     if found is None or replace(found, exponents=rule.exponents) != rule:
         return None
     return measure_ends(device, Adder(rule, {}, tuple(range(device.terms.products)) if fused else ()))
@@ -146,13 +148,14 @@ def measure_adder(device: Sum, tree: Tree) -> Adder:
     for k, node in enumerate(nodes):
         kinds.setdefault(alike(node), []).append(k)
     rules: dict[int, NodeRule] = {}
+    like = NodeRule(0)
     for members in kinds.values():
         step = max(1, len(members) * len(kinds) // MEASURED)
-        found = {
-            k: rule
-            for k in members[::step]
-            if (rule := _measure_node(probe, nodes[k], parents.get(id(nodes[k])))) is not None
-        }
+        found: dict[int, NodeRule] = {}
+        for k in members[::step]:
+            rule = _measure_node(probe, nodes[k], parents.get(id(nodes[k])), like)
+            if rule is not None:
+                found[k] = like = rule
         if found:
             most = Counter(found.values()).most_common(1)[0][0]
             rules |= dict.fromkeys(members, most) | found
@@ -167,12 +170,14 @@ def measure_adder(device: Sum, tree: Tree) -> Adder:
     return measure_ends(device, Adder(usual, others, fused, taken=taken))
 
 
-def _measure_node(probe: _Probe, node: tuple[Tree, ...], parent: tuple[Tree, ...] | None) -> NodeRule | None:
-    """The rule of a step; None of the last, whose result is the output's."""
+def _measure_node(
+    probe: _Probe, node: tuple[Tree, ...], parent: tuple[Tree, ...] | None, like: NodeRule
+) -> NodeRule | None:
+    """The rule of a step; None of the last, whose result is the output's. like: the rule that it is likely to have."""
     i, j = (list_terms(x)[0] for x in node[:2])
     aligned, alignment = 0, ""
     if len(node) > 2:
-        aligned, alignment = _measure_width(probe, i, j, list_terms(node[2])[0])
+        aligned, alignment = _measure_width(probe, i, j, list_terms(node[2])[0], like.aligned)
         if (
             isinstance(node[0], tuple) and len(node) > 3
         ):  # among products alone: the sum so far may be taken with more bits
@@ -181,32 +186,41 @@ def _measure_node(probe: _Probe, node: tuple[Tree, ...], parent: tuple[Tree, ...
         alone = aligned and not any(isinstance(child, tuple) for child in node)
         return NodeRule(aligned, alignment, aligned, alignment) if alone else None
     beside = next(x for x in parent if x is not node)
-    bits, rounding = _measure_width(probe, i, j, list_terms(beside)[0])
+    bits, rounding = _measure_width(probe, i, j, list_terms(beside)[0], like.bits)
     return NodeRule(bits, rounding, aligned, alignment) if bits else None
 
 
-def _measure_width(probe: _Probe, i: int, j: int, far: int) -> tuple[int, str]:
+def _measure_width(probe: _Probe, i: int, j: int, far: int, like: int = 0) -> tuple[int, str]:
     """(bits that are kept where terms i and j are added, how the rest is lost); (0, "") where nothing can be seen. far: a term that meets both
-    of them later, or in the same step of several."""
+    of them later, or in the same step of several; like: bits that are likely, 0 for none."""
 
-    def left(k: int, value: float, sign: float = 1.0) -> float:
-        found = probe.add({i: sign * 2.0**k, j: value, far: -sign * 2.0**k})
-        return round(2 * found) / 2 if probe.device.terms.divided and math.isfinite(found) else found
+    def ask(*asked: tuple[int, float]) -> list[float]:
+        """Of (power, value, …): what is left of a value beside that power of two, of the same sign."""
+        signs = [math.copysign(2.0**k, value) for k, value in asked]
+        found = probe.add_each([{i: big, j: value, far: -big} for big, (_, value) in zip(signs, asked)])
+        divided = probe.device.terms.divided
+        return [round(2 * x) / 2 if divided and math.isfinite(x) else x for x in found]
+
+    def fractions(bits: int) -> list[tuple[int, float]]:
+        return [(bits, 1.0), (bits, 3.0), (bits, 1.5), (bits, -1.5)]
 
     most = probe.most if not probe.products else min(2 * probe.high - probe.unit, 120)
-    if left(0, 1.0) != 1.0:
+    none, kept, *said = ask((0, 1.0), *([(like - 1, 1.0), *fractions(like)] if 0 < like <= most else [(0, 1.0)]))
+    if none != 1.0:
         return 0, ""
-    low, high = 0, most
-    while high - low > 1:  # kept at low
-        middle = (low + high) // 2
-        if left(middle, 1.0) == 1.0:
-            low = middle
-        else:
-            high = middle
-    bits = low + 1
-    if high == most and left(most, 1.0) == 1.0:
-        return 0, ""
-    said = (left(bits, 1.0), left(bits, 3.0), left(bits, 1.5), left(bits, -1.5, -1.0))
+    bits = like
+    if not said or kept != 1.0 or said[0] == 1.0:
+        low, high = 0, most
+        while high - low > 1:  # kept at low
+            width = probe.device.width
+            points = sorted({low + (high - low) * k // (width + 1) for k in range(1, width + 1)} - {low})
+            told = ask(*((point, 1.0) for point in points))
+            lost = next((point for point, x in zip(points, told) if x != 1.0), high)
+            low, high = max([low, *(point for point in points if point < lost)]), lost
+        if high == most and ask((most, 1.0)) == [1.0]:
+            return 0, ""
+        bits = low + 1
+        said = ask(*fractions(bits))
     return bits, ROUNDINGS.get(tuple(x / 2 for x in said), "other")
 
 
@@ -229,29 +243,34 @@ def measure_taken(device: Sum) -> int:
 def _list_fused(probe: _Probe, tree: Tree) -> list[int]:
     """Terms whose product reaches the sum with more bits than the dtype has."""
     device = probe.device
-    return sorted(
-        term
+    terms = sorted(
+        (term, list_terms(next(x for x in node if x is not term))[0])
         for node in list_nodes(tree)
         for term in node
-        if isinstance(term, int)
-        and term < device.terms.products
-        and is_fused(device, term, list_terms(next(x for x in node if x is not term))[0])
+        if isinstance(term, int) and term < device.terms.products
     )
+    rests = device.add_each([one for term, beside in terms for one in _square_beside(device, term, beside)])
+    return [term for (term, _), both in zip(terms, rests.reshape(-1, 2)) if 0.0 not in both]
 
 
 def is_fused(device: Sum, term: int, beside: int) -> bool:
     """Whether the product of a term reaches the sum, here of it and another term, with more bits than the dtype has."""
+    return 0.0 not in device.add_each(_square_beside(device, term, beside))
+
+
+def _square_beside(device: Sum, term: int, beside: int) -> list[Question]:
+    """Sums of a product that the dtype does not hold and of a term that takes it away as it is rounded down, and up: 0 where it was."""
     digits = (TABLE[device.dtype].digits or 0) + 1
     half = (digits + 1) // 2
     factor = 1.0 + 1.5 * 2.0**-half  # whose square lies an eighth of a last bit above a number of the dtype
     low = Fraction(factor) ** 2 // Fraction(2) ** (1 - digits) * Fraction(2) ** (1 - digits)
-    left, right = np.zeros(device.count), np.zeros(device.count)
-    left[term] = right[term] = factor
-    right[beside] = 1.0
-    rests = []
-    for left[beside] in (-float(low), -float(low) - 2.0 ** (1 - digits)):  # the product rounded down, and up
-        rests.append(device.add(left, right))
-    return 0.0 not in rests
+    asked: list[Question] = []
+    for rounded in (float(low), float(low) + 2.0 ** (1 - digits)):
+        left, right = np.zeros(device.count), np.zeros(device.count)
+        left[term] = right[term] = factor
+        left[beside], right[beside] = -rounded, 1.0
+        asked.append((left, right))
+    return asked
 
 
 def measure_flushing(device: Sum) -> tuple[bool | None, bool | None]:
@@ -259,33 +278,33 @@ def measure_flushing(device: Sum) -> tuple[bool | None, bool | None]:
     row = TABLE[device.dtype]
     assert row.lowest is not None and row.digits is not None
     scale = device.terms.products if device.terms.divided else 1
-    tiny = 2.0 ** (row.lowest - 1)
-    one = np.ones(device.count)
+    tiny, one = 2.0 ** (row.lowest - 1), np.ones(device.count)
 
-    def only(value: float, factor: float) -> float:
+    def only(value: float, factor: float) -> Question:
         left, right = np.zeros(device.count), one.copy()
         left[0], right[0] = value, factor
-        return device.add(left, right)
+        return left, right
 
     if scale > 1:
         return (None, None)
     if device.weighted:
-        return only(tiny, 4.0) == 0.0, only(2.0**row.lowest, 0.5) == 0.0
-    left = np.zeros(device.count)
-    left[0], left[1] = 2.0**row.lowest * 1.5, -(2.0**row.lowest)
-    return only(tiny, 1.0) == 0.0, device.add(left, one) == 0.0
+        asked = [only(tiny, 4.0), only(2.0**row.lowest, 0.5)]
+    else:
+        left = np.zeros(device.count)
+        left[0], left[1] = 2.0**row.lowest * 1.5, -(2.0**row.lowest)
+        asked = [only(tiny, 1.0), (left, one)]
+    inputs, results = device.add_each(asked) == 0.0
+    return bool(inputs), bool(results)
 
 
 def _measure_specials(device: Sum) -> str:
     """What Inf, Inf − Inf and NaN become, as numbers are written."""
-    one = np.ones(device.count)
-
-    def those(*values: float) -> str:
+    asked = []
+    for values in ((math.inf,), (math.inf, -math.inf), (math.nan,)):
         left = np.zeros(device.count)
         left[: len(values)] = values
-        return f"{device.add(left, one):g}"
-
+        asked.append((left, np.ones(device.count)))
     try:
-        return f"{those(math.inf)} {those(math.inf, -math.inf)} {those(math.nan)}"
+        return " ".join(f"{x:g}" for x in device.add_each(asked))
     except (OverflowError, ValueError):
         return ""

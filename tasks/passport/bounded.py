@@ -38,8 +38,9 @@ class Steps:
         """Unit roundoff of a single operation: that of the dtype, as nothing says that it is computed in a wider one."""
         return float(EPS[self.dtype]) / 2
 
-    def share(self, of: str, count: int) -> np.ndarray:
-        """(certain, likely) of what the sum of so many terms is off by, as a share of what they amount to. A reading of as many terms and rows counts alone, with its tree; else
+    def share(self, of: str, count: int, dims: int) -> tuple[np.ndarray, np.ndarray]:
+        """(how far the sum of so many terms is off at most, as a share of what they amount to; the least share that is left of it where none is negative), each
+        [2, 1, …]: certainly and in all likelihood, with so many axes behind. A reading of as many terms and rows counts alone, with its tree; else
         the widest of the op's, in any order; of a sum that was not read, the widest of all that was read of the device, and no more bits than the dtype has."""
         narrowest = Reading(bits=(TABLE[self.dtype].digits or 0) + 1, rounding="nearest even", terms=count)
         device = [x for x in self.others if x.bits] + [narrowest]
@@ -51,28 +52,33 @@ class Steps:
             for like in ([one] if one.bits else device)
         ]
         made = [share_of_sum(x, count, bool(alike), ROUNDINGS.get(of, 1)) for x in chosen or device]
-        return np.max(made, axis=0)
+        shape = (2, *(1,) * dims)
+        off, least = (np.array(x).reshape(-1, 2) for x in ([one.off for one in made], [one.least for one in made]))
+        return off.max(0).reshape(shape), least.min(0).reshape(shape)
 
 
 class Bounded(np.ndarray):
-    """Exact numbers, float64. off [2, *shape]: how far a device may be off each, certainly and in all likelihood; of: what they are as terms of a sum."""
+    """Exact numbers, float64. off [2, *shape]: how far a device may be off each, certainly and in all likelihood; least: how far from 0 each is at least there, on
+    its own side of 0, which may be more than ``off`` leaves: a sum of numbers that are never negative keeps its sign however it is rounded; of: what they are as terms of a sum."""
 
     off: np.ndarray
+    least: np.ndarray
     steps: Steps
     of: str
 
     @classmethod
-    def make(cls, values: Any, steps: Steps, off: Any = 0.0, of: str = "") -> Bounded:
-        """values: numbers of any shape; off: what [2, *shape] broadcasts from, where those that are not finite are exact."""
+    def make(cls, values: Any, steps: Steps, off: Any = 0.0, of: str = "", least: Any = -np.inf) -> Bounded:
+        """values: numbers of any shape; off, least: what [2, *shape] broadcasts from, where those that are not finite are exact."""
         made = np.asarray(values, np.float64).view(cls)
         with np.errstate(all="ignore"):
             made.off = np.where(np.isfinite(values), np.broadcast_to(off, (2, *made.shape)), 0.0)
+            made.least = np.fmax(np.abs(_values(made)) - made.off, np.broadcast_to(least, made.off.shape))
         made.steps, made.of = steps, of
         return made
 
     def called(self, of: str) -> Bounded:
         """The same numbers, as terms of this name."""
-        return Bounded.make(_values(self), self.steps, self.off, of)
+        return Bounded.make(_values(self), self.steps, self.off, of, self.least)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if ufunc is np.isfinite:
@@ -84,8 +90,31 @@ class Bounded(np.ndarray):
             values = [_values(x) for x in inputs]
             offs = [x.off if isinstance(x, Bounded) else np.zeros((2, *np.shape(x))) for x in inputs]
             made = ufunc(*values)
-            off = rule(self.steps, made, values, _spread(offs, made.ndim))
-        return Bounded.make(made, self.steps, np.where(np.isnan(off), np.inf, off), _MADE.get(ufunc, ""))
+            leasts = [x.least if isinstance(x, Bounded) else np.abs(np.stack([x, x])) for x in inputs]
+            offs, leasts = _spread(offs, made.ndim), _spread(leasts, made.ndim)
+            off = rule(self.steps, made, values, offs, leasts)
+            least = self._leave(ufunc, values, offs, leasts)
+        return Bounded.make(made, self.steps, np.where(np.isnan(off), np.inf, off), _MADE.get(ufunc, ""), least)
+
+    def _leave(self, ufunc: Any, x: Sequence[np.ndarray], off: Sequence[Any], least: Sequence[Any]) -> Any:
+        """How far from 0 the results are at least, of operations that keep a sign."""
+        unit = self.steps.unit
+        if ufunc is np.add:
+            return (least[0] + least[1]) * (1 - unit) if all((one >= 0).all() for one in x) else -np.inf
+        if ufunc is np.exp:
+            made = np.exp(x[0] - off[0] - 2 * unit * np.abs(x[0])) * (1 - FUNCTION * unit)
+        elif ufunc is np.square:
+            made = np.square(np.maximum(least[0], 0.0)) * (1 - unit)
+        elif ufunc is np.multiply:
+            made = np.where((least[0] >= 0) & (least[1] >= 0), least[0] * least[1] * (1 - unit), -np.inf)
+        elif ufunc is np.divide:
+            share = least[0] / (np.abs(x[1]) + off[1]) * (1 - FUNCTION * unit)
+            made = np.where((least[0] >= 0) & (least[1] > 0), share, -np.inf)
+        elif ufunc is np.sqrt:
+            return np.sqrt(np.maximum(least[0], 0.0)) * (1 - FUNCTION * unit)
+        else:
+            return -np.inf
+        return np.where(made >= 0, np.maximum(made - SMALLEST_NORMAL[self.steps.dtype], 0.0), made)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func is not np.where:
@@ -101,8 +130,10 @@ class Bounded(np.ndarray):
         total = values.sum(axis=axis, keepdims=keepdims)
         count = values.size // max(total.size, 1)
         lost, amounts = (x.sum(axis=many, keepdims=keepdims) for x in (self.off, np.abs(values) + self.off))
-        share = self.steps.share(self.of, count).reshape(2, *(1,) * np.ndim(total))
-        return Bounded.make(total, self.steps, lost + share * amounts)
+        share, left = self.steps.share(self.of, count, np.ndim(total))
+        is_positive = (values >= 0).all() and (self.least >= 0).all()
+        least = self.least.sum(axis=many, keepdims=keepdims) * left if is_positive else -np.inf
+        return Bounded.make(total, self.steps, lost + share * amounts, "", least)
 
     def mean(self, axis: Any = None, keepdims: bool = False) -> Any:  # type: ignore[override]
         total = self.sum(axis, keepdims)
@@ -125,7 +156,8 @@ class Bounded(np.ndarray):
         return self._move(lambda x: x.squeeze(axis))
 
     def _move(self, way: Callable[[np.ndarray], np.ndarray]) -> Bounded:
-        return Bounded.make(way(_values(self)), self.steps, np.stack([way(x) for x in self.off]), self.of)
+        off, least = (np.stack([way(x) for x in one]) for one in (self.off, self.least))
+        return Bounded.make(way(_values(self)), self.steps, off, self.of, least)
 
 
 def _values(x: Any) -> np.ndarray:
@@ -143,8 +175,8 @@ def _spread(offs: Sequence[np.ndarray], dims: int) -> list[np.ndarray]:
     return [x.reshape(2, *(1,) * (dims - x.ndim + 1), *x.shape[1:]) for x in offs]
 
 
-#: Of a result, its inputs and what they are off: how far it is off.
-Rule = Callable[[Steps, np.ndarray, Sequence[np.ndarray], Sequence[np.ndarray]], Any]
+#: Of a result, its inputs, what they are off and how large they are at least: how far it is off.
+Rule = Callable[[Steps, np.ndarray, Sequence[np.ndarray], Sequence[np.ndarray], Sequence[np.ndarray]], Any]
 
 
 def _round(steps: Steps, sizes: Any, off: Any, roundings: int = 1) -> Any:
@@ -152,41 +184,42 @@ def _round(steps: Steps, sizes: Any, off: Any, roundings: int = 1) -> Any:
     return off + roundings * steps.unit * (np.abs(sizes) + off) + SMALLEST_NORMAL[steps.dtype]
 
 
-def _add(steps: Steps, made: Any, x: Any, off: Any) -> Any:
+def _add(steps: Steps, made: Any, x: Any, off: Any, least: Any) -> Any:
     # Either side may have been rounded by a factor that both share, as where a shift is added to a product.
     return _round(steps, np.abs(x[0]) + np.abs(x[1]), off[0] + off[1])
 
 
-def _multiply(steps: Steps, made: Any, x: Any, off: Any) -> Any:
+def _multiply(steps: Steps, made: Any, x: Any, off: Any, least: Any) -> Any:
     return _round(steps, made, np.abs(x[0]) * off[1] + np.abs(x[1]) * off[0] + off[0] * off[1])
 
 
-def _divide(steps: Steps, made: Any, x: Any, off: Any) -> Any:
-    least = np.maximum(np.abs(x[1]) - off[1], 0.0)
-    return _round(steps, made, (off[0] + np.abs(made) * off[1]) / least, FUNCTION)
+def _divide(steps: Steps, made: Any, x: Any, off: Any, least: Any) -> Any:
+    return _round(steps, made, (off[0] + np.abs(made) * off[1]) / np.maximum(least[1], 0.0), FUNCTION)
 
 
-def _square(steps: Steps, made: Any, x: Any, off: Any) -> Any:
-    return _multiply(steps, made, [x[0], x[0]], [off[0], off[0]])
+def _square(steps: Steps, made: Any, x: Any, off: Any, least: Any) -> Any:
+    return _multiply(steps, made, [x[0], x[0]], [off[0], off[0]], least)
 
 
-def _exponentiate(steps: Steps, made: Any, x: Any, off: Any) -> Any:
+def _exponentiate(steps: Steps, made: Any, x: Any, off: Any, least: Any) -> Any:
     # Its argument is multiplied by log2(e), a number that is rounded as well.
     far = np.where(np.isfinite(x[0]), off[0] + 2 * steps.unit * np.abs(x[0]), 0.0)
     return _round(steps, made, np.where(made > 0, made * np.expm1(far), 0.0), FUNCTION)
 
 
-def _take_logarithm(steps: Steps, made: Any, x: Any, off: Any) -> Any:
-    return _round(steps, made, -np.log1p(-np.minimum(off[0] / x[0], 1.0)), FUNCTION)
+def _take_logarithm(steps: Steps, made: Any, x: Any, off: Any, least: Any) -> Any:
+    far = np.maximum(np.log(x[0] / np.clip(least[0], 0.0, x[0])), np.log1p(off[0] / x[0]))
+    return _round(steps, made, far, FUNCTION)
 
 
-def _take_root(steps: Steps, made: Any, x: Any, off: Any) -> Any:
-    return _round(steps, made, made - np.sqrt(np.maximum(x[0] - off[0], 0.0)), FUNCTION)
+def _take_root(steps: Steps, made: Any, x: Any, off: Any, least: Any) -> Any:
+    far = np.maximum(made - np.sqrt(np.maximum(least[0], 0.0)), np.sqrt(x[0] + off[0]) - made)
+    return _round(steps, made, far, FUNCTION)
 
 
-def _multiply_matrices(steps: Steps, made: Any, x: Any, off: Any) -> Any:
+def _multiply_matrices(steps: Steps, made: Any, x: Any, off: Any, least: Any) -> Any:
     a, b = (np.abs(one) for one in x)
-    share = steps.share(PRODUCTS, a.shape[-1]).reshape(2, *(1,) * np.ndim(made))
+    share, _ = steps.share(PRODUCTS, a.shape[-1], np.ndim(made))
     lost = a @ off[1] + off[0] @ b + off[0] @ off[1]
     return lost + share * (a @ b + lost) + a.shape[-1] * SMALLEST_NORMAL[steps.dtype]
 
@@ -201,6 +234,6 @@ _RULES: Mapping[Any, Rule] = {
     np.log: _take_logarithm,
     np.sqrt: _take_root,
     np.matmul: _multiply_matrices,
-    np.negative: lambda steps, made, x, off: off[0],
+    np.negative: lambda steps, made, x, off, least: off[0],
 }
 _MADE = {np.exp: EXPONENTIALS, np.square: SQUARES}

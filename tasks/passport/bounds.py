@@ -21,6 +21,8 @@ from tasks.passport.trees import decode_tree, list_nodes, measure_depth
 LAMBDA = 7.0
 #: The roundings of ends: a scale or a share, and what comes after it, each in the dtype of the result.
 ENDS = 2
+#: The logarithm of the largest float64.
+LARGEST = math.log(np.finfo(np.float64).max)
 #: For the bounds themselves, which are float64.
 SLACK = 1.001
 
@@ -49,7 +51,7 @@ def bound_sums(
     made = [share_of_sum(x, count, bool(alike)) for x in alike or readings]
     reference = (count + 1) * EPS["float64"] / 2 * amounts  # which is added up as well
     least = SMALLEST_NORMAL[output] * (1.0 if any(x.flushes_results for x in readings) else EPS[output])
-    certain, likely = (max(x[k] for x in made) * amounts for k in (0, 1))
+    certain, likely = (max(x.off[k] for x in made) * amounts for k in (0, 1))
     return add_ends(certain, likely, exact, output, reference + count * least)
 
 
@@ -59,9 +61,21 @@ def add_ends(certain: np.ndarray, likely: np.ndarray, exact: np.ndarray, output:
     return Bounds(SLACK * (certain + ends + EPS[output] * certain), SLACK * (likely + ends + EPS[output] * likely))
 
 
-def share_of_sum(reading: Reading, count: int, exactly: bool, roundings: int = 1) -> tuple[float, float]:
-    """(certain, likely) of what the steps of one reading leave of a sum of so many terms, as a share of what they amount to. exactly: whether its tree is the
-    sum's; else the sum is added in any order. roundings: of each step."""
+@dataclass(frozen=True)
+class Share:
+    """What the steps of a sum leave of it, (certainly, in all likelihood). off: how far at most, as a share of what its terms amount to; least: of terms that are never negative
+    the least share that is left of it."""
+
+    off: tuple[float, float]
+    least: tuple[float, float]
+
+
+def share_of_sum(reading: Reading, count: int, exactly: bool, roundings: int = 1) -> Share:
+    """What the steps of one reading leave of a sum of so many terms. exactly: whether its tree is the sum's; else the sum is added in any order. roundings: of each step.
+
+    No number of roundings is too large for these bounds: (1 + u)^n − 1 is n·u/(1 − n·u) without what makes that infinite, and n roundings to nearest that
+    only add leave no more than n·u (Jeannerod and Rump, SIAM J. Matrix Anal. Appl. 34, 2013, Theorem 4.2).
+    """
     assert reading.bits is not None
     near = reading.rounding in (None, "", "nearest even", "nearest away")
     u = 2.0 ** -(reading.bits - (not near))
@@ -74,10 +88,21 @@ def share_of_sum(reading: Reading, count: int, exactly: bool, roundings: int = 1
         u += 2 * 2.0 ** -(reading.taken - (not near_factors))
     narrow = sum(2.0**-bits for bits in (reading.others or ())[1::2])
     narrow *= 1.0 if exactly else max(1.0, count / max(reading.terms, 1))
-    certain = math.inf if depth * u >= 1 else depth * u / (1 - depth * u)
+    certain = _grow(depth * math.log1p(u))
+    if near and roundings == 1 and not (reading.aligned or reading.taken):
+        certain = min(certain, count * u)
     walk = LAMBDA * math.sqrt(depth) * u + depth * u * u / (1 - u)
-    likely = min(certain, math.expm1(walk) if near and not reading.aligned else certain)
-    return certain + narrow * (1 + certain), likely + narrow * (1 + likely)
+    walks = near and not reading.aligned
+    likely = min(certain, _grow(walk)) if walks else certain
+    least = math.exp(depth * math.log1p(-u)) if u < 1 else 0.0
+    left = max(least, math.exp(-walk)) if walks else least
+    kept = max(1 - narrow, 0.0)
+    return Share((certain + narrow * (1 + certain), likely + narrow * (1 + likely)), (least * kept, left * kept))
+
+
+def _grow(logarithm: float) -> float:
+    """e to the power of a number, without one; infinite beyond float64."""
+    return math.expm1(logarithm) if logarithm < LARGEST else math.inf
 
 
 def _widest(reading: Reading) -> int:

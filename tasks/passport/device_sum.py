@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -18,8 +21,9 @@ ARITHMETIC = "arithmetic"
 MADE = {"exponentials": True, "squares": True, "deviations": False}
 #: An input whose exponential is 0 in every dtype.
 GONE = -1e4
-#: (rows, terms) of the calls that are asked: numbers of terms around powers of two, and of rows that kernels treat each in their own way.
-SHAPES = ((8, 32), (8, 63), (8, 64), (8, 65), (8, 128), (8, 256), (1, 64), (2, 64), (17, 64), (256, 64))
+#: (rows, terms) of the calls that are asked: numbers of terms around powers of two, and of rows that kernels treat each in their own way. The one in the middle is asked
+#: first (`tasks.prepare.ranked`): the shortest sum, whose order is found in the fewest calls, and tells that of the others.
+SHAPES = ((8, 256), (8, 63), (8, 64), (8, 65), (8, 128), (8, 32), (1, 64), (2, 64), (17, 64), (256, 64))
 
 
 #: Code of a reading that has an order and no model.
@@ -37,6 +41,12 @@ CODES = {
     "not predicted": "the order was read, and is not all of what is done",
     ORDER_ALONE: "the order was read; what else the op does (exponentials, roots) has no model, so no results are predicted",
 }
+
+
+def _lie_alike(places: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether the places that two sums share are of the same terms."""
+    at = {place: k for k, place in enumerate(places)}
+    return all(at.get(place, k) == k for k, place in enumerate(others))
 
 
 class NotReadable(Exception):
@@ -121,10 +131,10 @@ class Terms:
             return False
         mine, its = (x._list_places() for x in (self, other))
         return [(n, len(places)) for n, places in mine] == [(n, len(places)) for n, places in its] and all(
-            a.get(place, k) == k
-            for (number, places), (_, others) in zip(mine, its)
-            for a in [{x: j for n, held in mine if n == number for j, x in enumerate(held)}]
-            for k, place in enumerate(others)
+            places == others or set(places).isdisjoint(others) or _lie_alike(places, others)
+            for number, places in mine
+            for other_number, others in its
+            if number == other_number
         )
 
     def _list_places(self) -> list[tuple[int, tuple[int, ...]]]:
@@ -138,12 +148,38 @@ class Terms:
         return MADE.get(self.of, False)
 
 
+#: Elements of an output of which a call says where the terms lie, if it has as many.
+ELEMENTS = 8
+
+
+def choose_elements(*sizes: int) -> Iterator[tuple[Any, ...]]:
+    """(*indices, name) of elements of an output of these sizes, no two of which share an index along its longest axis: the first, the last, and others, without a name, that may be
+    asked beside them."""
+    count = min(ELEMENTS, max(sizes))
+    yield (*(0 for _ in sizes), "first")
+    for k in range(1, count - 1):
+        yield (*(k % size for size in sizes), "")
+    yield (*(size - 1 for size in sizes), "last")
+
+
+class Apart(Exception):
+    """One question was answered otherwise by two sums that were taken to add alike."""
+
+
+#: A question: left factors [count] and right ones in float64, None for ones.
+Question = tuple[np.ndarray, Optional[np.ndarray]]
+#: What is seen of a question in an output, flat, by a sum of it.
+See = Callable[[np.ndarray, Terms], float]
+#: Questions that are put to all sums which are taken to add alike, once all is known.
+COMPARED = 6
+
+
 class Sum:
     """The sum of some terms on a device.
 
     run: outputs, flat, of a call's arrays. dtype: of its inputs; output: of its result. A call of it costs one of the device's; most: how many it may
-    take, 0 for any number. twin: another sum of the call, which is asked whatever this one is asked; ``agrees`` says whether it has given the same
-    result each time.
+    take, 0 for any number. beside: other sums of the call that are taken to add alike. A call puts as many questions as there are sums, each to
+    another one; fewer are put to several, which have to answer the same, else `Apart` is raised. together: each is put to all of them.
     """
 
     def __init__(
@@ -153,10 +189,9 @@ class Sum:
         terms: Terms,
         dtype: str,
         most: int = 0,
-        twin: Terms | None = None,
+        beside: Sequence[Terms] = (),
+        together: bool = False,
     ) -> None:
-        self._twin = twin if twin is not None and terms.is_like(twin) else None
-        self.agrees = self._twin is not None
         self.terms, self.dtype, self._run = terms, dtype, run
         self.count, self.weighted = terms.count, bool(terms.right)
         kind = np_dtype(dtype)
@@ -164,53 +199,126 @@ class Sum:
             np.full(x.shape, terms.fill[k], kind) if x.dtype == kind and k < len(terms.fill) else np.array(x, order="C")
             for k, x in enumerate(arrays)
         ]
-        sums = [terms, *([self._twin] if self._twin else ())]
-        #: (number of an array, places in it) of what is given of this sum and of its twin, in the order in which it is given.
-        self._places = [[(n, np.array(places)) for n, places in x._list_places()] for x in sums]
+        self._sums, self._together = [terms, *beside], together
+        #: (number of an array, places [sums, terms] in it, whether sums share some) of what is given, in the order in which it is given.
+        self._places = [
+            (held[0][0], at, np.unique(at).size < at.size)
+            for held in zip(*(x._list_places() for x in self._sums))
+            for at in [np.array([places for _, places in held])]
+        ]
+        #: Some of the questions that were asked, drawn at random, with what is seen of each.
+        self._kept: list[tuple[Sequence[np.ndarray], See]] = []
+        self._rng, self._asked = random.Random(0), 0
         self.calls, self._most = 0, most
         self.output = dtype
+
+    @property
+    def width(self) -> int:
+        """How many questions a call may answer: one where its sums share all that is given."""
+        return 1 if self._together or all(is_shared for _, _, is_shared in self._places) else len(self._sums)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether questions were put to some of its sums alone, so that what they said together may be of several orders."""
+        return bool(self._kept)
+
+    @property
+    def shares_right(self) -> bool:
+        """Whether questions that one call puts need the same right factors."""
+        return self.weighted and self._places[1][2]
+
+    def compare(self) -> None:
+        """Puts some questions that were asked to all of its sums. Raises Apart where one answers otherwise."""
+        for given, see in self._kept:
+            self._ask_each([given], [see])
 
     def add(self, left: np.ndarray, right: np.ndarray | None = None) -> float:
         """The sum of left·right, arrays of [count] in float64 whose values the dtype holds; without ``right`` of left alone. Of deviations it is what
         their mean says of it. Raises NotReadable beyond the calls that it may take."""
-        terms = self.terms
-        given = [left, np.ones(self.count) if right is None else right] if terms.right else [left]
-        return self._ask([*given, left[-1:]] if terms.alone else given, lambda out, one: self._see_sum(out, one, left))
+        return float(self.add_each([(left, right)])[0])
 
-    def show(self, large: int, values: Mapping[int, float]) -> float:
-        """What is seen of a sum of terms that are never negative, of which term ``large`` is the largest, others have ``values``, shares of it,
+    def add_each(self, questions: Sequence[Question]) -> np.ndarray:
+        """`add` of several questions, in as few calls as there may be."""
+        given = [
+            [left, *([np.ones(self.count) if right is None else right] if self.weighted else ())]
+            for left, right in questions
+        ]
+        if self.terms.alone:
+            given = [[*one, one[0][-1:]] for one in given]
+        see = [functools.partial(self._see_sum, left=left) for left, _ in questions]
+        return self._ask_each(given, see)
+
+    def show_each(self, questions: Sequence[tuple[int, Mapping[int, float]]]) -> np.ndarray:
+        """What is seen of sums of terms that are never negative, of which one, the ``large`` of (large, values), is the largest, others have values, shares of it,
         and the rest are 0. It tells whether two sums differ, and not what they are."""
-        terms = self.terms
+        given = [self._make_shares(large, values) for large, values in questions]
+        return self._ask_each(given, [functools.partial(self._see_shown, large=large) for large, _ in questions])
+
+    def _make_shares(self, large: int, values: Mapping[int, float]) -> list[np.ndarray]:
+        """The inputs of a question of `show_each`."""
         shares = np.zeros(self.count)
         shares[list(values)] = list(values.values())
         shares[large] = 1.0
-        if terms.of == "squares":
-            inputs = np.sqrt(shares * terms.scale)
+        if self.terms.of == "squares":
+            inputs = np.sqrt(shares * self.terms.scale)
         else:
             inputs = np.full(self.count, GONE)
             inputs[shares > 0] = np.log(shares[shares > 0])
         # What is weighed: the largest alone counts.
-        given = [inputs, (shares == 1.0).astype(np.float64)] if terms.right else [inputs]
-        return self._ask(given, lambda out, one: float(out[one.outputs[large if len(one.outputs) > 1 else 0]]))
+        return [inputs, (shares == 1.0).astype(np.float64)] if self.terms.right else [inputs]
 
-    def _ask(self, given: Sequence[np.ndarray], see: Callable[[np.ndarray, Terms], float]) -> float:
-        """What is seen in the first output, flat, of a call with these values, float64, where this sum has them, and its twin."""
+    def _ask_each(self, given: Sequence[Sequence[np.ndarray]], see: Sequence[See]) -> np.ndarray:
+        """What is seen of each question, which gives values, float64, to the places of a sum."""
+        found = np.empty(len(given))
+        left = list(range(len(given)))
+        while left:
+            asked = self._choose(given, left)
+            left = [k for k in left if k not in asked]
+            out = self._call([given[asked[n % len(asked)]] for n in range(len(self._sums))])
+            for n, one in enumerate(self._sums):
+                k = asked[n % len(asked)]
+                seen = see[k](out, one)
+                if n < len(asked):
+                    found[k] = seen
+                elif not (seen == found[k] or (seen != seen and found[k] != found[k])):
+                    raise Apart
+            if 1 < len(asked):  # what was put to all is told already
+                self._keep([(given[k], see[k]) for k in asked])
+        return found
+
+    def _keep(self, asked: Sequence[tuple[Sequence[np.ndarray], See]]) -> None:
+        """Keeps COMPARED of all questions, each as likely as another one (Vitter's reservoir)."""
+        for one in asked:
+            self._asked += 1
+            if len(self._kept) < COMPARED:
+                self._kept.append(one)
+            elif (place := self._rng.randrange(self._asked)) < COMPARED:
+                self._kept[place] = one
+
+    def _choose(self, given: Sequence[Sequence[np.ndarray]], left: Sequence[int]) -> list[int]:
+        """Questions, of those that are left, that one call can put: of places that sums share all of them need the same values."""
+        shared = [n for n, (_, _, is_shared) in enumerate(self._places) if is_shared]
+        first = given[left[0]]
+        alike = (k for k in left if all(np.array_equal(given[k][n], first[n], equal_nan=True) for n in shared))
+        return list(itertools.islice(alike, self.width))
+
+    def _call(self, given: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
+        """The first output, flat, of a call with these values of each sum."""
         kind = np_dtype(self.dtype)
         # All of them each time, in arrays of its own: to copy those costs more than most calls.
-        for one in self._places:
-            for (number, places), values in zip(one, given):
-                self._arrays[number].reshape(-1)[places] = values[: len(places)].astype(kind)
+        for n, (number, places, _) in enumerate(self._places):
+            values = np.array([one[n][: places.shape[1]] for one in given])
+            self._arrays[number].reshape(-1)[places] = values.astype(kind)
         self.calls += 1
         if self.calls > self._most > 0:
             raise NotReadable("too many calls", f"its order was not told by {self._most} calls")
         out = np.asarray(self._run(list(self._arrays))[0])
         self.output = out.dtype.name
-        out = out.reshape(-1)
-        seen = see(out, self.terms)
-        if self.agrees and self._twin is not None:
-            its = see(out, self._twin)
-            self.agrees = seen == its or (seen != seen and its != its)
-        return seen
+        return out.reshape(-1)
+
+    @staticmethod
+    def _see_shown(out: np.ndarray, terms: Terms, large: int) -> float:
+        return float(out[terms.outputs[large if len(terms.outputs) > 1 else 0]])
 
     def _see_sum(self, out: np.ndarray, terms: Terms, left: np.ndarray) -> float:
         """The sum that an element of the output is; of deviations what their mean says of it: of y = (x − mean) / σ · scale at the first of the smallest terms,

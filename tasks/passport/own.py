@@ -51,13 +51,14 @@ class OwnArithmetic:
 @dataclass(frozen=True)
 class Held:
     """How far an output is off in units of what its own arithmetic may leave, and leaves in all likelihood; place: of the element that is furthest off, in the flat output; where: its
-    sum, or the formula that sums are a part of; known: the sum as it was read, where that formula's was."""
+    sum, or the formula that sums are a part of; known: the sum as it was read, where that formula's was; is_bounded: whether what it may leave is finite, else both are 0."""
 
     certain: float
     likely: float
     place: int
     where: LocatedSum | Composite
     known: Reading | None = None
+    is_bounded: bool = True
 
 
 def hold_to_bounds(own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact: np.ndarray) -> Held | None:
@@ -128,7 +129,8 @@ def _hold_composite(
         likely = np.where(far > 0, far / bounds.likely, 0.0)
     worst = int(far.argmax() if not units.any() else units.argmax())
     known = next((x for x in steps.own if x.bits), None)
-    return Held(float(units.max()), float(likely.max()), worst, where, known)
+    is_bounded = bool(np.isfinite(bounds.certain).any())
+    return Held(float(units.max()), float(likely.max()), worst, where, known, is_bounded)
 
 
 def read_again(own: OwnArithmetic, held: Held, arrays: Sequence[Any], exact: np.ndarray) -> Reading | None:

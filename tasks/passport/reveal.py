@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,8 +19,12 @@ from tasks.model.dtypes import TABLE
 from tasks.passport.device_sum import NotReadable, Sum
 from tasks.passport.trees import Tree, encode_tree, get_first_term, list_nodes, order_tree
 
+T = TypeVar("T")
+
 #: Pairs that are asked again once the tree is known, and of a tree that was guessed and that unseen results will tell.
 ASKED_AGAIN, CONFIRMED = 48, 12
+#: Pairs of which all sums of a device are asked before a tree is built.
+COMPARED = 4
 #: Bits of accumulators that do not round to nearest, which are tried one after the other.
 CUTTING = (24, 13, 14, 11, 8, 16, 22, 25, 53)
 #: How far from a whole number a count may be: one that was divided and rounded is no whole number.
@@ -64,7 +69,7 @@ def list_masks(dtype: str, products: bool, count: int) -> Iterator[Mask]:
     top, normal, lowest = int(np.floor(np.log2(row.largest))), row.lowest, row.lowest - row.digits
     if top > 64:
         far = min(top * 2 // 5, 200)
-        yield Mask((2.0**far, 2.0**far), (1.0, 1.0)) if products else Mask((2.0 ** (2 * far), 1.0), (1.0, 1.0))
+        yield Mask((2.0 ** (2 * far), 1.0), (1.0, 1.0))
         yield from _list_cutting(0, top, products, count)
         return
     if products:
@@ -109,37 +114,59 @@ class _Asked:
 
     def check_sound(self) -> None:
         """Raises NotReadable where ones alone do not add up to their number."""
-        found = self._count(self._left, self._right)
+        found = self._count(self.device.add(self._left, self._right))
         if found != self.device.count <= count_to(self.device.output):
             raise NotReadable("not a sum", f"{self.device.count} ones add up to {found}")
 
-    def size(self, i: int, j: int, again: bool = False) -> int:
-        """How many terms the smallest part has that holds both."""
-        key = (i, j) if i < j else (j, i)
-        if again or key not in self._memory:
-            left, right = self._left.copy(), self._right.copy()
-            for term, sign in ((i, 1.0), (j, -1.0)):
-                is_alone = bool(self.device.terms.alone) and term == self.device.count - 1
-                left[term] = sign * (self.mask.big[0] * self.mask.big[1] if is_alone else self.mask.big[0])
-                right[term] = self.mask.big[1]
-            size = self.device.count - self._count(left, right)
-            if again:
-                return size
-            self._memory[key] = size
-        return self._memory[key]
+    def size(self, i: int, j: int) -> int:
+        """How many terms the smallest part has that holds both, of two that were asked."""
+        return self._memory[min(i, j), max(i, j)]
+
+    def ask(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Asks of pairs of terms how many the smallest part has that holds both."""
+        left = [pair for pair in {(min(x), max(x)): None for x in pairs} if pair not in self._memory]
+        for few in split_into(left, self.device.width):  # said before all are asked, which are many
+            for (i, j), size in zip(few, self.ask_again(few)):
+                self._memory[i, j] = size
+                if size < 2:
+                    raise NotReadable("wider than the masks", f"{self.mask}: terms {i} and {j} meet among {size}")
+
+    def ask_again(self, pairs: Sequence[tuple[int, int]]) -> Iterator[int]:
+        """The sizes of pairs, whether they were asked or not."""
+        found = self.device.add_each([self._mask_pair(i, j) for i, j in pairs])
+        return (self.device.count - self._count(float(x)) for x in found)
+
+    def compare(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Puts pairs of terms to all sums of the device, each in a call of its own. Raises Apart where one answers otherwise."""
+        for pair in pairs:
+            self.device.add(*self._mask_pair(*pair))
+
+    def _mask_pair(self, i: int, j: int) -> tuple[np.ndarray, np.ndarray]:
+        left, right = self._left.copy(), self._right.copy()
+        for term, sign in ((i, 1.0), (j, -1.0)):
+            is_alone = bool(self.device.terms.alone) and term == self.device.count - 1
+            left[term] = sign * (self.mask.big[0] * self.mask.big[1] if is_alone else self.mask.big[0])
+            right[term] = self.mask.big[1]
+        return left, right
 
     def remember(self, rng: random.Random, most: int) -> list[tuple[tuple[int, int], int]]:
         """Some pairs that were asked, with what was said."""
         return rng.sample(list(self._memory.items()), min(most, len(self._memory)))
 
-    def _count(self, left: np.ndarray, right: np.ndarray) -> int:
-        found = self.device.add(left, right) / (self.mask.unit * self._share)
+    def _count(self, found: float) -> int:
+        """How many ones a result is."""
+        found = found / (self.mask.unit * self._share)
         if not np.isfinite(found):
             raise NotReadable("overflows", f"{self.mask}: the sum is {found}")
         near = round(found)
         if abs(found - near) > self._loose:
             raise NotReadable("not a sum", f"{self.mask}: a count of ones is {found:.6g}")
         return near % self.mask.modulus if self.mask.modulus else near
+
+
+def split_into(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """So many at a time."""
+    return (items[k : k + size] for k in range(0, len(items), size))
 
 
 def reveal_tree(
@@ -166,10 +193,14 @@ def reveal_tree(
     for mask in list_deviation_masks(device.dtype, device.count) if device.terms.of else masks:
         try:
             asked = _Asked(device, mask)
+            if device.width > 1 and refused is None and not (is_tried and guesses):
+                asked.compare(list_edges(device.count, rng))
             for guess in guesses:
                 proof = _draw_pairs(device.count, rng, CONFIRMED) if is_tried else list_proof(guess)
                 if not any(_list_disagreeing(asked, guess, proof)):
                     return guess, mask
+            if device.width > 1 and refused is None and is_tried and guesses:
+                asked.compare(list_edges(device.count, rng))
             tree = order_tree(_build_whole(asked))
             _check_tree(asked, tree, rng)
             return tree, mask
@@ -180,24 +211,34 @@ def reveal_tree(
     raise refused or NotReadable("too few values", f"{device.dtype} holds no masks")
 
 
+#: Yields pairs of terms that have to be asked before it goes on, and returns what it makes of them.
+Building = Generator[list[tuple[int, int]], None, list[Tree]]
+
+
 def _build_whole(asked: _Asked) -> Tree:
     terms = list(range(asked.device.count))
     if len(terms) == 1:
         return 0
-    parts = _build(asked, terms)
+    building = _build(asked, terms)
+    while True:
+        try:
+            asked.ask(next(building))
+        except StopIteration as end:
+            parts: list[Tree] = end.value
+            break
     if len(parts) != 1:
         raise NotReadable("wider than the masks", f"{asked.mask}: ones beside M are not lost")
     return parts[0]
 
 
-def _build(asked: _Asked, terms: Sequence[int]) -> list[Tree]:
+def _build(asked: _Asked, terms: Sequence[int]) -> Building:
     """The parts that these terms make, each by itself, from their pairs with the first of them; several where one step adds more than two."""
     first, *others = terms
+    if others:
+        yield [(first, term) for term in others]
     by_size: dict[int, list[int]] = {}
     for term in others:
-        by_size.setdefault(size := asked.size(first, term), []).append(term)
-        if size < 2:
-            raise NotReadable("wider than the masks", f"{asked.mask}: terms {first} and {term} meet among {size}")
+        by_size.setdefault(asked.size(first, term), []).append(term)
     have = 1
     for size in sorted(x for x in by_size if x <= len(terms)):  # said before its parts are asked, which are many
         have += len(by_size[size])
@@ -205,9 +246,9 @@ def _build(asked: _Asked, terms: Sequence[int]) -> list[Tree]:
             raise NotReadable("wider than the masks", f"{asked.mask}: a part of {have} terms is said to have {size}")
     tree: Tree = first
     beside: list[Tree] = []
-    for size in sorted(by_size):
-        group = by_size[size]
-        parts = _build(asked, group)
+    sizes = sorted(by_size)
+    made = yield from _build_together([_build(asked, by_size[size]) for size in sizes])
+    for size, parts in zip(sizes, made):
         if size > len(terms):  # they meet in a step that takes more than these terms
             beside += parts
             continue
@@ -215,12 +256,30 @@ def _build(asked: _Asked, terms: Sequence[int]) -> list[Tree]:
     return [tree, *beside]
 
 
+def _build_together(buildings: Sequence[Building]) -> Generator[list[tuple[int, int]], None, list[list[Tree]]]:
+    """What each of them makes; what they have to ask is asked at once."""
+    made: list[list[Tree]] = [[] for _ in buildings]
+    left = dict(enumerate(buildings))
+    while left:
+        wanted: list[tuple[int, int]] = []
+        for k, building in list(left.items()):
+            try:
+                wanted += next(building)
+            except StopIteration as end:
+                made[k] = end.value
+                del left[k]
+        if wanted:
+            yield wanted
+    return made
+
+
 def _check_tree(asked: _Asked, tree: Tree, rng: random.Random) -> None:
     """Raises NotReadable where pairs drawn at random say otherwise than the tree, or otherwise the second time."""
     pairs = _draw_pairs(asked.device.count, rng, ASKED_AGAIN)
     for i, j, expected, first in _list_disagreeing(asked, tree, pairs):
-        for (one, other), was in [((i, j), first), *asked.remember(rng, CONFIRMED)]:
-            if (now := asked.size(one, other, again=True)) != was:
+        before = [((i, j), first), *asked.remember(rng, CONFIRMED)]
+        for ((one, other), was), now in zip(before, asked.ask_again([pair for pair, _ in before])):
+            if now != was:
                 words = f"the order changes from run to run: terms {one} and {other} met among {was}, then among {now}"
                 raise NotReadable("changes", words)
         raise NotReadable("not a sum", f"terms {i} and {j} meet among {first} terms, and in the tree among {expected}")
@@ -231,6 +290,13 @@ def _draw_pairs(count: int, rng: random.Random, pairs: int) -> Iterator[tuple[in
     for _ in range(pairs if count > 1 else 0):
         i, j = rng.sample(range(count), 2)
         yield i, j
+
+
+def list_edges(count: int, rng: random.Random) -> list[tuple[int, int]]:
+    """Pairs by which orders that rows of a matrix have, as they begin at other addresses, are told apart: such differ at their ends; and some at random."""
+    last = count - 1
+    ends = {(0, 1), (0, last // 2), (last - 1, last), (last // 2, last)} if count > 3 else set()
+    return [*sorted((i, j) for i, j in ends if i != j), *_draw_pairs(count, rng, COMPARED)]
 
 
 def list_proof(tree: Tree) -> Iterator[tuple[int, int]]:
@@ -246,10 +312,11 @@ def _list_disagreeing(
     """Of pairs of terms those that do not meet as the tree says: (one, other, among how many terms they do in the tree, and on the device)."""
     parents = encode_tree(tree)
     sizes = measure_sizes(parents)
-    for i, j in pairs:
-        expected, found = find_meeting_size(parents, sizes, i, j), asked.size(i, j, again=True)
-        if found != expected:
-            yield i, j, expected, found
+    for few in split_into(list(pairs), asked.device.width):
+        for (i, j), found in zip(few, asked.ask_again(few)):
+            expected = find_meeting_size(parents, sizes, i, j)
+            if found != expected:
+                yield i, j, expected, found
 
 
 def find_meeting_size(parents: Sequence[int], sizes: Sequence[int], i: int, j: int) -> int:

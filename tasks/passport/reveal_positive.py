@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tasks.passport.device_sum import NotReadable, Sum
-from tasks.passport.reveal import find_meeting_size, measure_sizes
+from tasks.passport.reveal import find_meeting_size, measure_sizes, split_into
 from tasks.passport.trees import Tree, encode_tree, get_first_term, list_nodes, order_tree
 
 #: Shares of the smallest number that the large term does not lose: a term that it loses, two of which it does not.
 SMALL = 0.75
 #: Most bits that an accumulator is looked for.
 MOST_BITS = 60
+#: Large terms that are asked alone.
+ALONE = 3
 #: Threes that are asked again once the tree is known.
 ASKED_AGAIN = 24
+
+
+#: Three terms.
+Three = tuple[int, int, int]
 
 
 class _Beside:
@@ -28,7 +34,9 @@ class _Beside:
 
     def __init__(self, device: Sum) -> None:
         self.device = device
+        #: What is seen of a large term alone: by its number, and of any one where all that were asked give the same.
         self._unseen: dict[int, float] = {}
+        self._met: dict[tuple[int, tuple[int, ...]], bool] = {}
         if device.count < 3:
             raise NotReadable("too few terms", "the order of two terms is no question")
         self._bits = self._find_bits()
@@ -39,42 +47,64 @@ class _Beside:
         low, high = 0, MOST_BITS  # it shows at low
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._shows(0, {1: 2 * SMALL * 2.0**-middle}) else (low, middle)
+            low, high = (middle, high) if self._show([(0, {1: 2 * SMALL * 2.0**-middle})])[0] else (low, middle)
         if not low:
             raise NotReadable("not a sum", "half of a term beside it changes nothing")
         if high == MOST_BITS:
             raise NotReadable("wider than the masks", f"2^-{low} beside 1 is not lost")
         return low
 
-    def _shows(self, large: int, values: dict[int, float]) -> bool:
-        """Whether the result is another than of the large term alone."""
-        if large not in self._unseen:
-            self._unseen[large] = self.device.show(large, {})
-        return not _equal(self.device.show(large, values), self._unseen[large])
+    def _show(self, asked: Sequence[tuple[int, dict[int, float]]]) -> list[bool]:
+        """Whether the results are others than of the large terms alone."""
+        self._see_alone(dict.fromkeys(large for large, _ in asked))
+        found = self.device.show_each(asked)
+        return [not _equal(x, self._unseen[large]) for x, (large, _) in zip(found, asked)]
+
+    def _see_alone(self, terms: Iterable[int]) -> None:
+        """Asks of large terms alone. Once ALONE of them have given the same, all others do: then all that is lost of a large term leaves what it was."""
+        new = [large for large in terms if large not in self._unseen]
+        known = list(self._unseen.values())
+        if len(known) >= ALONE and all(_equal(x, known[0]) for x in known):
+            self._unseen |= dict.fromkeys(new, known[0])
+        elif new:
+            self._unseen |= zip(new, map(float, self.device.show_each([(large, {}) for large in new])))
+
+    def ask(self, asked: Iterable[tuple[int, Sequence[int]]]) -> None:
+        """Asks of each (large, terms) what `meet` then says."""
+        left = {(large, tuple(terms)): None for large, terms in asked if len(terms) > 1}
+        new = [key for key in left if key not in self._met]
+        if new:
+            self._met |= zip(new, self._show([(large, dict.fromkeys(terms, self._small)) for large, terms in new]))
 
     def meet(self, large: int, terms: Sequence[int]) -> bool:
         """Whether any two of these terms are added together before the large one."""
-        return len(terms) > 1 and self._shows(large, dict.fromkeys(terms, self._small))
+        self.ask([(large, terms)])
+        return len(terms) > 1 and self._met[large, tuple(terms)]
 
-    def find_first(self, i: int, j: int, k: int) -> tuple[int, ...]:
-        """The two of three terms that meet before the third; () where one step takes all three. Raises NotReadable where that cannot be told."""
-        found = [pair for pair, large in (((i, j), k), ((i, k), j), ((j, k), i)) if self.meet(large, pair)]
-        if len(found) > 1:
-            raise NotReadable(
-                "rounded away", "the result has fewer bits than the sum: where two terms meet does not show in it"
-            )
-        return found[0] if found else ()
+    def find_first(self, threes: Sequence[Three]) -> list[tuple[int, ...]]:
+        """Of each three terms the two that meet before the third, asked anew; () where one step takes all three. Raises NotReadable where that cannot be told."""
+        asked = [(pair, large) for i, j, k in threes for pair, large in (((i, j), k), ((i, k), j), ((j, k), i))]
+        met = self._show([(large, dict.fromkeys(pair, self._small)) for pair, large in asked])
+        first: list[tuple[int, ...]] = []
+        for n in range(len(threes)):
+            found = [pair for (pair, _), is_met in zip(asked[3 * n : 3 * n + 3], met[3 * n :]) if is_met]
+            if len(found) > 1:
+                words = "the result has fewer bits than the sum: where two terms meet does not show in it"
+                raise NotReadable("rounded away", words)
+            first.append(found[0] if found else ())
+        return first
 
     def check_last(self, tree: Tree) -> None:
         """Raises NotReadable where a term that the last step takes is none of the sum: all others were seen to meet another one."""
-        for term in tree if isinstance(tree, tuple) else ():
-            if isinstance(term, int) and not self._shows(int(not term), {term: 2 * self._small}):
+        terms = [x for x in tree if isinstance(x, int)] if isinstance(tree, tuple) else []
+        for term, shows in zip(terms, self._show([(int(not x), {x: 2 * self._small}) for x in terms])):
+            if not shows:
                 raise NotReadable("not a sum", f"term {term} changes nothing")
 
     def measure_rounding(self) -> tuple[int, str]:
         """(bits that the sum keeps, how it loses the rest): of 1.5 and 2.5 of what just shows, nearest makes one last bit, cutting off 1 and 2."""
         least = 2.0**-self._bits
-        cut = not _equal(self.device.show(0, {1: 1.5 * least}), self.device.show(0, {1: 2.5 * least}))
+        cut = not _equal(*self.device.show_each([(0, {1: 1.5 * least}), (0, {1: 2.5 * least})]))
         return self._bits + cut, "truncated" if cut else "nearest even"
 
 
@@ -86,21 +116,34 @@ def reveal_positive(device: Sum, rng: random.Random, guesses: Sequence[Tree] = (
     """(tree, bits that its sums keep, how they lose the rest). guesses: trees that it may have, which are cheaper to confirm than to find. Raises NotReadable, whose code is
     "rounded away", "wider than the masks", "too few terms", "not a sum" or "changes"."""
     beside, terms = _Beside(device), range(device.count)
-    beside.find_first(0, device.count // 2, device.count - 1)
+    beside.find_first([(0, device.count // 2, device.count - 1)])
+    last = device.count - 1
+    for large, pair in ((last, (0, 1)), (last // 2, (0, last)), (0, (last - 1, last))) if device.width > 1 else ():
+        beside.meet(large, pair)  # put to all of the device's sums, each in a call of its own
     for guess in guesses:
-        joined = all(beside.meet(later, (i, j)) for i, j, later in _list_threes(guess))
-        if joined and not any(_list_disagreeing(beside, guess, rng)):
+        in_twos = all(len(node) == 2 for node in list_nodes(guess))
+        if _is_proved(beside, guess) and (in_twos or not any(_list_disagreeing(beside, guess, rng))):
             beside.check_last(guess)
             return (guess, *beside.measure_rounding())
     tree = order_tree(_build(beside, list(terms)))
     for three, expected, first in _list_disagreeing(beside, tree, rng):
-        second = beside.find_first(*three)
+        (second,) = beside.find_first([three])
         if first != second or second == expected:
             words = f"the order changes from run to run: of terms {three} {first} met, then {second}"
             raise NotReadable("changes", words)
         raise NotReadable("not a sum", f"of terms {three} {first} meet first, and in the tree {expected}")
     beside.check_last(tree)
     return (tree, *beside.measure_rounding())
+
+
+def _is_proved(beside: _Beside, guess: Tree) -> bool:
+    """Whether the last two terms that each step joins meet before one that comes later: of a tree of steps of two, only this one says so of all."""
+    for few in split_into(list(_list_threes(guess)), beside.device.width):
+        asked = [(later, (i, j)) for i, j, later in few]
+        beside.ask(asked)
+        if not all(beside.meet(*one) for one in asked):
+            return False
+    return True
 
 
 def _build(beside: _Beside, terms: Sequence[int]) -> Tree:
@@ -133,6 +176,11 @@ def _split(beside: _Beside, first: int, others: Sequence[int]) -> list[list[int]
         # All that is left at once, now and then: terms that are added one after another are told by one question.
         if at & (at - 1) == 0 and not beside.meet(first, [*(part[0] for part in parts), *others[at:]]):
             return [*parts, *([x] for x in others[at:])]
+        if at % beside.device.width == 0:  # what the next ones are likely to be asked, in one call
+            later = others[at : at + min(lag, beside.device.width)]
+            beside.ask(
+                (first, (part_of[x][0], term)) for x, term in zip(others[max(at - lag, 0) :], later) if at >= lag
+            )
         part = part_of.get(others[at - lag]) if at >= lag else None
         if part is None or not beside.meet(first, (part[0], term)):
             part = _find_part(beside, first, parts, term)
@@ -171,11 +219,14 @@ def _list_disagreeing(
     """Of threes drawn at random those that do not meet as the tree says: (three, which two meet first in the tree, and on the device)."""
     parents = encode_tree(tree)
     sizes = measure_sizes(parents)
-    for _ in range(ASKED_AGAIN):
-        i, j, k = sorted(rng.sample(range(beside.device.count), 3))
-        expected, found = _find_first(parents, sizes, i, j, k), beside.find_first(i, j, k)
-        if found != expected:
-            yield (i, j, k), expected, found
+    terms = range(beside.device.count)
+    drawn = (sorted(rng.sample(terms, 3)) for _ in range(ASKED_AGAIN))
+    threes: list[Three] = [(i, j, k) for i, j, k in drawn]
+    for few in split_into(threes, beside.device.width):
+        for (i, j, k), found in zip(few, beside.find_first(few)):
+            expected = _find_first(parents, sizes, i, j, k)
+            if found != expected:
+                yield (i, j, k), expected, found
 
 
 def _find_first(parents: Sequence[int], sizes: Sequence[int], i: int, j: int, k: int) -> tuple[int, ...]:

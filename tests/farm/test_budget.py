@@ -192,9 +192,9 @@ def test_the_second_day_is_as_the_first(
 
 @pytest.mark.parametrize(("text", "seconds"), [("10m", 600), ("90s", 90), ("90", 90), ("1h30m", 5400)])
 def test_a_time_is_hours_minutes_and_seconds(text: str, seconds: int) -> None:
-    from farm.commands.run import _parse_seconds
+    from farm.plan.request import parse_seconds
 
-    assert _parse_seconds(text) == seconds
+    assert parse_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0m", "-3m", "1.5h"])

@@ -6,12 +6,16 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from farm import lake
 from farm.__main__ import main
+from farm.commands.fingerprint import _describe_left_out
 from farm.lake import beside
 from farm.report.tables.passports import compare, describe_orders, explain_batches, load_readings, newest, passport_view
 from tasks.passport import CODES
@@ -111,6 +115,7 @@ def test_a_passport_differs_from_itself_in_nothing_and_from_another_in_what_chan
         ("fingerprint torhc-cpu", "unknown backend 'torhc-cpu'"),
         ("fingerprint torch-cpu --dtypes int8", "int8"),
         ("fingerprint torch-cpu --ops relu", "relu"),
+        ("fingerprint torch-cpu --budget soon", "--budget 'soon'"),
         ("fingerprint ort-cpu --kept", "has no passport of ort-cpu"),
         ("fingerprint --diff torch-cpu ort-cpu", "has no passport of ort-cpu"),
         ("fingerprint torch-cpu --diff torch-cpu ort-cpu", "--diff compares what the lake has"),
@@ -124,6 +129,16 @@ def test_bad_input_is_a_line(kept: Path, words: str, said: str, capsys: pytest.C
     assert code == 2
     err = capsys.readouterr().err
     assert said in err and "Traceback" not in err
+
+
+def test_what_a_budget_left_unread_is_said_by_backend() -> None:
+    names = ["torch-cpu", "ort-qnn"]
+    plan: Any = SimpleNamespace(
+        backends=names, name=names.__getitem__, whole=SimpleNamespace(wanted=np.full((3, 2), 10))
+    )
+    cases = {"critical:sum": {"ort-qnn": 10}, "critical:matmul": {"ort-qnn": 4}}
+    assert _describe_left_out(plan, {"cases": cases}) == ["not read of ort-qnn: 14 of 30 questions (sum 10, matmul 4)"]
+    assert _describe_left_out(plan, {}) == []
 
 
 def test_the_report_has_the_passport(kept: Path) -> None:

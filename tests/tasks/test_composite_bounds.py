@@ -16,9 +16,11 @@ from tasks.catalogs.critical import reference as ref
 from tasks.judge import verdict
 from tasks.judging import Judgement, judge_outputs
 from tasks.model import EPS, Flushes, Form, Group, Leaf, OpClass, RuntimeInfo, Status
+from tasks.model.dtypes import TABLE, np_dtype
 from tasks.model.kind import CAUSE_ARITHMETIC, KIND_ACCUMULATOR, KIND_ARITHMETIC
 from tasks.passport.adder import Adder
 from tasks.passport.bounded import Bounded, Steps
+from tasks.passport.bounds import share_of_sum
 from tasks.passport.composites import find_composite
 from tasks.passport.explain import read_order
 from tasks.passport.locate import locate_order
@@ -262,3 +264,35 @@ def test_fewer_bits_are_imprecise_with_the_reason_where_the_passport_has_them_an
 def test_a_dropped_term_of_a_narrow_device_is_not_excused(tmp_path: Path) -> None:
     found = judge(tmp_path, softmax(10, drops=3), passport_of(softmax(10), draw((ROWS, TERMS))))
     assert found.status is Status.WRONG and "term 3 changes nothing" in found.columns["error"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("count", [64, 256])
+def test_a_formula_whose_sum_was_not_read_has_a_finite_bound_in_16_bits(dtype: str, count: int) -> None:
+    """Of any order of additions in the dtype. One that adds in it, one after another, is within; a result of another size is not; where nothing
+    finite follows (a variance as a difference of squares may leave nothing of itself), it says so."""
+    x = np.random.default_rng(3).standard_normal((8, count)).astype(np_dtype(dtype))
+    wide = x.astype(np.float64)
+    digits = (TABLE[dtype].digits or 0) + 1
+    total = add_terms(np.square(wide).astype(x.dtype), digits)
+    exact = wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-5)
+    own = OwnArithmetic((), None, (), (FLOAT32,))
+    narrow = hold_to_bounds(own, [x], (wide / np.sqrt(total / count + 1e-5)).astype(x.dtype), exact)
+    assert narrow is not None and narrow.is_bounded and 0 < narrow.certain <= 1
+    off = hold_to_bounds(own, [x], np.full_like(x, np.finfo(np.float16).max), exact)
+    assert off is not None and (off.certain > 1 or count > 64)
+    centered = wide - wide.mean(-1, keepdims=True)
+    other = centered / np.sqrt(np.square(centered).mean(-1, keepdims=True) + 1e-5)
+    layer = hold_to_bounds(own, [x], other.astype(x.dtype), other)
+    assert layer is not None and layer.is_bounded == (dtype == "float16" and count == 64)
+
+
+def test_any_order_of_additions_is_within_the_share_of_its_format() -> None:
+    """Also where n·u is beyond 1; ones in bfloat16 stop at 256, 7/8 of 2,048 of them are lost, and the bound is no less."""
+    reading = replace(FLOAT32, bits=8)
+    for count in (64, 256, 2048, 1 << 20):
+        certain, likely = share_of_sum(reading, count, exactly=False).off
+        lost = 1 - min(count, 256) / count
+        assert lost <= certain <= count / 256 and 0 < likely <= certain
+    down = share_of_sum(replace(reading, rounding="down"), 2048, exactly=False)
+    assert np.isfinite(down.off).all() and min(down.least) > 0

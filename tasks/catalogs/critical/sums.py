@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.passport import Terms
+from tasks.passport import Terms, choose_elements
 
 #: Columns of a product, channels of a convolution's output.
 COLUMNS = 8
@@ -55,16 +55,16 @@ def product(shared: int = 0, batch: int = 0, bias: int | None = None, transposed
             ones = (1.0,) * len(arrays)
             return Terms(
                 place,
-                (shared, _flat(left, *first, row, k)),
                 (shared + 1, _flat(right, *first, *at)),
+                (shared, _flat(left, *first, row, k)),
                 alone,
                 ones,
                 False,
                 where,
             )
 
-        elements = [of(0, 0, "first"), of(rows - 1, COLUMNS - 1, "last")]
-        return Summed(tuple(g.standard_normal(arrays[n]) for n in sorted(arrays)), {}, tuple(elements))
+        elements = tuple(of(*at) for at in choose_elements(rows, COLUMNS))
+        return Summed(tuple(g.standard_normal(arrays[n]) for n in sorted(arrays)), {}, elements)
 
     return make
 
@@ -79,7 +79,8 @@ def along(scan: bool = False, divided: bool = False, **kwargs: Any) -> Make:
                 place, (0, _flat((rows, terms), row, np.arange(terms))), fill=(1.0,), divided=divided, where=where
             )
 
-        return Summed((g.standard_normal((rows, terms)),), kwargs, (of(0, "first"), of(rows - 1, "last")))
+        elements = tuple(of(*at) for at in choose_elements(rows))
+        return Summed((g.standard_normal((rows, terms)),), kwargs, elements)
 
     return make
 
@@ -105,11 +106,11 @@ def convolution(
             at = [m + k - 1 for m, k in zip(middle, grid[1:])]
             (place,) = _flat(result, row, channel, *middle)
             left, right = _flat(x, row, first + grid[0], *at), _flat(w, channel, *grid)
-            return Terms(place, (0, left), (1, right), (2, channel), (1.0, 1.0, 1.0), False, where)
+            return Terms(place, (1, right), (0, left), (2, channel), (1.0, 1.0, 1.0), False, where)
 
         arrays = tuple(g.standard_normal(shape) for shape in (x, w, (out,)))
         kwargs: dict[str, Any] = {"stride": 1, "padding": 1} | ({"groups": many} if groups else {})
-        return Summed(arrays, kwargs, (of(0, 0, "first"), of(rows - 1, out - 1, "last")))
+        return Summed(arrays, kwargs, tuple(of(*at) for at in choose_elements(rows, out)))
 
     return make
 
@@ -123,10 +124,11 @@ def transposed_convolution(g: np.random.Generator, rows: int, terms: int) -> Sum
     def of(row: int, channel: int, where: str) -> Terms:
         (place,) = _flat(result, row, channel, 4, 4)  # y = input + kernel − padding
         left, right = _flat(x, row, c, 5 - i, 5 - j), _flat(w, c, channel, i, j)
-        return Terms(place, (0, left), (1, right), (2, channel), (1.0, 1.0, 1.0), False, where)
+        return Terms(place, (1, right), (0, left), (2, channel), (1.0, 1.0, 1.0), False, where)
 
     arrays = tuple(g.standard_normal(shape) for shape in (x, w, (COLUMNS,)))
-    return Summed(arrays, {"stride": 1, "padding": 1}, (of(0, 0, "first"), of(rows - 1, COLUMNS - 1, "last")))
+    elements = tuple(of(*at) for at in choose_elements(rows, COLUMNS))
+    return Summed(arrays, {"stride": 1, "padding": 1}, elements)
 
 
 def attention(heads: int = 1, causal: bool = False, **kwargs: Any) -> Make:
@@ -144,6 +146,8 @@ def attention(heads: int = 1, causal: bool = False, **kwargs: Any) -> Make:
             values = (2, _flat(key, 0, 0, k, column))
             scores = (1, _flat(key, 0, 0, k, 0))
             yield Terms(place, values, fill=(0.0, 0.0, 1.0), divided=True, where=where, part="values", rows=rows)
+            if not where:  # all elements share the scores
+                return
             yield Terms(
                 place,
                 scores,
@@ -157,9 +161,12 @@ def attention(heads: int = 1, causal: bool = False, **kwargs: Any) -> Make:
             )
 
         arrays = tuple(g.standard_normal(shape) for shape in (query, key, key))
-        last = of(heads - 1, rows - 1, HEAD - 1, "last")
-        elements = last if causal else (*of(0, 0, 0, "first"), *last)
-        return Summed(arrays, kwargs | ({"is_causal": True} if causal else {}), tuple(elements))
+        chosen = list(choose_elements(heads, rows, HEAD))
+        if causal:
+            columns = range(HEAD - 1, HEAD - len(chosen), -1)
+            chosen = [(heads - 1, rows - 1, column, "" if k else "last") for k, column in enumerate(columns)]
+        elements = tuple(one for at in chosen for one in of(*at))
+        return Summed(arrays, kwargs | ({"is_causal": True} if causal else {}), elements)
 
     return make
 
@@ -172,7 +179,8 @@ def normalised(**kwargs: Any) -> Make:
             places = _flat((rows, terms), row, np.arange(terms))
             return Terms(places[0], (0, places), fill=(0.0,), where=where, of="exponentials", outputs=places)
 
-        return Summed((g.standard_normal((rows, terms)),), kwargs, (of(0, "first"), of(rows - 1, "last")))
+        elements = tuple(of(*at) for at in choose_elements(rows))
+        return Summed((g.standard_normal((rows, terms)),), kwargs, elements)
 
     return make
 
@@ -200,13 +208,14 @@ def standardised(groups: int = 0, each: bool = False) -> Make:
             )
 
         size = int(np.prod(shape))
+        elements = tuple(of(k * terms, where) for k, where in choose_elements(size // terms))
         kwargs: dict[str, Any] = {
             "weight": g.standard_normal(channels),
             "bias": g.standard_normal(channels),
             "eps": 1e-5,
         }
         kwargs |= {"num_groups": groups} if groups else {} if each else {"normalized_shape": (terms,)}
-        return Summed((g.standard_normal(shape),), kwargs, (of(0, "first"), of(size - terms, "last")))
+        return Summed((g.standard_normal(shape),), kwargs, elements)
 
     return make
 
@@ -220,7 +229,7 @@ def root_mean_square(g: np.random.Generator, rows: int, terms: int) -> Summed:
 
     x, weight = 4.0 * g.standard_normal((rows, terms)), g.standard_normal(terms)
     kwargs = {"normalized_shape": (terms,), "weight": weight, "eps": -SQUARE / terms}
-    return Summed((x,), kwargs, (of(0, "first"), of(rows - 1, "last")))
+    return Summed((x,), kwargs, tuple(of(*at) for at in choose_elements(rows)))
 
 
 def mean_square(g: np.random.Generator, rows: int, terms: int) -> Summed:
@@ -243,5 +252,5 @@ def pool(g: np.random.Generator, rows: int, terms: int) -> Summed:
     return Summed(
         (g.standard_normal(x),),
         {"kernel_size": 3, "stride": 2, "padding": 1},
-        (of(0, 0, "first"), of(rows - 1, COLUMNS - 1, "last")),
+        tuple(of(*at) for at in choose_elements(rows, COLUMNS)),
     )

@@ -21,7 +21,7 @@ from tasks.catalogs.gemm import block_scaled, grouped, onnx_form
 from tasks.catalogs.gemm.onnx_form import ALPHA, BETA, SCALES, TRANSPOSED
 from tasks.model import EPS, Group, Leaf, OpClass, is_inexact, np_dtype
 from tasks.model.dtypes import dtype_name
-from tasks.passport import ARITHMETIC, Terms
+from tasks.passport import ARITHMETIC, Terms, choose_elements
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
 CATALOG_VERSION = "2"
@@ -179,7 +179,7 @@ class Gemm(Catalog):
                 where=where,
                 scale=SCALES[0] * SCALES[1],
             )
-            for row, column, where in ((0, 0, "first"), (rows - 1, columns - 1, "last"))
+            for row, column, where in choose_elements(rows, columns)
         )
         return sample
 
