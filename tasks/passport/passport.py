@@ -24,7 +24,7 @@ from tasks.passport.adder import (
 )
 from tasks.passport.device_sum import ORDER_ALONE, Apart, NotReadable, Question, Sum
 from tasks.passport.predict import Model
-from tasks.passport.reading import KNOWN, NodeRule, Reading
+from tasks.passport.reading import NodeRule, Reading
 from tasks.passport.reveal import reveal_tree
 from tasks.passport.reveal_positive import reveal_positive
 from tasks.passport.trees import (

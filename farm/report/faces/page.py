@@ -27,9 +27,16 @@ from farm.report.faces import html
 from farm.report.faces.html import HERE, SIGNS, script_json, style
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
-from farm.report.tables.coverage import SEVERITY, command, coverage, how_option, ready, where_option
-from farm.report.tables.overview import backend_lines, count_run, quarantines, remarks
-from farm.report.tables.side_by_side import Sides, sides
+from farm.report.tables.coverage import (
+    SEVERITY,
+    coverage,
+    find_reproduce_command,
+    how_option,
+    mark_distinct,
+    where_option,
+)
+from farm.report.tables.overview import backend_lines, count_run, list_quarantines, list_remarks
+from farm.report.tables.side_by_side import Sides, set_side_by_side
 from farm.report.tables.since import since
 from farm.report.tables.view import Report
 from farm.report.words import DASH
@@ -103,9 +110,9 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         [one for one in shown if one.open],
         verdicts=[(said.tone, said.sentence, "")],
         lead=[
-            *(("alarm", line) for line in quarantines(report)),
+            *(("alarm", line) for line in list_quarantines(report)),
             *(("", found.sentence) for found in [since(report)] if found),
-            *(("", line) for line in remarks(report)),
+            *(("", line) for line in list_remarks(report)),
         ],
         limit=LINES,
         sources=Markup(
@@ -195,7 +202,7 @@ def payload(report: Report) -> dict[str, Any]:
     rows, run = report.rows, report.run
     results = str(rows.attrs.get("results") or run.get("results") or "results")
     if (built := rows["check"].isin(checks.where(runs=False))).any():  # a square is about numbers
-        rows = ready(rows[~built])
+        rows = mark_distinct(rows[~built])
     listed = report.verdict.listed
     backends = _backends(backend_lines(report))
     ops = rows[["label", "catalog"]].drop_duplicates("label").sort_values("label")
@@ -203,7 +210,7 @@ def payload(report: Report) -> dict[str, Any]:
     rows = rows if listed else rows.assign(standing="")  # where nothing is known nothing is new
     standing = rows.assign(**{name: rows["standing"] == name for name in STANDINGS}).groupby(_COUNTED)[[*STANDINGS]]
     counts = counts.join(standing.sum().astype("int64"))[SUMS].reset_index()
-    beside = sides(rows, ops["label"].tolist(), [line["name"] for line in backends], SIGNS)
+    beside = set_side_by_side(rows, ops["label"].tolist(), [line["name"] for line in backends], SIGNS)
     kept = select_embedded_rows(rows)
     order = {name: place for place, name in enumerate(ops["label"])}
     places = {line["name"]: place for place, line in enumerate(backends)}
@@ -239,7 +246,11 @@ def payload(report: Report) -> dict[str, Any]:
         **_packed_sides(beside),
         "changes": list(CHANGES),
         "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
-        "command": [command(), where_option(results), {status: how_option(status) for status in SEVERITY}],
+        "command": [
+            find_reproduce_command(),
+            where_option(results),
+            {status: how_option(status) for status in SEVERITY},
+        ],
     }
 
 
