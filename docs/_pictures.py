@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from farm.report.tables.passports import load_readings, newest
+from farm.report.tables.passports import load_readings, select_newest_readings
 from tasks.arrays.accumulators import Accumulator
 from tasks.matrix_units.table import find_unit
 from tasks.model.dtypes import np_dtype
@@ -221,7 +221,7 @@ def draw_recorded(x: float, y: float) -> list[str]:
 
 def main(arguments: Sequence[str]) -> None:
     results, *releases = arguments
-    readings = newest(load_readings(results))
+    readings = select_newest_readings(load_readings(results))
     draw_backends(readings)
     if len(releases) == 2:
         draw_releases(readings, *releases)

@@ -33,7 +33,7 @@ def plain(value: Any, length: int = 0) -> str:
     return text[: length - 1] + "…" if length and len(text) > length else text
 
 
-def _warning(
+def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """The farm's own warnings in one line, without the line of code that gave them; others as Python says them."""
@@ -60,7 +60,7 @@ def refusing(main: Main) -> Main:
 
     @functools.wraps(main)
     def run_command(argv: Sequence[str] | None = None) -> int:
-        warnings.formatwarning = _warning
+        warnings.formatwarning = _show_warning
         _WARNED.clear()
         try:
             return main(argv)
@@ -71,7 +71,7 @@ def refusing(main: Main) -> Main:
     return run_command
 
 
-def fold(line: str, indent: int) -> None:
+def print_folded(line: str, indent: int) -> None:
     """Print a line: on a terminal folded to its width, what follows the first indented; in a file or a pipe as it is."""
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     print(textwrap.fill(line, columns, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False))

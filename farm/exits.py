@@ -41,7 +41,7 @@ HELP = {"-h", "--help"}
 Main = Callable[[Sequence[str] | None], int]
 
 
-def door(name: str) -> Callable[..., int]:
+def open_command_door(name: str) -> Callable[..., int]:
     """The command line of a command, which is imported when it is called: from there on Ctrl-C is heeded. Without
     arguments it is that of this process."""
 
@@ -74,14 +74,14 @@ def run_command(name: str, argv: Sequence[str] | None) -> int:
 def run_guarded(main: Main, argv: Sequence[str] | None) -> int:
     """The exit code of a command, whatever it raises: 1 says that wrong numbers were found, and nothing else."""
     if argv is None:  # this process is the command's
-        signal.signal(signal.SIGINT, _stop)
+        signal.signal(signal.SIGINT, _end_process_tree)
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(
                     errors="backslashreplace"
                 )  # a name that the terminal has no letters for ends nothing
-                setattr(sys, name, stream if stream.isatty() else _outlasting(stream))
+                setattr(sys, name, stream if stream.isatty() else _outlast_stream(stream))
     try:
         return main(argv)
     except KeyboardInterrupt:
@@ -105,7 +105,7 @@ class _Pipe(io.FileIO):
             return super().write(data)
 
 
-def _outlasting(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+def _outlast_stream(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     stream.flush()
     raw = io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False))
     made = io.TextIOWrapper(raw, stream.encoding, stream.errors)
@@ -125,7 +125,7 @@ def _describe_error(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[None]:
+def allow_interrupts() -> Iterator[None]:
     """While this lasts, Ctrl-C is a KeyboardInterrupt, for work that has something to save."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -137,12 +137,12 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def _end_process_tree(number: int, frame: FrameType | None) -> None:
     """End this process and all that it started, at once: an exception could be lost in a library's callback, and a
     library that is taken down while another thread is in it may crash."""
     starting.acquire(timeout=STARTING_S)
     killed: set[int] = set()
-    while found := set(_descendants(os.getpid())) - killed:  # what is started elsewhere
+    while found := set(_list_descendants(os.getpid())) - killed:  # what is started elsewhere
         for pid in found:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -154,10 +154,10 @@ def _stop(number: int, frame: FrameType | None) -> None:
     os._exit(INCOMPLETE)
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def _list_descendants(pid: int) -> Iterator[int]:
     """Of a process, where the kernel lists them."""
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, listed.read_text().split()):
-                yield from _descendants(child)
+                yield from _list_descendants(child)
                 yield child

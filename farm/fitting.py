@@ -30,7 +30,10 @@ def fit_table(
     title: str, heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], width: int
 ) -> RenderableType:
     """A table of ``lines`` (cells and a style each) that no terminal of ``width`` columns crops."""
-    natural = [max([_width(Text(h.words)), *(_width(cells[n]) for cells, _ in lines)]) for n, h in enumerate(heads)]
+    natural = [
+        max([_measure_cell_width(Text(h.words)), *(_measure_cell_width(cells[n]) for cells, _ in lines)])
+        for n, h in enumerate(heads)
+    ]
     least = [_find_least_width(head, [cells[n] for cells, _ in lines]) for n, head in enumerate(heads)]
     room = width - GAP * (len(heads) - 1)
     widths, kept = _share_width(natural, least, room), _select_columns(heads, lines, width)
@@ -41,12 +44,12 @@ def fit_table(
     return Group(Text(title, style="bold"), made)  # not the table's own title, which is folded to its width
 
 
-def _width(cell: Text) -> int:
+def _measure_cell_width(cell: Text) -> int:
     return max((line.cell_len for line in cell.split("\n")), default=0)
 
 
 def _find_least_width(head: Head, cells: Sequence[Text]) -> int:
-    widest = max(map(_width, cells), default=0)
+    widest = max(map(_measure_cell_width, cells), default=0)
     word = max(map(len, head.words.split()), default=0)
     return max(word, widest if head.right else min(widest, LEAST), 1)
 
@@ -75,28 +78,28 @@ def _build_folded_table(
 
 def _count_screen_lines(lines: Sequence[tuple[Sequence[Text], str]], widths: Sequence[int]) -> int:
     """Lines on the screen, about, of a table that is folded."""
-    return sum(max(-(-_width(cell) // width) for cell, width in zip(cells, widths)) for cells, _ in lines)
+    return sum(max(-(-_measure_cell_width(cell) // width) for cell, width in zip(cells, widths)) for cells, _ in lines)
 
 
 def _height_below(lines: Sequence[tuple[Sequence[Text], str]], kept: Mapping[int, int], width: int) -> int:
     """The same of one whose long columns stand below."""
-    below = [cell for cells, _ in lines for n, cell in enumerate(cells) if n not in kept and not _empty(cell)]
-    return len(lines) + sum(-(-(_width(cell) + LEAST) // width) for cell in below)
+    below = [cell for cells, _ in lines for n, cell in enumerate(cells) if n not in kept and not _is_empty_cell(cell)]
+    return len(lines) + sum(-(-(_measure_cell_width(cell) + LEAST) // width) for cell in below)
 
 
-def _flat(cell: Text) -> Text:
+def _flatten_cell(cell: Text) -> Text:
     """A cell on one line."""
     return Text(" ").join(cell.split("\n"))
 
 
-def _empty(cell: Text) -> bool:
+def _is_empty_cell(cell: Text) -> bool:
     return cell.plain in ("", "–")
 
 
 def _select_columns(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], width: int) -> dict[int, int]:
     """The columns that have room side by side, and their widths; the first is always one."""
     widths = {
-        n: max([*map(len, head.words.split()), *(_flat(cells[n]).cell_len for cells, _ in lines), 1])
+        n: max([*map(len, head.words.split()), *(_flatten_cell(cells[n]).cell_len for cells, _ in lines), 1])
         for n, head in enumerate(heads)
     }
     while len(widths) > 1 and sum(w + GAP for w in widths.values()) - GAP > width:
@@ -115,7 +118,7 @@ def _move_below(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str
     def side_by_side(cells: Sequence[Text], style: str) -> Text:
         made = []
         for n in kept:
-            cell = _flat(cells[n])
+            cell = _flatten_cell(cells[n])
             if heads[n].right or n != kept[-1]:
                 cell.align("right" if heads[n].right else "left", widths[n])
             made.append(cell)
@@ -129,12 +132,12 @@ def _move_below(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str
         parts.append(side_by_side(row, "bold"))
     for cells, style in lines:
         if name not in kept:
-            above = _flat(cells[name])
+            above = _flatten_cell(cells[name])
             above.stylize_before(style)
             parts.append(above)
         parts.append(side_by_side(cells, style))
         for n, head in enumerate(heads):
-            if n not in (*kept, name) and not _empty(cells[n]):
-                text = Text(f"{head.words}: ", style="dim").append_text(_flat(cells[n]))
+            if n not in (*kept, name) and not _is_empty_cell(cells[n]):
+                text = Text(f"{head.words}: ", style="dim").append_text(_flatten_cell(cells[n]))
                 parts.append(Padding(text, (0, 0, 0, INDENT), expand=False))
     return Group(*parts)

@@ -2,9 +2,9 @@
 
 import sys
 
-from farm.exits import door
+from farm.exits import open_command_door
 
-main = door("run")
+main = open_command_door("run")
 
 if __name__ == "__main__":
     sys.exit(main())

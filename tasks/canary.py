@@ -71,11 +71,11 @@ def kind_of(backend: Backend) -> str:
 
 def build_form(kind: str, dtype: str) -> Form:
     """A @ B + C as a form of a kind of `tasks.screen.forms.KINDS`; arrays of [SIZE, SIZE]."""
-    arrays = [x.astype(np_dtype(dtype)) for x in _factors()]
+    arrays = [x.astype(np_dtype(dtype)) for x in _draw_canary_factors()]
     return make_call_form(kind, "canary", dtype, arrays, lambda a, b, c: a @ b + c, ("MatMul", "Add"), (SIZE, SIZE))
 
 
-def _factors() -> tuple[np.ndarray, ...]:
+def _draw_canary_factors() -> tuple[np.ndarray, ...]:
     draw = np.random.default_rng(20).integers
     shape = (SIZE, SIZE)
     return draw(-1, 2, shape), draw(-3, 4, shape), draw(-3, 4, shape)
@@ -83,7 +83,7 @@ def _factors() -> tuple[np.ndarray, ...]:
 
 def _describe_deviation(program: Program) -> str:
     """How far a run is from the exact answer, "" where it is that, and was computed where it was asked to be."""
-    a, b, c = _factors()
+    a, b, c = _draw_canary_factors()
     exact = (a @ b + c).astype(np.float64)
     made = np.asarray(program.run()[0])
     if program.fallback:

@@ -190,12 +190,12 @@ class Child:
         return wire.Finished()
 
     def _export(self, command: wire.Export) -> Steps:
-        from tasks.prepare.forms import export
+        from tasks.prepare.forms import export_forms
 
         for number, item in self._todo(command):
             bad = {b.position: b.failure.error for b in item.bad}
             started = self._making(number)
-            path = export(Path(item.pack), Path(command.cache), item.form, item.count, bad, started)
+            path = export_forms(Path(item.pack), Path(command.cache), item.form, item.count, bad, started)
             yield wire.Exported(number, str(path))
         return wire.Finished()
 
@@ -239,14 +239,14 @@ class Child:
 
     def _screen(self, command: wire.Screen) -> Steps:
         from tasks.runner import RUN
-        from tasks.screen.passes import screen
-        from tasks.screen.probe import probe
+        from tasks.screen.passes import screen_device
+        from tasks.screen.probe import probe_device_features
 
         self.page.write(-1, 1)
         runner = self._runner_of("screen")
         backend = runner.backend
         if command.probe:
-            yield wire.Probed(dict(probe(backend)))
+            yield wire.Probed(dict(probe_device_features(backend)))
             return wire.Finished()
 
         def tick(number: int) -> None:
@@ -256,7 +256,7 @@ class Child:
             return backend.hardware.describe_condition(os.environ) if backend.hardware else ""
 
         with on_core(command.core):
-            yield from screen(
+            yield from screen_device(
                 backend, runner.info.compute_precision, command.seconds, command.seed, tick, measure, command.skip
             )
         return wire.Finished()

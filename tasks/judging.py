@@ -277,7 +277,7 @@ def judge_outputs(
         measure_flushes,
         own,
     )
-    found = _judge(case)
+    found = _judge_case(case)
     if measure_flushes is not None and found.fails:
         found = _run_judging_steps(SECOND_LOOK, case, found)
     return _run_judging_steps(LAST_LOOK, case, found) if sample.invariants else found
@@ -324,7 +324,7 @@ def predict_derived_leaves(sample: PreparedSample, precision: str) -> list[Leaf]
     return [x if x.noise is None else replace(x, noise=x.noise * times) for x in sample.derived()]
 
 
-def _judge(case: Case) -> Judgement:
+def _judge_case(case: Case) -> Judgement:
     for reading in READING:
         case = reading(case)
     if case.sample.record.phases:
@@ -776,7 +776,7 @@ def measure_flushing(case: Case, found: Judgement) -> Judgement:
     measured = case.flushes | case.measure_flushes(dtypes) if dtypes else case.flushes
     if measured == case.flushes:
         return found
-    again = _judge(replace(case, flushes=measured))
+    again = _judge_case(replace(case, flushes=measured))
     return replace(again.note({"flags": str(measured)}), final=False)
 
 

@@ -99,7 +99,7 @@ class Page:
 
     def resident(self, pid: int) -> int:
         """Resident memory of the child, of that process and of all that it has started, in bytes."""
-        return resident(pid) + (resident_together(self.other) if self.other else 0)
+        return measure_resident_memory(pid) + (resident_together(self.other) if self.other else 0)
 
     def cpu_s(self, pid: int) -> float:
         """CPU seconds of both."""
@@ -172,7 +172,7 @@ def _read_proc_fields(path: Path) -> list[str]:
     return (path / "stat").read_text().rpartition(")")[2].split()
 
 
-def resident(pid: int) -> int:
+def measure_resident_memory(pid: int) -> int:
     """Resident memory of a process in bytes; 0 when it cannot be read."""
     try:
         with open(f"/proc/{pid}/statm") as file:
@@ -188,7 +188,7 @@ def resident_together(pid: int) -> int:
         keeper = int(_read_proc_fields(Path(f"/proc/{pid}"))[1])
     except (OSError, ValueError, IndexError):
         return 0
-    return resident(pid) + sum(_resident_share(x) for x in list_descendants(keeper) if x != pid)
+    return measure_resident_memory(pid) + sum(_resident_share(x) for x in list_descendants(keeper) if x != pid)
 
 
 def _resident_share(pid: int) -> int:
@@ -197,7 +197,7 @@ def _resident_share(pid: int) -> int:
         with open(f"/proc/{pid}/smaps_rollup") as file:
             return sum(int(line.split()[1]) << 10 for line in file if line.startswith("Pss:"))
     except PermissionError:  # it has made itself undumpable (prctl(2)): nobody hides memory so
-        return resident(pid)
+        return measure_resident_memory(pid)
     except (OSError, ValueError, IndexError):
         return 0
 
@@ -298,7 +298,7 @@ class Relay:
         data = os.read(self._answers, READ)
         whole, newline, rest = (self._up + data).rpartition(b"\n")
         self._up = rest
-        say(whole + newline)
+        say_to_stdout(whole + newline)
         return bool(data)
 
     def _state(self) -> dict[str, Any]:
@@ -320,13 +320,13 @@ class Relay:
             return
         if select.select([], [1], [], 0)[1]:
             self._told, self._told_at = flying[:2], now
-            say(MARK + json.dumps(self._state()).encode() + b"\n")
+            say_to_stdout(MARK + json.dumps(self._state()).encode() + b"\n")
 
     def _end(self) -> None:
         """Tell the child's exit status: None of one that closed its pipe and does not end."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=2)
-        say(MARK + json.dumps({**self._state(), "ended": self.process.returncode}).encode() + b"\n")
+        say_to_stdout(MARK + json.dumps({**self._state(), "ended": self.process.returncode}).encode() + b"\n")
 
     def close(self) -> None:
         """Kill the child and what it has started."""
@@ -337,7 +337,7 @@ class Relay:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def say(data: bytes) -> None:
+def say_to_stdout(data: bytes) -> None:
     """Write to stdout, in pieces that a pipe takes whole. Raises BrokenPipeError where nobody reads any more."""
     while data:
         select.select([], [1], [])
@@ -361,7 +361,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
-    say(MARK + b"{}\n")
+    say_to_stdout(MARK + b"{}\n")
     line, rest = first_line()
     if line:
         Relay(json.loads(line), rest).run()

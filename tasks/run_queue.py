@@ -38,6 +38,6 @@ def sum_readings(clocks: Sequence[RunQueueClock]) -> float | None:
     return None if None in found or not found else sum(x for x in found if x is not None)
 
 
-def subtract(end: float | None, begin: float | None) -> float | None:
+def subtract_readings(end: float | None, begin: float | None) -> float | None:
     """Seconds between two readings; None where one of them is."""
     return None if end is None or begin is None else max(end - begin, 0.0)

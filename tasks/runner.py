@@ -19,7 +19,7 @@ import numpy as np
 
 from tasks import catalogs, checks, trace, variables
 from tasks.arrays import contiguous
-from tasks.arrays.pack import Pack, save
+from tasks.arrays.pack import Pack, save_pack
 from tasks.backends.base import Backend
 from tasks.catalogs import user_definitions
 from tasks.catalogs.user_definitions import USER
@@ -386,10 +386,10 @@ class Runner:
             begin = time.perf_counter()
             try:
                 stages = self._observe_program(case, case.program)
-                outputs.append(trace.whole(stages))
+                outputs.append(trace.join_step_outputs(stages))
                 run_ms = (time.perf_counter() - begin) * 1e3
                 if case.item.asked.keep and not case.raises:
-                    save(case.item.asked.keep, {"outputs": len(outputs[0])}, [np.array(x) for x in outputs[0]])
+                    save_pack(case.item.asked.keep, {"outputs": len(outputs[0])}, [np.array(x) for x in outputs[0]])
                 # A session's steps are repeated by the check replay.
                 for _ in range(case.sample.record.repeats - 1 if stages[0].row is None else 0):
                     if not self.backend.by_name:  # whose outputs lie in memory that nobody writes to
@@ -534,7 +534,7 @@ class Runner:
         if len(case.seen) > 1 and len(found) < len(complete):  # a later step has ended the case
             with contextlib.suppress(Exception):  # what cannot be judged has its error, and costs nobody the row
                 found = judge_steps(case.sample, complete, self.policy, self.info, case.form)
-        return trace.steps(case.seen, found if len(found) == len(complete) else ())
+        return trace.list_trace_rows(case.seen, found if len(found) == len(complete) else ())
 
     def _row(self, case: CaseRun, found: Judgement | None, run_ms: float | None) -> Row:
         """The row of a case by its judgement, or by what it raised; of a case that is only built there is neither."""

@@ -44,16 +44,16 @@ class Seen:
         return cls(kept, ms if what.ms is None else what.ms, outputs, state)
 
 
-def steps(seen: Sequence[Seen], found: Sequence[Judgement]) -> tuple[Step, ...]:
+def list_trace_rows(seen: Sequence[Seen], found: Sequence[Judgement]) -> tuple[Step, ...]:
     """A row for each step; none where there is but one that keeps nothing. found: the judgements of those that are judged and raised
     nothing, in their order; none where they could not be had."""
     if len(seen) < 2 and not any(x.state_digest for x in seen):
         return ()
     judged = iter(found)
-    return tuple(_step(number, one, judged) for number, one in enumerate(seen))
+    return tuple(_make_trace_step(number, one, judged) for number, one in enumerate(seen))
 
 
-def whole(seen: Sequence[Observation]) -> list[Any]:
+def join_step_outputs(seen: Sequence[Observation]) -> list[Any]:
     """The outputs of a case: those of its first step, or, of a session's steps, each output with a row for every step."""
     first = list(seen[0].outputs)
     if seen[0].row is None or any([x.shape for x in one.outputs] != [x.shape for x in first] for one in seen):
@@ -61,7 +61,7 @@ def whole(seen: Sequence[Observation]) -> list[Any]:
     return [np.stack(rows) for rows in zip_equal(*(one.outputs for one in seen))]
 
 
-def _step(number: int, seen: Seen, judged: Iterator[Judgement]) -> Step:
+def _make_trace_step(number: int, seen: Seen, judged: Iterator[Judgement]) -> Step:
     what, error, units, digest = seen.what, "", None, seen.output_digest
     status, kind = (Status.WRONG, what.kind) if what.kind else (Status.PASS, "")
     if isinstance(what.error, Misbehaviour):

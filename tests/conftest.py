@@ -114,11 +114,11 @@ def refusal_of(answer: object) -> str:
 
 def here(*args: object, command: str = "run", **env: str) -> subprocess.CompletedProcess[str]:
     """A command in this process: sooner by all that a process imports, and a test may shorten what is waited for."""
-    from farm.exits import door
+    from farm.exits import open_command_door
     from tasks.catalogs import user_definitions
 
     out, err = io.StringIO(), io.StringIO()
     with mock.patch.dict(os.environ, env), mock.patch.object(user_definitions, "_told", [""]), contextlib.chdir(ROOT):
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = door(command)([*map(str, args)])
+            code = open_command_door(command)([*map(str, args)])
     return subprocess.CompletedProcess(args, code, out.getvalue(), err.getvalue())

@@ -107,12 +107,12 @@ def check_autograd(
         raise ClientError("eps: 0 is no step; omit it to use one that fits the values")
     if function is not None and func is not None:
         raise ClientError("function and func are both given: func is another name of function")
-    call, args = _of_tensors(_callable(func if function is None else function), inputs, backward)
+    call, args = _of_tensors(_check_callable(func if function is None else function), inputs, backward)
     checks = ["backward", *["double_backward"] * double]
     return Gradients(tuple(GradientCase.of(name, call, args).judge(eps, atol, rtol) for name in checks))
 
 
-def _callable(function: Any) -> Any:
+def _check_callable(function: Any) -> Any:
     if not callable(function):
         raise ClientError(f"{function!r} is not a function: pass the kernel itself")
     return function
@@ -410,11 +410,11 @@ def validate_autograd_function(
     both passes give the same bytes twice.
     """
     given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-    call, args = _of_tensors(_callable(function), given, settings.pop("backward", None))
+    call, args = _of_tensors(_check_callable(function), given, settings.pop("backward", None))
     checks = []
     if reference is not None:
         of_arrays = {"framework": "numpy"} if any(isinstance(x, np.ndarray) for x in given) else {}
-        checks.append(_forward(function, given, reference, of_arrays | settings))
+        checks.append(_check_forward(function, given, reference, of_arrays | settings))
     for name, look in (
         ("backward", GradientCase.judge),
         ("saved", GradientCase.check_unchanged),
@@ -431,7 +431,9 @@ def validate_autograd_function(
     return Gradients(tuple(checks))
 
 
-def _forward(function: Any, args: Sequence[Any], reference: Callable[..., Any], settings: dict[str, Any]) -> Check:
+def _check_forward(
+    function: Any, args: Sequence[Any], reference: Callable[..., Any], settings: dict[str, Any]
+) -> Check:
     try:
         found = assert_correct(function, args, reference, **settings)
     except AssertionError as error:

@@ -81,7 +81,7 @@ class Case:
         if self._inputs is None:
             from tasks.catalogs.user.dims import keywords
 
-            made = {name: _argument(x, self.places.get(name), op.framework) for name, x in self.arrays.items()}
+            made = {name: _lay_argument(x, self.places.get(name), op.framework) for name, x in self.arrays.items()}
             for name in op.gradient if op.framework != "numpy" else ():
                 made[name].requires_grad_()
             self._inputs = made | keywords(op.kwargs, self.dims)
@@ -123,7 +123,7 @@ class Case:
             return judge_sample(group, replace(made, repeats=1), backend, backend.probe(), cases.policy).row
 
 
-def _argument(x: np.ndarray, place: TensorSpec | None, framework: str) -> Any:
+def _lay_argument(x: np.ndarray, place: TensorSpec | None, framework: str) -> Any:
     """A tensor or array of some values, which lies in memory as a view does."""
     storage, spec = (
         (x.copy(), TensorSpec(0)) if place is None else layouts.store_strided(x, place.strides or (), place.offset)

@@ -93,7 +93,7 @@ def kernel_of(
             raise ClientError(f"unknown argument {key!r}{meant}")
     if not isinstance(dims or {}, Mapping):
         raise ClientError(f"dims: {dims!r} is not a mapping: give every dimension's range, e.g. {{'n': (1, 2048)}}")
-    ranges = {k: _sizes(k, v) for k, v in (dims or {}).items()}
+    ranges = {k: _read_sizes(k, v) for k, v in (dims or {}).items()}
     names = None if dtypes is None else [dtypes] if isinstance(dtypes, str) else dtypes
     given = {
         "reference": reference,
@@ -111,7 +111,7 @@ def kernel_of(
     if atol is not None or rtol is not None:
         op = replace(op, tolerances={dtype: _make_tolerance(op, dtype, atol, rtol) for dtype in op.dtypes})
     if isinstance(op.inputs, Mapping):
-        op = replace(op, gradient=_differentiated(op, backward, double))
+        op = replace(op, gradient=_list_differentiated(op, backward, double))
     _check_declaration(op)
     told = sizes.collect_dims(op)
     for name in ranges:
@@ -122,7 +122,7 @@ def kernel_of(
     return Kernel(op, declared.root if declared else name_of(op.kernel)[2], bool(double))
 
 
-def _differentiated(op: UserOp, backward: Backward, double: bool) -> Sequence[str]:
+def _list_differentiated(op: UserOp, backward: Backward, double: bool) -> Sequence[str]:
     """The inputs of an op whose gradients are asked for: those that are named, else those that it declares, else all that can be."""
     if isinstance(backward, str):
         return [backward]
@@ -152,7 +152,7 @@ def not_negative(**given: Any) -> None:
             raise ClientError(f"{name}: a number of at least 0, not {value!r}")
 
 
-def _sizes(name: str, given: Any) -> Any:
+def _read_sizes(name: str, given: Any) -> Any:
     made = [given] if type(given) is int else list(given) if isinstance(given, (tuple, list, range)) else given
     if isinstance(made, list) and [type(n) for n in made] == [int, int] and made[0] > made[1]:
         raise ClientError(
@@ -164,7 +164,7 @@ def _sizes(name: str, given: Any) -> Any:
 def _build_user_op(function: Any, changes: dict[str, Any]) -> UserOp:
     if not callable(function):
         raise ClientError(f'{function!r} is not a function: pass the kernel, or its name as "module:function"')
-    called = changes.pop("name", "") or _identifier(_find_name(function))
+    called = changes.pop("name", "") or _make_identifier(_find_name(function))
     if "reference" not in changes:
         raise ClientError(
             f"{called} has no reference: give reference=, a function of float64 NumPy arrays under the same names "
@@ -184,7 +184,7 @@ def _find_name(function: Callable[..., Any]) -> str:
     return _variable_of(function, sys.modules.get(getattr(function, "__module__", None) or ""))[0]
 
 
-def _identifier(name: str) -> str:
+def _make_identifier(name: str) -> str:
     made = "".join(c if c.isalnum() or c in "_-." else "_" for c in name).lstrip("-._0123456789")
     return made or "kernel"
 
@@ -343,7 +343,7 @@ def as_data(
         own = dtype_name(x.dtype)
         if not x.size:
             raise ClientError(f"inputs.{name}: has no elements, shape {list(x.shape)}: nothing to compare")
-        spec: dict[str, Any] = {"shape": list(x.shape), "data": _values(x)}
+        spec: dict[str, Any] = {"shape": list(x.shape), "data": _write_values_file(x)}
         if not (dtypes and is_inexact(own)):
             spec["dtype"] = own
         if name in places:
@@ -352,7 +352,7 @@ def as_data(
     return made
 
 
-def _values(x: np.ndarray) -> Any:
+def _write_values_file(x: np.ndarray) -> Any:
     wide = x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) if is_inexact(dtype_name(x.dtype)) else x
     if 0 < wide.size <= INLINE and wide.dtype.kind != "c" and (wide.dtype.kind in "biu" or np.isfinite(wide).all()):
         return wide.reshape(-1).tolist()

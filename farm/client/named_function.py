@@ -35,13 +35,13 @@ class Named:
 
 
 @contextlib.contextmanager
-def lent(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Iterator[Named]:
+def lend_function(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Iterator[Named]:
     """While this lasts, a function of the user's is an op of the user catalog, with a gradient.
 
     name: "file.py:function", "module:function" or an op of ./farm.yaml; inputs: as "x=float64[3,4]", instead of those of
     its declaration; dtype: under test ("": float64, or the first that it is declared in and that has one). Raises ClientError.
     """
-    given = _inputs(inputs)
+    given = _parse_inputs(inputs)
     function = load_function(name) if ":" in name.removeprefix("user:") else name
     declared = declared_of(function)
     floating = [one.dtype for one in given.values() if is_inexact(one.dtype)]
@@ -62,7 +62,7 @@ def lent(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Iterator[Nam
         yield Named(f"user:{kernel.op.name}", dtype, why)
 
 
-def _inputs(texts: Sequence[str]) -> dict[str, drawn_inputs.Drawn]:
+def _parse_inputs(texts: Sequence[str]) -> dict[str, drawn_inputs.Drawn]:
     try:
         found = {one.name: one for one in map(drawn_inputs.parse_input, texts)}
     except ValueError as error:

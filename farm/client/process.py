@@ -66,7 +66,7 @@ def isolate_settings() -> Iterator[None]:
     this process is put back: threads, precision, the definitions that children are told."""
     before = user_definitions.get_announcement()
     torch = sys.modules.get("torch")
-    settings = _settings(torch) if torch else []
+    settings = _read_torch_settings(torch) if torch else []
     numbers = [(put, number()) for put, number in _find_blas_threads()]
     for put in [*([torch.set_num_threads] if torch else []), *(put for put, _ in numbers)]:
         put(threads())
@@ -98,7 +98,7 @@ def _find_blas_threads() -> tuple[tuple[Callable[[int], None], Callable[[], int]
     return tuple(found)
 
 
-def _settings(torch: Any) -> list[tuple[Any, Any]]:
+def _read_torch_settings(torch: Any) -> list[tuple[Any, Any]]:
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     kept = [(torch.set_num_threads, torch.get_num_threads()), (torch.set_warn_always, torch.is_warn_always_enabled())]
     for where, name in (

@@ -27,7 +27,7 @@ from tasks.hunt.call_case import CallCase
 from tasks.hunt.dialogue import NotFailing, Piece, Ran, Search
 from tasks.hunt.minimise.question import Spent
 from tasks.hunt.minimise.same import SOUGHT
-from tasks.hunt.minimise.search import KEPT, STRATEGIES, Minimal, search
+from tasks.hunt.minimise.search import KEPT, STRATEGIES, Minimal, search_minimal_case
 from tasks.hunt.minimise.strategies import BUDGET
 from tasks.model import DEADLY, Status
 from tasks.model.row import Row
@@ -86,7 +86,9 @@ def minimise(
             raise ClientError(f"{name} is a {status}, which this process may not survive: farm minimise '{name}'")
         first = _taken_apart(case)
         try:
-            found, told = _run_search(case, search(row_of(case.row), lambda: first, strategy, budget, triggers=False))
+            found, told = _run_search(
+                case, search_minimal_case(row_of(case.row), lambda: first, strategy, budget, triggers=False)
+            )
         except (NotFailing, Spent) as error:
             raise ClientError(f"{name}: {error or f'{budget} runs are too few'}") from None
         last = found.case if isinstance(found.case, CallCase) else first

@@ -21,7 +21,7 @@ from farm.plan import kernels, submissions
 from farm.plan import matrix as matrices
 from farm.plan.model import Config, ConfigError
 from farm.report.tables.coverage import distinct
-from farm.report.tables.submissions import summarise
+from farm.report.tables.submissions import summarise_submission
 from farm.work import catalog_lists
 from farm.work.child_pool import POOL
 from farm.work.job import Job
@@ -79,10 +79,10 @@ def judge(task: Task, source: str | Path, *, backend: str = "", samples: int = 0
     """
     file = _file_of(source)
     if (size := file.stat().st_size) > submissions.MOST_BYTES:
-        return _refused(f"{file}: {size:,} bytes, more than {submissions.MOST_BYTES:,} are allowed")
+        return _refuse_submission(f"{file}: {size:,} bytes, more than {submissions.MOST_BYTES:,} are allowed")
     try:
         with _one_at_a_time, isolate_settings():
-            return _prepare(_find_config(task, backend, samples)).judge(file)
+            return _prepare_submission_task(_find_config(task, backend, samples)).judge(file)
     except (ConfigError, CannotRun) as error:
         raise ClientError(str(error)) from None
 
@@ -167,10 +167,10 @@ class _Prepared:
             POOL.forget(job)  # the next one finds nothing that this one left
         if wrong := next((row for row in rows if row["kind"] == KIND_BASELINE), None):
             raise ClientError(wrong["error"])
-        return _conclude(rows)
+        return _conclude_verdict(rows)
 
 
-def _prepare(config: Config) -> _Prepared:
+def _prepare_submission_task(config: Config) -> _Prepared:
     kernels.announce(config)
     return _prepare_once(config.model_dump_json(), catalog_lists.find_list_version("user"))
 
@@ -195,8 +195,8 @@ def _prepare_once(text: str, version: str) -> _Prepared:
     return _Prepared(config, get_announcement(), tuple(found[number] for number in sorted(found)))
 
 
-def _conclude(rows: list[dict[str, Any]]) -> Verdict:
-    line = summarise(distinct(pd.DataFrame(rows)))
+def _conclude_verdict(rows: list[dict[str, Any]]) -> Verdict:
+    line = summarise_submission(distinct(pd.DataFrame(rows)))
     worst = next(row for row in rows if row["case_id"] == line["case_id"])
 
     def known(value: Any) -> float | None:
@@ -210,5 +210,5 @@ def _conclude(rows: list[dict[str, Any]]) -> Verdict:
     return Verdict(Status(line["status"]), line["kind"], line["audit"], metrics, **ends, **told)
 
 
-def _refused(why: str) -> Verdict:
+def _refuse_submission(why: str) -> Verdict:
     return Verdict(Status.ERROR, "refused", "", {}, None, None, None, why)

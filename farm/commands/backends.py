@@ -26,12 +26,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, or 2 for bad input."""
     args = make_parser().parse_args(argv)
     specs = backends_of(args.what, "farm backends") or everything()
-    found = _lines(specs, args, default_cache())
-    _print(found, args.json)
+    found = _list_backend_lines(specs, args, default_cache())
+    _print_backends(found, args.json)
     return 0
 
 
-def _lines(specs: Sequence[BackendSpec], args: argparse.Namespace, cache: Path) -> list[Line]:
+def _list_backend_lines(specs: Sequence[BackendSpec], args: argparse.Namespace, cache: Path) -> list[Line]:
     if args.no_probe:
         return lines(specs, cache, None)
     if not args.address:
@@ -47,7 +47,7 @@ def _lines(specs: Sequence[BackendSpec], args: argparse.Namespace, cache: Path) 
         cluster.close()
 
 
-def _print(found: Sequence[Line], as_json: bool) -> None:
+def _print_backends(found: Sequence[Line], as_json: bool) -> None:
     if as_json:
         for line in found:
             print(json.dumps(asdict(line)))

@@ -10,7 +10,7 @@ from farm.commandline import plain, refusing
 from farm.exits import FOUND, OK
 from farm.options.bisect import make_parser
 from farm.program import program
-from farm.reproduction.bisect import Answer, Found, asker, package_of, search, versions_of
+from farm.reproduction.bisect import Answer, Found, make_version_asker, package_of, search_versions, versions_of
 from farm.reproduction.find import Key, ReproduceError, load_stored_case, parse_row_key
 from farm.reproduction.show import print_case
 from farm.work.child_pool import POOL
@@ -39,19 +39,19 @@ def _bisect(args: argparse.Namespace) -> int:
         raise ReproduceError(f"--versions {args.versions}: at least two needed, found {', '.join(versions) or 'none'}")
     print_case(case)
     print(f"{len(versions)} versions of {package}: {', '.join(versions)}", flush=True)
-    ask = asker(case, package, args.more)
+    ask = make_version_asker(case, package, args.more)
 
     def telling(version: str) -> Answer:
         answer = ask(version)
         print(f"  {version:12} {plain(answer.said, 160)}", flush=True)
         return answer
 
-    found = search(versions, telling)
-    print(_conclusion(found, package))
+    found = search_versions(versions, telling)
+    print(_conclude_bisection(found, package))
     return OK if found.after else FOUND
 
 
-def _conclusion(found: Found, package: str) -> str:
+def _conclude_bisection(found: Found, package: str) -> str:
     built = f"{len(found.asked)} environments"
     if found.before is None or found.after is None:
         first, last = found.asked[:2]

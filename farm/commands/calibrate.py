@@ -12,8 +12,8 @@ from rich.console import Console
 from farm.commandline import refusing
 from farm.options.calibrate import make_parser
 from farm.plan import policies
-from farm.policies.calibrate import propose, reasons_of, table, to_json
-from farm.policies.rejudge import known_ops, print_changes, rejudge
+from farm.policies.calibrate import propose_policy, reasons_of, table_calibration, to_json
+from farm.policies.rejudge import known_ops, print_changes, rejudge_rows
 from farm.report.runs import load_rows_and_record
 from tasks.judge import verdict
 from tasks.judge.verdict import PolicyError
@@ -27,13 +27,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, or 2 for a bad command line, lake or policy."""
     args = make_parser().parse_args(argv)
     try:
-        _calibrate(args, Console(soft_wrap=True))
+        _calibrate_policy(args, Console(soft_wrap=True))
     except OSError as error:
         raise Refusal(str(error)) from error
     return 0
 
 
-def _calibrate(args: argparse.Namespace, console: Console) -> None:
+def _calibrate_policy(args: argparse.Namespace, console: Console) -> None:
     def line(text: str = "") -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
@@ -42,18 +42,18 @@ def _calibrate(args: argparse.Namespace, console: Console) -> None:
     reasons = reasons_of(args.op)
     policy = verdict.load(args.policy)
     rows, _ = load_rows_and_record(args.results, args.run)
-    made, findings = propose(rows, policy, args.backends, args.quantile, reasons)
+    made, findings = propose_policy(rows, policy, args.backends, args.quantile, reasons)
     if args.out:
         made = replace(made, name=Path(args.out).stem)
     policies.check_ops(made, args.out or args.policy, known_ops(rows))
-    for text in table(policy, findings):
+    for text in table_calibration(policy, findings):
         line(text)
     for limit in made.limits:
         if limit.ops and limit not in policy.limits:
             line(f"{', '.join(limit.ops)} {', '.join(limit.dtypes)}: {limit}: {limit.evidence}")
     line()
     line(f"{policy.id} → {made.id}")
-    print_changes(console, rows, rejudge(rows, made), made)
+    print_changes(console, rows, rejudge_rows(rows, made), made)
     if args.out:
         Path(args.out).write_text(to_json(made), encoding="utf-8")
         line(f"policy: {args.out}")

@@ -26,13 +26,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     cache = default_cache()
     if args.command == "list":
-        return _list(cache)
+        return _list_environments(cache)
     if args.command == "remove":
-        return _remove(cache, args.keys, args.all)
-    return _build(backends_of(args.what, "build"), cache, args.what)
+        return _remove_environments(cache, args.keys, args.all)
+    return _build_environments(backends_of(args.what, "build"), cache, args.what)
 
 
-def _build(specs: Iterable[BackendSpec], cache: Path, named: Sequence[str]) -> int:
+def _build_environments(specs: Iterable[BackendSpec], cache: Path, named: Sequence[str]) -> int:
     """named: what the command line names: a backend of a config is not built for a device that is not here, one by name is."""
     failed = 0
     for spec in specs:
@@ -60,7 +60,7 @@ def _build(specs: Iterable[BackendSpec], cache: Path, named: Sequence[str]) -> i
     return failed
 
 
-def _list(cache: Path) -> int:
+def _list_environments(cache: Path) -> int:
     lines = []
     for key, record in envs.read_environments(cache).items():
         total, alone = envs.size(cache / "envs" / key)
@@ -73,7 +73,7 @@ def _list(cache: Path) -> int:
     return 0
 
 
-def _remove(cache: Path, keys: Sequence[str], everything: bool) -> int:
+def _remove_environments(cache: Path, keys: Sequence[str], everything: bool) -> int:
     known = sorted({p.name for p in (cache / "envs").glob("*") if p.is_dir()})
     if not everything and not keys:
         print("error: nothing to remove: name keys (farm envs list) or give --all", file=sys.stderr)

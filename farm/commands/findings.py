@@ -23,15 +23,15 @@ from farm.plan import known
 from farm.plan.config import known_failures
 from farm.plan.model import KnownFailure
 from farm.report.faces import terminal
-from farm.report.tables.causes import many
-from farm.report.tables.coverage import distinct, records
+from farm.report.tables.causes import count_noun
+from farm.report.tables.coverage import distinct, list_table_lines
 from farm.report.tables.defects import (
     BACKENDS,
     WHOSE,
     by_worth,
-    defects,
     defects_view,
     describe_counts,
+    list_defects,
     without_minimal,
 )
 from farm.reproduction.find import Key, ReproduceError, load_stored_case
@@ -63,9 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise lakes.LakeError(f"no rows of backend {args.backend!r}{nearest(args.backend, there)}")
         if args.minimise:
             _minimise_groups(results, rows, runs, args)
-        found = minimal.read(results, list(runs))
-        table = defects(found, rows, runs)
-        _print(table, without_minimal(found, rows), args)
+        found = minimal.read_minimal_cases(results, list(runs))
+        table = list_defects(found, rows, runs)
+        _print_findings(table, without_minimal(found, rows), args)
         if args.csv:
             table.to_csv(args.csv, index=False)
             print(f"written: {args.csv}")
@@ -97,10 +97,10 @@ def _minimise_groups(
     results: lakes.Lake, rows: pd.DataFrame, runs: Mapping[str, Any], args: argparse.Namespace
 ) -> None:
     """Make small one row of each of so many groups that have no minimal case; what cannot be had is said and passed over."""
-    left = without_minimal(minimal.read(results, list(runs)), rows)
+    left = without_minimal(minimal.read_minimal_cases(results, list(runs)), rows)
     left = by_worth(left[left["backend"] == args.backend] if args.backend else left, rows, runs)
     cache, made = args.cache, 0
-    for line in records(left):
+    for line in list_table_lines(left):
         if made == args.minimise:
             break
         key = Key(line["run_id"], line["case_id"], line["backend"])
@@ -121,7 +121,7 @@ def _minimise_groups(
         sys.stdout.flush()
 
 
-def _print(table: pd.DataFrame, left: pd.DataFrame, args: argparse.Namespace) -> None:
+def _print_findings(table: pd.DataFrame, left: pd.DataFrame, args: argparse.Namespace) -> None:
     if args.backend:
         table, left = (x[x["backend"] == args.backend] for x in (table, left))
     if len(table):
@@ -129,14 +129,14 @@ def _print(table: pd.DataFrame, left: pd.DataFrame, args: argparse.Namespace) ->
     mine = table["fault"] == BACKENDS
     told = ", ".join(f"{name} {count}" for name, count in table["backend"][mine].value_counts().items())
     print(
-        many(int(mine.sum()), "distinct defect")
+        count_noun(int(mine.sum()), "distinct defect")
         + (f": {told}" if told else "" if len(table) else "; no case has been reduced yet")
     )
     known_as = table["known"][mine & (table["known"] != "")]
     if len(known_as):
-        print(f"covered by known failures: {len(known_as)} of them, {many(known_as.nunique(), 'cause')}")
+        print(f"covered by known failures: {len(known_as)} of them, {count_noun(known_as.nunique(), 'cause')}")
     for fault, count in Counter(table["fault"][~mine]).items():
-        print(f"{many(count, 'more finding')} not counted against the backend: {WHOSE[fault]}")
+        print(f"{count_noun(count, 'more finding')} not counted against the backend: {WHOSE[fault]}")
     print(
         describe_counts(table, left)
         + (". To reduce one row of each of N groups: farm findings --minimise N" if len(left) else "")
@@ -153,20 +153,22 @@ def _write_bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], tabl
     others = table["fault"] != BACKENDS
     biased = (table["kind"] == KIND_BIASED) & ~others
     mine = table[~others & ~biased]
-    for line in records(mine):
+    for line in list_table_lines(mine):
         record = by_folder[line["folder"]]
         ops = line["ops"].replace(" + ", "-").replace("/", "_")
         here = folder / f"{line['backend']}-{ops}-{line['finding']}"
         here.mkdir(parents=True, exist_ok=True)
         for name in (*record.get("files", ()), minimal.PACK, minimal.RECORD):
-            data = minimal.file(results, record, name)
+            data = minimal.read_minimal_file(results, record, name)
             if name == ISSUE:  # as it is written today
                 told = {**record, **{x: line[x] for x in ("known", "link")}}
-                run = next(filter(None, (minimal.file(results, record, x) for x in (CALL, RUN))), b"").decode()
-                data = issue.text(told, run, record.get("files", ())).encode()
+                run = next(
+                    filter(None, (minimal.read_minimal_file(results, record, x) for x in (CALL, RUN))), b""
+                ).decode()
+                data = issue.write_issue(told, run, record.get("files", ())).encode()
             if data is not None:
                 (here / name).parent.mkdir(parents=True, exist_ok=True)
                 (here / name).write_bytes(data)
     less = f"; {biased.sum()} left out that only thousands of numbers show (kind {KIND_BIASED})" if biased.any() else ""
     less += f"; {others.sum()} left out that do not count against the backend" if others.any() else ""
-    return f"{many(len(mine), 'folder')} in {folder}{less}"
+    return f"{count_noun(len(mine), 'folder')} in {folder}{less}"

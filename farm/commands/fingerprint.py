@@ -14,12 +14,19 @@ from rich.console import Console
 
 from farm import lake as lakes
 from farm.commandline import refusing
-from farm.exits import INCOMPLETE, OK, interruptible
+from farm.exits import INCOMPLETE, OK, allow_interrupts
 from farm.options.fingerprint import READ, make_parser
 from farm.plan.config import BackendConfig, Config, ConfigError, check_backend, is_config, load
 from farm.plan.request import Request
 from farm.report.faces import terminal
-from farm.report.tables.passports import SUM, compare, difference_view, load_readings, newest, passport_view
+from farm.report.tables.passports import (
+    SUM,
+    compare_passports,
+    difference_view,
+    load_readings,
+    passport_view,
+    select_newest_readings,
+)
 from farm.work.budget import apply_budget
 from farm.work.launch import Run, ready
 from farm.work.left import Left
@@ -54,9 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("name a BACKEND, e.g. farm fingerprint torch-cpu; farm backends lists them")
     backends = _list_backends(args.backends)
     if args.kept:
-        readings = pd.concat([_find(lake, backend.name) for backend in backends])
+        readings = pd.concat([_find_readings(lake, backend.name) for backend in backends])
     else:
-        run_id, code = _ask(args, backends, lake)
+        run_id, code = _ask_readings(args, backends, lake)
         if code != OK:
             return code
         readings = load_readings(lake, run_id)
@@ -67,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise Refusal("nothing was read: farm report says what became of the cases")
     terminal.show(passport_view(readings), terminal.screen(), _MOST)
     if args.tree:
-        _draw(readings)
+        _draw_orders(readings)
     return OK
 
 
@@ -81,7 +88,7 @@ def _list_backends(names: Sequence[str]) -> list[BackendConfig]:
     return list(found.values())
 
 
-def _ask(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake) -> tuple[str, int]:
+def _ask_readings(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake) -> tuple[str, int]:
     """(the run that reads, exit code). Raises ConfigError."""
     console = Console(stderr=args.json, emoji=False)
     config = Config.model_validate(
@@ -107,7 +114,7 @@ def _ask(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake) -> tupl
             run.begin()
             progress = Progress(console, Left())
             try:
-                with interruptible():
+                with allow_interrupts():
                     run.dispatch(progress)
             finally:
                 progress.close(run.state)
@@ -134,7 +141,7 @@ def _choose_catalogs(ops: Sequence[str], dtypes: Sequence[str]) -> list[dict[str
     return found or [{"name": "critical", "ops": ops or ["*"], "dtypes": dtypes or list(DTYPES), "samples": 1}]
 
 
-def _find(lake: lakes.Lake, name: str) -> pd.DataFrame:
+def _find_readings(lake: lakes.Lake, name: str) -> pd.DataFrame:
     """The newest readings of BACKEND, or those of RUN_ID:BACKEND. Raises Refusal."""
     run_id, _, backend = name.rpartition(":")
     found = load_readings(lake, run_id or None)
@@ -145,11 +152,11 @@ def _find(lake: lakes.Lake, name: str) -> pd.DataFrame:
         raise Refusal(
             f"{lake.uri} has no passport of {name}{nearest(backend, known)}{has}; make it: farm fingerprint {backend}"
         )
-    return newest(mine).drop_duplicates(["backend", *SUM, "sample", "where"], keep="last")
+    return select_newest_readings(mine).drop_duplicates(["backend", *SUM, "sample", "where"], keep="last")
 
 
 def _show_difference(lake: lakes.Lake, one: str, other: str, as_json: bool) -> int:
-    found = compare(_find(lake, one), _find(lake, other))
+    found = compare_passports(_find_readings(lake, one), _find_readings(lake, other))
     if as_json:
         for line in found.to_dict("records"):
             print(json.dumps({k: None if v != v else v for k, v in line.items()}, default=str))
@@ -164,7 +171,7 @@ def _print_json(readings: pd.DataFrame) -> None:
         print(json.dumps(plain, default=str, ensure_ascii=False))
 
 
-def _draw(readings: pd.DataFrame) -> None:
+def _draw_orders(readings: pd.DataFrame) -> None:
     """Each distinct order once, with what it is the order of."""
     of: dict[tuple[int, ...], list[str]] = {}
     named = dict(zip(readings["tree"], readings["kind"]))

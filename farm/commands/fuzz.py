@@ -12,7 +12,7 @@ from rich.text import Text
 
 from farm import lake as lakes
 from farm.commandline import refusing
-from farm.exits import FOUND, INCOMPLETE, OK, interruptible
+from farm.exits import FOUND, INCOMPLETE, OK, allow_interrupts
 from farm.fitting import Head, fit_table
 from farm.hunt import fuzz_request
 from farm.hunt.fuzz_rounds import Budget, Fuzzing, Told
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print_preflight(console, list(plan.offers.values()), plan.offers, plan.describe_sharing)
             if not plan.runs:
                 raise ConfigError("none of the backends is available here (see the reasons above)")
-            return _run(Fuzzing(plan, _read_budget(args, request)), console)
+            return _run_fuzzing(Fuzzing(plan, _read_budget(args, request)), console)
     except KeyboardInterrupt:
         print("interrupted before the run began", file=sys.stderr)
         return INCOMPLETE
@@ -73,12 +73,12 @@ def _make_request(args: argparse.Namespace) -> Request:
         if "fuzz" not in (request.record or {}):
             raise ConfigError(f"--resume {args.resume}: that is no run of farm fuzz; resume it with farm run --resume")
     else:
-        request = fuzz_request.new(args.config or "", lake, CHUNK, args.seed, **narrow, **where)
+        request = fuzz_request.make_fuzz_request(args.config or "", lake, CHUNK, args.seed, **narrow, **where)
     lakes.check_writable(lake)
     return request
 
 
-def _run(fuzzing: Fuzzing, console: Console) -> int:
+def _run_fuzzing(fuzzing: Fuzzing, console: Console) -> int:
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
@@ -101,7 +101,7 @@ def _run(fuzzing: Fuzzing, console: Console) -> int:
         )
 
     try:
-        with interruptible():
+        with allow_interrupts():
             fuzzing.go(print_round)
     except KeyboardInterrupt:
         say(f"interrupted; continue with: {again}")
@@ -114,10 +114,10 @@ def _run(fuzzing: Fuzzing, console: Console) -> int:
     except OSError as error:
         print(f"error: the lake cannot be written: {error}; continue with: {again}", file=sys.stderr)
         return INCOMPLETE
-    return _conclude(fuzzing, rows, missing, elsewhere, say, console, again)
+    return _conclude_fuzzing(fuzzing, rows, missing, elsewhere, say, console, again)
 
 
-def _conclude(
+def _conclude_fuzzing(
     fuzzing: Fuzzing,
     rows: pd.DataFrame,
     missing: str,
@@ -127,13 +127,18 @@ def _conclude(
     again: str,
 ) -> int:
     from farm.report import Report
-    from farm.report.tables.causes import many
-    from farm.report.tables.generated import findings, left_open, suspect, undrawn
+    from farm.report.tables.causes import count_noun
+    from farm.report.tables.generated import (
+        left_open,
+        list_generated_findings,
+        list_suspect_references,
+        list_undrawn_cases,
+    )
 
     report = Report.of(rows, fuzzing.run.record)
-    found = findings(report.rows)
+    found = list_generated_findings(report.rows)
     say(
-        f"{len(rows):,} rows, {fuzzing.cpu_s:.0f} CPU-seconds: {many(len(found), 'finding')}, {int(found['known'].sum())} of them known"
+        f"{len(rows):,} rows, {fuzzing.cpu_s:.0f} CPU-seconds: {count_noun(len(found), 'finding')}, {int(found['known'].sum())} of them known"
     )
     heads = [Head("backend"), Head("op"), Head("status"), Head("rows", right=True), Head("what"), Head("always with")]
     lines = [
@@ -144,12 +149,12 @@ def _conclude(
         console.print(fit_table("Findings, the most frequent first", heads, lines, console.width))
         say(f"the first one again: farm reproduce '{found['key'].iloc[0]}'{elsewhere}")
     for name, table in (
-        ("suspect references (nobody is blamed)", suspect(rows)),
+        ("suspect references (nobody is blamed)", list_suspect_references(rows)),
         ("left open by the specification", left_open(rows)),
-        ("not made, by a fault of the generator", undrawn(rows)),
+        ("not made, by a fault of the generator", list_undrawn_cases(rows)),
     ):
         if len(table):
-            say(f"{name}: {many(int(table['rows'].sum()), 'row')}")
+            say(f"{name}: {count_noun(int(table['rows'].sum()), 'row')}")
             for why, some in table.groupby("why", sort=False):
                 ops = ", ".join(f"{op} ×{rows}" for op, rows in zip(some["op"], some["rows"]))
                 say(f"  {ops}: {why}")

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = make_parser().parse_args(argv)
     rows, run = load_rows_and_record(args.results, args.run)
-    gate = _gate(run, args.config)
+    gate = _gate_run(run, args.config)
     report = Report.of(rows, _with_known(run, args.config))
     found = judge_gate(report, gate)
     views = gate_views(found)
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     made = {
         args.junit: lambda: junit(report, found),
         args.sarif: lambda: sarif(report, found, args.config or str(run.get("path") or "farm.yaml")),
-        args.markdown: lambda: document(_sentences(report, found), views, _MOST).encode(),
+        args.markdown: lambda: document(_list_gate_sentences(report, found), views, _MOST).encode(),
     }
     for file, content in made.items():
         if file is not None:
@@ -52,12 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return found.code
 
 
-def _sentences(report: Report, found: Judged) -> list[str]:
+def _list_gate_sentences(report: Report, found: Judged) -> list[str]:
     changed = since(report)
     return [found.sentence, report.verdict.sentence, *([changed.sentence] if changed else [])]
 
 
-def _gate(run: dict[str, Any], file: str | None) -> Gate:
+def _gate_run(run: dict[str, Any], file: str | None) -> Gate:
     """Raises ConfigError."""
     return (configs.load(file).gate if file else gate_of(run)) or Gate()
 

@@ -10,7 +10,13 @@ from pathlib import Path
 from farm.commandline import refusing
 from farm.options.gradcheck import make_parser
 from farm.report.tables.gradient_oracles import AGREE, WORST_FIRST
-from farm.reproduction.op_gradients import GradcheckError, Question, check, plot, table
+from farm.reproduction.op_gradients import (
+    GradcheckError,
+    Question,
+    check_op_gradients,
+    plot_difference_errors,
+    table_run_gradients,
+)
 from tasks.catalogs.user import sources
 
 
@@ -20,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     args = parser.parse_args(argv)
     if args.table:
-        found = table(args.results, args.run)
+        found = table_run_gradients(args.results, args.run)
         found.to_csv(sys.stdout, index=False, lineterminator="\n")
         return int(found[[name for name in WORST_FIRST if name not in AGREE]].to_numpy().any())
     if not args.op:
@@ -35,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _print_answer(question, args.plot)
     from farm.client import named_function, process
 
-    with named_function.lent(args.op, args.input, args.dtype) as own:
+    with named_function.lend_function(args.op, args.input, args.dtype) as own:
         question = replace(question, op=own.op, dtype=own.dtype)
         return _print_answer(question, args.plot, process.passing_cache(), own.why)
 
@@ -71,12 +77,12 @@ def _is_own(name: str) -> bool:
 
 def _print_answer(question: Question, path: Path | None, cache: Path | None = None, why: str = "") -> int:
     """Print the answer and plot it. why: there is no gradient to judge."""
-    answer = check(question, cache)
+    answer = check_op_gradients(question, cache)
     if why and not path:
         raise GradcheckError(f"{question.op}: {why}; --plot draws the error of its differences")
     lines = [f"  no gradient to judge: {why}"] if why else [*answer.summary(), "error units, by sample:", *answer.lines]
     print("\n".join([answer.title, *lines]))
     if path:
-        plot(answer.samples, path)
+        plot_difference_errors(answer.samples, path)
         print(f"error against ε: {path}")
     return 0 if answer.agrees else 1

@@ -30,7 +30,7 @@ Source = tuple[Any, dict[str, Any], str, list[str]]
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the folder; exit code 0, 2 when something named is not there or cannot be read, or nothing was harvested."""
-    args = _arguments(argv)
+    args = _parse_harvest_arguments(argv)
     found, begin = Harvest(), time.process_time()
     failed = 0
     try:
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return OK
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse_harvest_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser()
     args = parser.parse_args(argv)
     if len(args.model) != len(args.inputs):

@@ -10,8 +10,8 @@ from farm.commandline import refusing
 from farm.exits import OK
 from farm.options.history import make_parser
 from farm.report.faces import terminal
-from farm.report.runs import early, say_early
-from farm.report.tables.history import changes, history_view, last_step, load, spans
+from farm.report.runs import find_early_runs, say_early
+from farm.report.tables.history import history_view, last_step, list_history_changes, list_outcome_spans, load_history
 from tasks.model import Refusal
 
 #: Lines that are printed.
@@ -25,10 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for op in args.ops:
         if "://" in op or next(Path(op).glob("run=*"), None) is not None:
             raise Refusal(f"{op}: a lake, not an op; say: farm history --results {shlex.quote(op)}")
-    rows = load(args.results, args.ops, args.backend, args.dtype, args.along)
-    say_early(early(rows))
-    history = spans(rows, args.along)
-    told = changes(history)
+    rows = load_history(args.results, args.ops, args.backend, args.dtype, args.along)
+    say_early(find_early_runs(rows))
+    history = list_outcome_spans(rows, args.along)
+    told = list_history_changes(history)
     view = history_view(told, f"Outcomes along {args.along}s", _MOST, last_step(rows, args.along))
     terminal.show(view, terminal.screen(), _MOST)
     if args.csv:

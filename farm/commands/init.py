@@ -21,14 +21,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 written, 2 a directory that cannot be made or is not empty."""
     folder = Path(make_parser().parse_args(argv).directory)
     try:
-        write(folder)
+        copy_project(folder)
     except OSError as error:
         raise Refusal(f"{error.filename or folder}: {error.strerror or error}") from error
     print(f"{folder}: {', '.join(PROJECT)}; run\n  farm run {folder}/farm.yaml\n  pytest {folder}")
     return OK
 
 
-def write(folder: Path) -> None:
+def copy_project(folder: Path) -> None:
     """Copy the project. Raises OSError, also for a directory that has anything in it."""
     folder.mkdir(parents=True, exist_ok=True)
     found = sorted(p.name for p in folder.iterdir())
@@ -36,12 +36,12 @@ def write(folder: Path) -> None:
         raise OSError(
             f"the directory is not empty ({', '.join(found[:3])}{' …' if len(found) > 3 else ''}): name a new one"
         )
-    source = _source()
+    source = _find_project_files()
     for name in PROJECT:
         (folder / name).write_bytes((source / name).read_bytes())
 
 
-def _source() -> Path:
+def _find_project_files() -> Path:
     """Where the project's files are. Raises OSError where the installation lacks them."""
     checkout = Path(__file__).resolve().parents[2] / "examples" / "own_kernels"
     if checkout.is_dir():

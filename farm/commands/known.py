@@ -25,9 +25,9 @@ from farm.plan.whose import FOLDER
 from farm.report.faces import terminal
 from farm.report.runs import load_rows_and_record
 from farm.report.tables import alike
-from farm.report.tables.causes import many
+from farm.report.tables.causes import count_noun
 from farm.report.tables.coverage import distinct
-from farm.report.tables.known_failures import BAD, NOT_TRIED, STATES, life, life_view
+from farm.report.tables.known_failures import BAD, NOT_TRIED, STATES, life_view, list_known_failures
 from farm.reproduction.find import find_row_of_key, parse_row_key
 from tasks.model import flags
 from tasks.model.failing import manner
@@ -40,10 +40,10 @@ _NAMED = 5
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = make_parser().parse_args(argv)
-    return {"add": _add, "seen": _mark_seen}.get(args.command, _show_or_check)(args)
+    return {"add": _add_known_failures, "seen": _mark_seen}.get(args.command, _show_or_check)(args)
 
 
-def _add(args: argparse.Namespace) -> int:
+def _add_known_failures(args: argparse.Namespace) -> int:
     results = lakes.open_lake(args.results)
     key = parse_row_key(args.key, results)
     row, _ = find_row_of_key(key, results)
@@ -67,7 +67,9 @@ def _add(args: argparse.Namespace) -> int:
         )
     listing.append(file, entry)
     covered = known.match_rows(_with_reduced(table, results, [entry]), [entry]).entry
-    print(f"{file}: {entry.op} on {entry.backend}, which covers {many(int((covered >= 0).sum()), 'row')} of the run")
+    print(
+        f"{file}: {entry.op} on {entry.backend}, which covers {count_noun(int((covered >= 0).sum()), 'row')} of the run"
+    )
     if named is not None and file.resolve() == named.resolve():
         print(f"{record['path']} names that list: its next run knows the failure")
     else:
@@ -84,7 +86,7 @@ def _read_reduced(results: lakes.Lake, row: dict[str, Any]) -> dict[str, Any]:
     """Of a generated case that was made small its ops, and the words of its attributes that the row's flags have."""
     if row["catalog"] != "fuzz":
         return {}
-    for record in minimal.read(results, [row["run_id"]]):
+    for record in minimal.read_minimal_cases(results, [row["run_id"]]):
         if (record["case_id"], record["backend"]) == (row["case_id"], row["backend"]):
             finding = record["finding"]
             words = [f"*{k}={v}" for k, v in finding["attributes"].items() if isinstance(v, str)]
@@ -120,7 +122,7 @@ def _mark_seen(args: argparse.Namespace) -> int:
         print(f"{at}: {entry.op} on {entry.backend}: seen on {', '.join(names)}")
     for file, those in files.items():
         listing.add_seen(file, those)
-    print(f"{many(len(news), 'known failure')} of run {run.get('run_id')} seen on another backend")
+    print(f"{count_noun(len(news), 'known failure')} of run {run.get('run_id')} seen on another backend")
     return OK
 
 
@@ -128,7 +130,7 @@ def _show_or_check(args: argparse.Namespace) -> int:
     rows, run, entries = _read_run(args)
     entries = [k for k in entries if known.matcher([args.backend])([k.backend])]
     place = _find_entries(args.lists or [Path(str(run.get("path") or ""))])
-    frame = life(rows, entries).assign(place=[str(place.get(_strip_seen(k), "")) for k in entries])
+    frame = list_known_failures(rows, entries).assign(place=[str(place.get(_strip_seen(k), "")) for k in entries])
     checking = args.command == "check"
     shown = (
         frame[frame["state"].isin(BAD)]
@@ -142,7 +144,9 @@ def _show_or_check(args: argparse.Namespace) -> int:
         for line in frame[frame["state"] == NOT_TRIED].head(_NAMED).itertuples():
             print(f"{f'{line.place}: ' * bool(line.place)}{NOT_TRIED}: {line.op} on {line.backend}: {line.reason}")
     counts = frame["state"].value_counts()
-    print(f"{many(len(frame), 'known failure')}: " + ", ".join(f"{counts[x]:,} {x}" for x in STATES if x in counts))
+    print(
+        f"{count_noun(len(frame), 'known failure')}: " + ", ".join(f"{counts[x]:,} {x}" for x in STATES if x in counts)
+    )
     if args.csv:
         shown.to_csv(args.csv, index=False)
         print(f"written: {args.csv}")

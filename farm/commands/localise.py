@@ -16,7 +16,7 @@ from farm.hunt.show_culprit import print_case, print_located
 from farm.options.localise import make_parser
 from farm.program import program
 from farm.reproduction import writing
-from farm.reproduction.again import job_of, ready, run_child
+from farm.reproduction.again import job_of, ready_backend, run_child
 from farm.reproduction.find import ReproduceError, StoredCase, load_stored_case, parse_row_key
 from farm.work.child_pool import POOL
 from farm.work.culprits import SOUGHT, localise
@@ -37,12 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         results = lakes.open_lake(args.results)
         case = load_stored_case(parse_row_key(args.key, results), results, None, args.cache)
-        return _localise(case, args.seconds, args.out)
+        return _localise_culprit(case, args.seconds, args.out)
     finally:
         POOL.close()
 
 
-def _localise(case: StoredCase, seconds: float, out: str | None) -> int:
+def _localise_culprit(case: StoredCase, seconds: float, out: str | None) -> int:
     _is_localisable(case)
     print_case(case)
     sys.stdout.flush()
@@ -82,6 +82,6 @@ def _is_localisable(case: StoredCase) -> None:
 def _run_search(case: StoredCase, seconds: float, folder: Path) -> Found:
     """What a search comes to. Raises ReproduceError where the backend cannot be had."""
     job = job_of(case, localise_s=seconds)
-    *_, found = localise(job, case.asked, ready(case, job).info, POOL, folder)
+    *_, found = localise(job, case.asked, ready_backend(case, job).info, POOL, folder)
     assert isinstance(found, Found)
     return found

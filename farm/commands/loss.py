@@ -34,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.steps < 2:
         raise LossError(f"--steps: at least 2, not {args.steps}")
     own = _read_losses(args.losses) if args.losses else []
-    return _answer(_find_training(args.training, args.dtype), args.training, args.dtype, args.seed, args.steps, own)
+    return _answer_loss(
+        _find_training(args.training, args.dtype), args.training, args.dtype, args.seed, args.steps, own
+    )
 
 
 def _find_training(name: str, dtype: str) -> Exact:
@@ -71,7 +73,7 @@ def _read_losses(file: Path) -> list[float]:
     return found
 
 
-def _answer(exact: Exact, name: str, dtype: str, seed: int, steps: int, own: Sequence[float]) -> int:
+def _answer_loss(exact: Exact, name: str, dtype: str, seed: int, steps: int, own: Sequence[float]) -> int:
     from tasks.training.free_running import DRAWS, measure_spread
 
     steps = max(2, len(own)) if own else steps

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm.commandline import refusing
-from farm.exits import OK, interruptible
+from farm.exits import OK, allow_interrupts
 from farm.options.monitor import make_parser
 from farm.work import monitoring
 from tasks.cache import default_cache
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (grafana := _start_grafana(ray, args.grafana_port)) is not None:
         running["grafana"] = grafana
     try:
-        with interruptible():
+        with allow_interrupts():
             while (ended := next((n for n, process in running.items() if process.poll() is not None), "")) == "":
                 time.sleep(LOOK_S)
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from farm.commandline import fold, refusing
+from farm.commandline import print_folded, refusing
 from farm.exits import FOUND, OK
 from farm.fleet import node, visible
 from farm.fleet.detect import VENDOR_LABEL, Finding, check_vendor, detect
@@ -21,7 +21,7 @@ from tasks.devices import BY_LABEL, TORCH_DEVICES
 from tasks.model import Refusal
 
 
-def _labels(text: Sequence[str]) -> dict[str, str]:
+def _parse_node_labels(text: Sequence[str]) -> dict[str, str]:
     made = {}
     for pair in (p for part in text for p in part.split(",") if p):
         key, equals, value = pair.partition("=")
@@ -33,12 +33,12 @@ def _labels(text: Sequence[str]) -> dict[str, str]:
     return made
 
 
-def command(
+def make_ray_command(
     args: argparse.Namespace, findings: Mapping[str, Finding], more: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
     """The `ray start` of this node, and variables it is started with. Raises UnknownVendor, ValueError."""
     made = node.ray_node(node.devices_here(args.vendor, findings))
-    made.labels |= _labels(args.labels)
+    made.labels |= _parse_node_labels(args.labels)
     if args.resources:
         try:
             extra = json.loads(args.resources)
@@ -63,12 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 parser.error(f"unrecognized arguments: {' '.join(more)}")
             if not args.probe and (args.address or args.backends):
                 parser.error("--address and --backends are of --probe: add it")
-            code = OK if args.address else _print(detect())
-            return _probe(args) if args.probe else code
-        line, variables = command(args, detect(), more)
+            code = OK if args.address else _print_node(detect())
+            return _probe_node_devices(args) if args.probe else code
+        line, variables = make_ray_command(args, detect(), more)
     except ValueError as error:
         raise Refusal(str(error)) from error
-    print(" ".join([*_set(variables), shlex.join(["ray", *line[3:]])]), flush=True)
+    print(" ".join([*_set_node_variables(variables), shlex.join(["ray", *line[3:]])]), flush=True)
     if args.dry_run:
         return 0
     shown = monitoring.write_dashboard(default_cache(), os.environ) if args.head else {}
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 _FIRST = {label for _, label in TORCH_DEVICES.values() if label}
 
 
-def _probe(args: argparse.Namespace) -> int:
+def _probe_node_devices(args: argparse.Namespace) -> int:
     """How every device computes; FOUND where one differs from its equals."""
     from farm import lake as lakes  # what starts a node needs none of it
     from farm.plan.config import backends_of
@@ -98,18 +98,18 @@ def _probe(args: argparse.Namespace) -> int:
     return FOUND if print_probed(devices) else OK
 
 
-def _set(variables: Mapping[str, str]) -> list[str]:
+def _set_node_variables(variables: Mapping[str, str]) -> list[str]:
     return [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
 
 
-def _print(findings: Mapping[str, Finding]) -> int:
+def _print_node(findings: Mapping[str, Finding]) -> int:
     """What was found, the node that it makes, and what to type next."""
     offered = node.ray_node(node.devices_here([], findings))
     for label, found in findings.items():
         limit = visible.cap(found.vendor, there=found.count) if found.count else None
         bound = f"; ${limit[1]} is {os.environ[limit[1]]!r}: offering {limit[0] or 'none'}" if limit else ""
-        fold(f"{label:11} {found.words}{bound * bool(limit and limit[0] < found.count)}", 12)
-    print(" ".join([*_set(offered.variables), "ray start", shlex.join(offered.arguments())]))
+        print_folded(f"{label:11} {found.words}{bound * bool(limit and limit[0] < found.count)}", 12)
+    print(" ".join([*_set_node_variables(offered.variables), "ray start", shlex.join(offered.arguments())]))
     owner = BY_LABEL.get(offered.labels.get(VENDOR_LABEL, ""))
     first = "farm run configs/first_contact.yaml --budget 10m, then " if owner and owner.label in _FIRST else ""
     print(f"next, on this machine only: {first}farm run {owner.config if owner else 'configs/vendors.yaml'}")

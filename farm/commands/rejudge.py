@@ -31,10 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         policy = verdict.load(args.policy)
         rows, _ = load_rows_and_record(args.results, args.run)
         policies.check_ops(policy, args.policy, again.known_ops(rows))
-        judged = again.rejudge(rows, policy)
+        judged = again.rejudge_rows(rows, policy)
         changed = again.print_changes(Console(soft_wrap=True), rows, judged, policy, None if args.all else 20)
         if out is not None:
-            again.write(rows, judged, policy, out)
+            again.write_rejudged_rows(rows, judged, policy, out)
             print(f"rejudged rows: {out}")
     except OSError as error:
         raise Refusal(str(error)) from error

@@ -22,8 +22,8 @@ from farm.report.faces.plot import draw
 from farm.report.faces.terminal import print_case, print_coverage, print_diff, print_verdict, screen, show
 from farm.report.runs import default_out, load_for
 from farm.report.tables.agreement import case
-from farm.report.tables.changes import diff, gate
-from farm.report.tables.checklists import checklist, checklist_view, is_proved
+from farm.report.tables.changes import diff, gate_diff
+from farm.report.tables.checklists import checklist_view, is_proved, list_checklist
 from farm.report.tables.coverage import backends_of
 from farm.report.tables.findings import new_cells
 from farm.report.tables.pairs import pairs_view
@@ -38,12 +38,12 @@ from tasks.nearest import nearest
 def main(argv: Sequence[str] | None = None) -> int:
     """Print and write the report; exit code 0, 2 when the command line names what is not there.
 
-    With --diff 1 if something regressed, newly fails or lost its coverage (`farm.report.tables.changes.gate`); with
+    With --diff 1 if something regressed, newly fails or lost its coverage (`farm.report.tables.changes.gate_diff`); with
     --checklist 1 if an item failed, 3 if one is not proved.
     """
-    args = _arguments(argv)
+    args = _parse_report_arguments(argv)
     try:
-        rows, run = _load(args)
+        rows, run = _load_report_rows(args)
         console = screen()
         if args.plot and not args.inputs:
             print(draw(rows, args.backend or "torch-cpu", Path(args.plot)))
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print_verdict(report.verdict, console)
             return 0
         print_coverage(report, run)
-        _tell(write(report, run, _choose_output_folder(args, _run_id(run, args))), args.files)
+        _tell_report_paths(write(report, run, _choose_output_folder(args, _run_id(run, args))), args.files)
         print_verdict(report.verdict, console)
         return 0
     except OSError as problem:
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise Refusal(str(problem)) from problem
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse_report_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     args = make_parser().parse_args(argv)
     args.results = next((r for r in (args.results_option, args.results) if r is not None), "results")
     return args
@@ -86,8 +86,8 @@ def _draw_all_inputs(rows: pd.DataFrame, args: argparse.Namespace) -> int:
     """Draw what every backend makes of all inputs of an op."""
     from farm.reproduction import every_input  # all that runs a case, for this alone
 
-    keys = every_input.cases(rows, args.inputs, args.dtype)
-    found = list(every_input.errors(keys, lake.open_lake(args.results), default_cache()))
+    keys = every_input.find_exhaustive_cases(rows, args.inputs, args.dtype)
+    found = list(every_input.compute_errors_of_inputs(keys, lake.open_lake(args.results), default_cache()))
     if not found:
         raise Refusal(f"--inputs: no backend gives results of {args.inputs} in {args.dtype} here")
     name = found[0].op
@@ -98,7 +98,7 @@ def _draw_all_inputs(rows: pd.DataFrame, args: argparse.Namespace) -> int:
     return 0
 
 
-def _load(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str, Any]]:
+def _load_report_rows(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The rows to report on and their run; files of the lake that could not be read are said and counted."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", lake.LakeWarning)
@@ -118,8 +118,8 @@ def _write_diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) 
     paths = write_diff(
         table, _choose_output_folder(args, "all" if args.run == "all" or len(runs) > 1 else str(runs[0]))
     )
-    _tell(paths, args.files)
-    return gate(table)
+    _tell_report_paths(paths, args.files)
+    return gate_diff(table)
 
 
 def _write_checklist(report: Report, args: argparse.Namespace, console: Console) -> int:
@@ -130,9 +130,11 @@ def _write_checklist(report: Report, args: argparse.Namespace, console: Console)
             BackendSpec.parse(args.backend)
         except KeyError:
             raise ValueError(f"--backend: no backend {args.backend!r}{nearest(args.backend, seen)}") from None
-    view = checklist_view(args.checklist, checklist(report, args.checklist, args.backend or ""))
+    view = checklist_view(args.checklist, list_checklist(report, args.checklist, args.backend or ""))
     show(view, console, 1_000)
-    _tell(write_checklist(view, report, _choose_output_folder(args, _run_id(report.run, args))), args.files)
+    _tell_report_paths(
+        write_checklist(view, report, _choose_output_folder(args, _run_id(report.run, args))), args.files
+    )
     return {True: OK, False: FOUND, None: INCOMPLETE}[is_proved(view.frame)]
 
 
@@ -145,7 +147,7 @@ def _choose_output_folder(args: argparse.Namespace, run_id: str) -> Path:
     return Path(args.out) if args.out else default_out(args.results, run_id)
 
 
-def _tell(paths: Mapping[str, Path], every: bool) -> None:
+def _tell_report_paths(paths: Mapping[str, Path], every: bool) -> None:
     if not every:
         print(describe_written(paths))
         return

@@ -19,7 +19,7 @@ from farm.options.reproduce import make_parser
 from farm.reproduction import places, versions, writing
 from farm.reproduction.again import run_child, run_here
 from farm.reproduction.find import StoredCase, load_stored_case, parse_row_key
-from farm.reproduction.show import conclusion, line, print_case, print_outcome
+from farm.reproduction.show import conclude_reproduction, print_case, print_line, print_outcome
 from farm.work.child_pool import POOL
 from tasks.backends.shared.artefacts import inductor_cache
 from tasks.backends.shared.recipe import NoProgram
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     _set_child_environment(args.cache)
     try:
-        return _reproduce(args)
+        return _reproduce_case(args)
     finally:
         POOL.close()
 
@@ -60,13 +60,13 @@ def _environment_of(case: StoredCase, environment: Environment) -> str:
     return f"{shlex.join(found.command)}\nPython {environment.version}: {' '.join(environment.packages)}"
 
 
-def _reproduce(args: argparse.Namespace) -> int:
+def _reproduce_case(args: argparse.Namespace) -> int:
     results = lakes.open_lake(args.results)
-    case = versions.within(
+    case = versions.place_in_versions(
         load_stored_case(parse_row_key(args.key, results), results, args.backend, args.cache), args.packages
     )
     if args.device is not None:
-        places.choose(case, args.device)
+        places.choose_device(case, args.device)
     print_case(case)
     child = args.child or case.environment is not None
     if case.environment:
@@ -78,7 +78,7 @@ def _reproduce(args: argparse.Namespace) -> int:
                 file=sys.stderr,
                 flush=True,
             )
-        line("environment", _environment_of(case, case.environment))
+        print_line("environment", _environment_of(case, case.environment))
     if case.stored and case.stored["status"] in DEADLY and not child:
         print(
             f"warning: the stored outcome is {case.stored['status']}: this process may not survive it; --child runs "
@@ -88,7 +88,7 @@ def _reproduce(args: argparse.Namespace) -> int:
         )
     sys.stdout.flush()
     outcome = run_child(case) if child else run_here(case)
-    device = places.now(case)
+    device = places.name_devices_now(case)
     print_outcome(case, outcome, device)
     shown, refused = True, None
     if args.out:
@@ -99,11 +99,11 @@ def _reproduce(args: argparse.Namespace) -> int:
             shown = write(case, outcome, Path(args.out))
         except NoProgram as error:
             refused = error
-    same, said = conclusion(case, outcome.row, device)
+    same, said = conclude_reproduction(case, outcome.row, device)
     print(said)
     found = outcome.info.runtime_version if outcome.info else ""
-    if other := "" if args.packages else versions.another(case, found):
-        line("version", other)
+    if other := "" if args.packages else versions.describe_other_version(case, found):
+        print_line("version", other)
     if refused:
         print(f"{'finding':13} {refused}")
     return SAME if same and shown else DIFFERENT

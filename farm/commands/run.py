@@ -20,7 +20,7 @@ from rich.text import Text
 
 from farm import lake as lakes
 from farm.commandline import refusing
-from farm.exits import FOUND, INCOMPLETE, OK, interruptible
+from farm.exits import FOUND, INCOMPLETE, OK, allow_interrupts
 from farm.fitting import Head, fit_table
 from farm.fleet import detect
 from farm.options.run import make_parser
@@ -66,12 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     console = Console(stderr=False, emoji=False)
     try:
-        request = _request(args)
+        request = _make_run_request(args)
         if (rows := read_finished(request)) is not None and request.record:
             from farm.report import verdict
 
             console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing left to resume")
-            return _conclude(verdict(rows, request.record), console)
+            return _conclude_run(verdict(rows, request.record), console)
         if not request.submissions:
             console.print(_describe_begin(request), highlight=False, soft_wrap=True)
         tell = partial(console.print, highlight=False, soft_wrap=True, markup=False)
@@ -87,13 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return OK
             if not plan.runs and request.record is None:
                 raise ConfigError(_nothing_here(plan))
-            return _run(plan, console)
+            return _run_plan(plan, console)
     except KeyboardInterrupt:
         print("interrupted before the run began", file=sys.stderr)
         return INCOMPLETE
 
 
-def _request(args: argparse.Namespace) -> Request:
+def _make_run_request(args: argparse.Namespace) -> Request:
     """What the command line asks for. Raises ConfigError, LakeError."""
     if args.cpus is not None and args.cpus < 1:
         raise ConfigError("--cpus: at least 1")
@@ -286,7 +286,7 @@ def _count_cases(plan: Plan) -> np.ndarray:
     return plan.matrix.wanted[:, [o.available or o.awaited for o in offers]]
 
 
-def _run(plan: Plan, console: Console) -> int:
+def _run_plan(plan: Plan, console: Console) -> int:
     """Run what is planned and show it; the exit code."""
 
     def say(text: str) -> None:
@@ -316,7 +316,7 @@ def _run(plan: Plan, console: Console) -> int:
     later.daemon = True
     later.start()
     try:
-        with interruptible():
+        with allow_interrupts():
             run.dispatch(show_progress)
             if watch and run.state:
                 watch.close(run.state, request.cache)
@@ -340,14 +340,14 @@ def _run(plan: Plan, console: Console) -> int:
     if request.submissions:
         _show_leaderboard(run, report, say)
     else:
-        _report(run, report, say)
+        _print_run_report(run, report, say)
     if missing:
         print(f"error: incomplete: {missing}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
     if request.submissions:
         return FOUND if report.verdict.has_findings or run.record.get("refused") else OK
     if request.config.gate is None:
-        return _conclude(report.verdict, console)
+        return _conclude_run(report.verdict, console)
     from farm.report.faces.terminal import print_verdict
     from farm.report.tables.gate import judge_gate
 
@@ -357,7 +357,7 @@ def _run(plan: Plan, console: Console) -> int:
     return found.code
 
 
-def _conclude(verdict: Verdict, console: Console) -> int:
+def _conclude_run(verdict: Verdict, console: Console) -> int:
     """Print the verdict on a complete run; its exit code."""
     from farm.report.faces.terminal import print_verdict
 
@@ -378,7 +378,7 @@ def _show_leaderboard(run: Run, report: Report, say: Callable[[str], None]) -> N
     print_leaderboard(report)
 
 
-def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:
+def _print_run_report(run: Run, report: Report, say: Callable[[str], None]) -> None:
     from farm.report import print_coverage, write
     from farm.report.faces.files import describe_written
     from farm.report.runs import default_out

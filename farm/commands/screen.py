@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from farm import lake as lakes
 from farm.commandline import refusing
-from farm.exits import interruptible
+from farm.exits import allow_interrupts
 from farm.fleet.inventory import no_device_of
 from farm.options.screen import make_parser
 from farm.plan import request as requests
@@ -42,12 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     lakes.check_writable(lake)
     screening = Screening(request, specs, args.seconds, args.seed)
     try:
-        return _screen(screening, named=bool(args.backends or args.resume))
+        return _run_screening(screening, named=bool(args.backends or args.resume))
     finally:
         screening.close()
 
 
-def _screen(screening: Screening, named: bool) -> int:
+def _run_screening(screening: Screening, named: bool) -> int:
     for offer in screening.offers.values():
         if offer.ranks > 1:
             raise ConfigError(
@@ -62,7 +62,7 @@ def _screen(screening: Screening, named: bool) -> int:
     if named:
         show.print_missing(missing)
     done = screening.read_done()
-    with interruptible():
+    with allow_interrupts():
         for offer in screening.available:
             show.print_offer(offer, screening.seconds)
             screening.screen(offer, done.get(offer.name, ()), show.print_device)

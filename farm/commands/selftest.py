@@ -9,7 +9,14 @@ from rich.console import Console
 
 from farm.commandline import refusing
 from farm.options.selftest import make_parser
-from farm.policies.selftest import count, explain, run, select_faults, statuses, table
+from farm.policies.selftest import (
+    count_caught_faults,
+    explain_faults,
+    rejudge_statuses,
+    run_faults,
+    select_faults,
+    table_faults,
+)
 from tasks.judge import verdict
 
 #: Exit codes.
@@ -23,16 +30,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     policies = {p.id: p for p in map(verdict.load, [args.policy, *(n for n in verdict.names() if n != args.policy)])}
     faults = select_faults(args.ops)
-    rows = run(faults, args.results, args.on)
+    rows = run_faults(faults, args.results, args.on)
     if rows is None:
         return INCOMPLETE
     # The other policies by what a comparison of numbers would have seen: promises are not theirs to keep.
     counts = {
-        name: count(statuses(rows, policy, promises=not number), faults)
+        name: count_caught_faults(rejudge_statuses(rows, policy, promises=not number), faults)
         for number, (name, policy) in enumerate(policies.items())
     }
     console = Console(width=None if sys.stdout.isatty() else 100)
-    console.print(table(faults, counts, console.width), highlight=False)
+    console.print(table_faults(faults, counts, console.width), highlight=False)
     deciding = next(iter(policies))
-    explain(console, rows, faults, counts, deciding, args.results)
+    explain_faults(console, rows, faults, counts, deciding, args.results)
     return MISSED if counts[deciding].escaped or counts[deciding].alarms else ALL_CAUGHT

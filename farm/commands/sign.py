@@ -21,6 +21,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OK
     opened = lakes.open_lake(args.results)
     run_id = lakes.known_runs(opened)[-1] if args.run == "last" else args.run
-    signed = manifest.sign(opened, run_id, args.key, args.replace)
+    signed = manifest.sign_run(opened, run_id, args.key, args.replace)
     print(f"run {run_id}: {len(signed['manifest']['files'])} files signed by {signed['public_key'][:16]}…")
     return OK

@@ -23,7 +23,7 @@ from farm.report.faces.html import slug
 from farm.report.faces.site import TITLES, pages
 from farm.report.faces.site_defects import Minimal
 from farm.report.runs import default_out, say_early
-from farm.report.tables.causes import many
+from farm.report.tables.causes import count_noun
 from farm.report.tables.trends import RunSummary, Trends, summarise_run
 from farm.reproduction.folder import CALL, RUN
 from tasks.model import Refusal
@@ -67,16 +67,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     files = 0
     try:
         for path, source in reports.items():
-            _write(out, path, source.read_text(encoding="utf-8"))
+            _write_site_file(out, path, source.read_text(encoding="utf-8"))
             files += 1
         for path, text in pages(Trends.of(runs), found):
-            _write(out, path, text)
+            _write_site_file(out, path, text)
             files += 1
     except OSError as problem:
-        raise _unwritable(args.out, problem) from problem
-    print(f"{files} files of {many(len(runs), 'run')}: {args.out.rstrip('/')}/index.html")
+        raise _refuse_unwritable(args.out, problem) from problem
+    print(f"{files} files of {count_noun(len(runs), 'run')}: {args.out.rstrip('/')}/index.html")
     if linked := sum(bool(one.facts["report"]) for one in runs) * (not args.copy_reports):
-        print(f"{many(linked, 'report')} linked in the lake; to publish the site elsewhere, add --copy-reports")
+        print(f"{count_noun(linked, 'report')} linked in the lake; to publish the site elsewhere, add --copy-reports")
     return OK
 
 
@@ -108,7 +108,7 @@ def _summarise_runs(
         if rows is not None:
             told = summarise_run(rows, record)
             if not problems:
-                summaries.keep(opened, run_id, record, told)
+                summaries.keep_summary(opened, run_id, record, told)
         if told is not None:
             yield replace(told, facts={**told.facts, "folder": run_id})
 
@@ -131,7 +131,7 @@ def _with_report(one: RunSummary, name: str, out: Lake, copied: dict[str, Path] 
 def _read_minimal(name: str, runs: Sequence[str]) -> list[Minimal]:
     """The minimal cases of some runs of a lake, each with the script that shows it; runs: their folders."""
     opened = lakes.open_lake(name)
-    found = minimal.read(opened, runs)
+    found = minimal.read_minimal_cases(opened, runs)
     return [Minimal(one, _read_script(opened, one)) for one in found]
 
 
@@ -139,7 +139,7 @@ def _read_script(opened: Lake, record: dict[str, Any]) -> str:
     """The shortest script that shows a minimal case; "" where it has none."""
     listed = record.get("files", ())
     name = next((x for x in (CALL, RUN) if x in listed), RUN)
-    return (minimal.file(opened, record, name) or b"").decode(errors="replace")
+    return (minimal.read_minimal_file(opened, record, name) or b"").decode(errors="replace")
 
 
 def _read_rows(opened: Lake, run_id: str, problems: list[Any]) -> pd.DataFrame:
@@ -171,14 +171,14 @@ def _is_our_folder(out: Lake) -> bool:
     except FileNotFoundError:
         return True
     except OSError as problem:
-        raise _unwritable(out.uri, problem) from problem
+        raise _refuse_unwritable(out.uri, problem) from problem
 
 
-def _unwritable(place: str, problem: OSError) -> Refusal:
+def _refuse_unwritable(place: str, problem: OSError) -> Refusal:
     return Refusal(f"{place}: cannot be written ({problem}); choose another place")
 
 
-def _write(out: Lake, path: str, text: str) -> None:
+def _write_site_file(out: Lake, path: str, text: str) -> None:
     """A file of the site. Raises OSError."""
     target = f"{out.root}/{path}"
     if out.is_local:

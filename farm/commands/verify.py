@@ -16,7 +16,7 @@ from farm.lake.key import Key
 from farm.options.verify import make_parser
 from farm.report.faces import terminal
 from farm.report.runs import load_rows_and_record
-from farm.report.tables.coverage import JUDGED_STATUSES, distinct, records
+from farm.report.tables.coverage import JUDGED_STATUSES, distinct, list_table_lines
 from farm.report.tables.view import View, build_number_column, text
 from farm.reproduction.again import run_child
 from farm.reproduction.find import ReproduceError
@@ -50,7 +50,7 @@ def _check_manifest(args: argparse.Namespace, asked: bool) -> int:
     run_id = lakes.known_runs(opened)[-1] if args.run == "last" else args.run
     if not asked and not manifest.has_manifest(opened, run_id):
         return OK
-    found = manifest.check(opened, run_id, args.signed_by)
+    found = manifest.check_manifest(opened, run_id, args.signed_by)
     for words in ("changed", "missing", "added"):
         for name in getattr(found, words):
             print(f"{words}: {plain(name)}")
@@ -71,7 +71,7 @@ def _rerun_rows(args: argparse.Namespace) -> int:
     chance = random.Random(args.seed)
     told = []
     for backend, some in rows.groupby("backend", sort=True):
-        lines = records(some.sort_values("case_id"))
+        lines = list_table_lines(some.sort_values("case_id"))
         for line in chance.sample(lines, min(args.sample or 5, len(lines))):
             told.append({"backend": backend, **_rerun_row(Key.of(line), args)})
             print(f"{told[-1]['key']}: {told[-1]['said']}", flush=True)

@@ -17,7 +17,7 @@ from tasks.judge import verdict
 from tasks.model import FORWARD
 
 
-def new(
+def make_fuzz_request(
     path: str,
     lake: Lake,
     samples: int,

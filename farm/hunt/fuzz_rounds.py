@@ -129,7 +129,7 @@ class Fuzzing:
                 break
             if not batches:
                 continue
-            self.rounds, self.planned = self.rounds + 1, self.planned + _cases(batches)
+            self.rounds, self.planned = self.rounds + 1, self.planned + _count_fuzz_cases(batches)
             self._last = [{"op": b.op, "dtype": b.dtype, "seed": b.seed, "wanted": dict(b.wanted)} for b in batches]
             self._keep(time.monotonic() - started)
             lakes.write_run(self.plan.request.lake, self.run_id, self.run.record)
@@ -229,8 +229,8 @@ class Fuzzing:
         known = {key[0] for key, found in self.schedule.triggers.items() if key[1] == op and found.words}
         if not known.intersection(batch.wanted):
             return batch.wanted
-        group = _group(batch)
-        words = {n: fuzz.words(group, n) for numbers in batch.wanted.values() for n in numbers}
+        group = _make_fuzz_group(batch)
+        words = {n: fuzz.describe_fuzzed_sample(group, n) for numbers in batch.wanted.values() for n in numbers}
         return {
             backend: tuple(n for n in numbers if not self.schedule.should_skip(backend, op, words[n], batch.seed + n))
             for backend, numbers in batch.wanted.items()
@@ -239,7 +239,7 @@ class Fuzzing:
     def _dispatch(self, batches: Sequence[Batch], had: Mapping[Any, set[int]]) -> list[dict[str, Any]]:
         """Run batches to their end, but for what they ``had`` (`_had`); the rows that come."""
         names = [s.name for s in self.plan.backends]
-        groups = [_group(batch) for batch in batches]
+        groups = [_make_fuzz_group(batch) for batch in batches]
         wanted = np.zeros((len(groups), len(names)), np.int32)
         before = Before()
         for g, batch in enumerate(batches):
@@ -265,9 +265,9 @@ class Fuzzing:
 
     def _finish_last(self) -> int:
         """Run what is missing of the last round of a resumed run; how many rows there are then."""
-        last = [_batch(one) for one in self._last]
+        last = [_read_fuzz_batch(one) for one in self._last]
         had = self._had(last)
-        if _cases(last) > sum(map(len, had.values())):
+        if _count_fuzz_cases(last) > sum(map(len, had.values())):
             self.schedule.learn(self._dispatch(last, had))
         return len(self._rows())
 
@@ -292,13 +292,13 @@ class Fuzzing:
         return found
 
 
-def _cases(batches: Sequence[Batch]) -> int:
+def _count_fuzz_cases(batches: Sequence[Batch]) -> int:
     return sum(len(numbers) for batch in batches for numbers in batch.wanted.values())
 
 
-def _batch(one: Mapping[str, Any]) -> Batch:
+def _read_fuzz_batch(one: Mapping[str, Any]) -> Batch:
     return Batch(one["op"], one["dtype"], one["seed"], {k: tuple(v) for k, v in one["wanted"].items()})
 
 
-def _group(batch: Batch) -> Group:
-    return Group(f"{fuzz.Fuzz.name}:{batch.op}", fuzz.variant(batch.op), batch.dtype, CHUNK, batch.seed)
+def _make_fuzz_group(batch: Batch) -> Group:
+    return Group(f"{fuzz.Fuzz.name}:{batch.op}", fuzz.get_generator_variant(batch.op), batch.dtype, CHUNK, batch.seed)

@@ -55,7 +55,7 @@ class Arm:
     new: float = 0.0
 
 
-def _sums(arms: Iterable[Arm]) -> tuple[int, float]:
+def _sum_arms(arms: Iterable[Arm]) -> tuple[int, float]:
     """Cases and milliseconds."""
     some = list(arms)
     return sum(arm.cases for arm in some), sum(arm.ms for arm in some)
@@ -70,7 +70,7 @@ class Trigger:
     words: frozenset[str] = frozenset()
 
 
-def _latest() -> deque[frozenset[str]]:
+def _keep_latest_cases() -> deque[frozenset[str]]:
     return deque(maxlen=QUIET)
 
 
@@ -91,7 +91,9 @@ class Schedule:
     arms: dict[tuple[str, str], Arm] = field(default_factory=lambda: defaultdict(Arm))
     earlier: dict[tuple[str, str], Arm] = field(default_factory=lambda: defaultdict(Arm))
     triggers: dict[Key, Trigger] = field(default_factory=lambda: defaultdict(Trigger))
-    passing: dict[tuple[str, str], deque[frozenset[str]]] = field(default_factory=lambda: defaultdict(_latest))
+    passing: dict[tuple[str, str], deque[frozenset[str]]] = field(
+        default_factory=lambda: defaultdict(_keep_latest_cases)
+    )
     #: Words that all rows of a backend have: what it says of itself, not what a case is.
     own: dict[str, frozenset[str]] = field(default_factory=dict)
     chunks: Counter[str] = field(default_factory=Counter)
@@ -101,9 +103,9 @@ class Schedule:
     def ms(self, backend: str, op: str = "") -> float:
         """Milliseconds of a case of a backend (of one op, where that has been run often enough)."""
         both = self.arms, self.earlier
-        cases, ms = _sums(arms[op, backend] for arms in both if (op, backend) in arms)
+        cases, ms = _sum_arms(arms[op, backend] for arms in both if (op, backend) in arms)
         if cases < CHUNK:
-            cases, ms = _sums(arm for arms in both for (_, b), arm in arms.items() if b == backend)
+            cases, ms = _sum_arms(arm for arms in both for (_, b), arm in arms.items() if b == backend)
         return ms / cases if cases else self.guess_ms.get(backend, CASE_MS)
 
     def find_timed_backends(self) -> set[str]:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farm.hunt.show_minimal import exact, trigger
-from farm.report.tables.agreement import unit
+from farm.hunt.show_minimal import describe_trigger, is_exact_record
+from farm.report.tables.agreement import name_units
 from farm.report.words import number
 from farm.reproduction.folder import CALL
-from tasks.hunt.minimise.specification import sentences
+from tasks.hunt.minimise.specification import quote_specification
 from tasks.model import FAILED, Status, is_inexact, names
 from tasks.model.kind import KIND_BIASED, OF_NUMBERS
 
@@ -39,14 +39,19 @@ _BOTH = 60
 _WRONG = {"shape": "wrong shape", "dtype": "wrong dtype", "nonfinite": "wrong NaN or Inf"}
 
 
-def text(record: Mapping[str, Any], run: str, files: Sequence[str] = ()) -> str:
+def write_issue(record: Mapping[str, Any], run: str, files: Sequence[str] = ()) -> str:
     """Markdown of a finding whose call.py, or else run.py, is ``run``, "" where there is none: title, versions, what happens, how it is shown, expected and got, triggers, the specification's sentence, words to search
     for duplicates."""
-    parts = [f"# {title(record)}", _versions(record), _what(record), *_render_script(run, files)]
+    parts = [
+        f"# {title_issue(record)}",
+        _describe_versions(record),
+        _describe_minimal_case(record),
+        *_render_script(run, files),
+    ]
     parts += [
-        _result(record),
+        _describe_wrong_result(record),
         _describe_triggers(record),
-        _specification(record),
+        _quote_specification(record),
         _describe_other_backends(record),
         _make_search_words(record),
     ]
@@ -63,7 +68,7 @@ def _render_script(run: str, files: Sequence[str]) -> list[str]:
     return [f"## To reproduce\n\n{told}" + (f"\n\n```python\n{run.rstrip()}\n```" if len(run) <= _SCRIPT else "")]
 
 
-def title(record: Mapping[str, Any]) -> str:
+def title_issue(record: Mapping[str, Any]) -> str:
     """ "[ort-cpu] Softmax of float16 with axis=0: wrong result", "Cast of float32 to bfloat16"; float32 alone is not told."""
     each = list(dict.fromkeys(record["finding"]["ops"]))
     ops = " + ".join(each) if len(each) <= _OPS else f"a graph of {', '.join(each[:_OPS])} and {len(each) - _OPS} more"
@@ -74,7 +79,7 @@ def title(record: Mapping[str, Any]) -> str:
     modes = _use_tracker_words(", ".join(record["finding"]["modes"][:2]))
     dtype = "" if record["dtype"] == "float32" and not to else " to ".join([f"of {record['dtype']}", *to[:1]])
     how = " ".join(filter(None, [ops, dtype, f"with {given}" if given else "", f"({modes})" if modes else ""]))
-    return f"[{record['backend']}] {how}: {_failing(record)}"
+    return f"[{record['backend']}] {how}: {_describe_failing(record)}"
 
 
 def _use_tracker_words(words: str) -> str:
@@ -82,7 +87,7 @@ def _use_tracker_words(words: str) -> str:
     return words.replace("open sizes", "dynamic shapes").replace("at run time", "not constant")
 
 
-def _failing(record: Mapping[str, Any]) -> str:
+def _describe_failing(record: Mapping[str, Any]) -> str:
     return _describe_manner(record) + (", intermittent" if record["flaky"] else "")
 
 
@@ -131,7 +136,7 @@ def _pick_telling_line(error: str) -> str:
     return line if len(line) <= _TITLE else f"{line[:_TITLE].rpartition(' ')[0]} …"
 
 
-def _versions(record: Mapping[str, Any]) -> str:
+def _describe_versions(record: Mapping[str, Any]) -> str:
     told = [f"{record['backend']} {record['runtime_version']}", f"device: {record['device']}"]
     if record["packages"]:
         told.append(f"packages: {' '.join(record['packages'])}")
@@ -142,11 +147,11 @@ def _versions(record: Mapping[str, Any]) -> str:
     return f"Version: {'; '.join(told)}"
 
 
-def _what(record: Mapping[str, Any]) -> str:
+def _describe_minimal_case(record: Mapping[str, Any]) -> str:
     outcome = record["outcome"]
     lines = []
     if outcome["kind"] in OF_NUMBERS:
-        lines.append(_describe_error_size(outcome, exact(record)))
+        lines.append(_describe_error_size(outcome, is_exact_record(record)))
     if outcome["error"]:
         lines.append(f"```\n{_format_error(outcome)[:_ERROR].strip()}\n```")
     if record.get("known"):
@@ -174,21 +179,21 @@ def _describe_error_size(outcome: Mapping[str, Any], whole: bool) -> str:
     if whole:
         return far
     units, limit, ulps = (outcome[name] for name in ("error_units", "limit", "max_ulp"))
-    if unit(outcome["op_class"] or "") == "ulps" and ulps is not None:
-        return f"{far} The worst element is {_many(ulps)} ulps off; the limit is {number(limit)}."
+    if name_units(outcome["op_class"] or "") == "ulps" and ulps is not None:
+        return f"{far} The worst element is {_format_large_count(ulps)} ulps off; the limit is {number(limit)}."
     if units is None or limit is None:
         return far
     return (
-        f"{far} The error of the worst element is {_many(units)} times what rounding the inputs once can explain; "
+        f"{far} The error of the worst element is {_format_large_count(units)} times what rounding the inputs once can explain; "
         f"the limit is {number(limit)} times."
     )
 
 
-def _many(count: float) -> str:
+def _format_large_count(count: float) -> str:
     return f"{count:,.3g}" if count < 1000 else f"{count:,.0f}" if count < 1e6 else "more than a million"
 
 
-def _result(record: Mapping[str, Any]) -> str:
+def _describe_wrong_result(record: Mapping[str, Any]) -> str:
     given = [
         f"- `{x['name']}` {x['dtype']} {x['shape']} ({x['how']}) "
         + (f"`{x['values']}`" if x["values"] else "(many values)")
@@ -205,19 +210,19 @@ def _result(record: Mapping[str, Any]) -> str:
 def _describe_triggers(record: Mapping[str, Any]) -> str:
     """What one change at a time gives: first what the failure needs. What is no valid model tells nothing."""
     rows = [
-        f"| {_use_tracker_words(x['what'])} | {_then(x)} |"
+        f"| {_use_tracker_words(x['what'])} | {_describe_toggle(x)} |"
         for x in sorted(record["triggers"], key=lambda x: (bool(x["fails"]), x["status"] != "pass"))
         if x["status"]
     ]
     return "\n".join(["## What triggers it", "", "| one change | result |", "|---|---|", *rows]) if rows else ""
 
 
-def _then(one: Mapping[str, Any]) -> str:
-    return trigger(one) if one["fails"] else _THEN.get(one["status"], f"another failure: {one['status']}")
+def _describe_toggle(one: Mapping[str, Any]) -> str:
+    return describe_trigger(one) if one["fails"] else _THEN.get(one["status"], f"another failure: {one['status']}")
 
 
-def _specification(record: Mapping[str, Any]) -> str:
-    found = sentences(record["op"], record["finding"]["ops"], list(record["finding"]["attributes"]))
+def _quote_specification(record: Mapping[str, Any]) -> str:
+    found = quote_specification(record["op"], record["finding"]["ops"], list(record["finding"]["attributes"]))
     return "## What the specification says\n\n" + "\n>\n".join(f"> {x}" for x in found) if found else ""
 
 
@@ -238,7 +243,7 @@ def _make_search_words(record: Mapping[str, Any]) -> str:
     """Words to search a tracker for duplicates with."""
     words = [*record["finding"]["ops"], *(x.partition(".")[2] for x in record["finding"]["attributes"])]
     outcome = record["outcome"]
-    said = _words(outcome) if outcome["status"] == Status.ERROR else []
+    said = _list_error_words(outcome) if outcome["status"] == Status.ERROR else []
     wrong = _WRONG.get(outcome["kind"], "wrong result")
     kind = {"wrong": wrong, "imprecise": "precision", "crash": _describe_crash_for_search(outcome), "timeout": "hang"}
     words += said or [kind.get(outcome["status"], outcome["status"])]
@@ -249,9 +254,9 @@ def _describe_crash_for_search(outcome: Mapping[str, Any]) -> str:
     """What a crash is searched for with: its signal, or of a device that is spoilt the words and numbers of its error."""
     if outcome["kind"]:
         return {"SIGSEGV": "segfault"}.get(outcome["kind"], outcome["kind"])
-    return " ".join(_words(outcome)) or "crash"
+    return " ".join(_list_error_words(outcome)) or "crash"
 
 
-def _words(outcome: Mapping[str, Any]) -> list[str]:
+def _list_error_words(outcome: Mapping[str, Any]) -> list[str]:
     """The words and numbers of an error that are long enough to be its own."""
     return list(dict.fromkeys(re.findall(r"[A-Za-z]\w{4,}|\d{3,}", _pick_telling_line(_format_error(outcome)))))[:6]

@@ -17,7 +17,7 @@ from farm.reproduction import find, trial
 from farm.reproduction.again import Outcome, run_child
 from farm.reproduction.find import Key, StoredCase
 from farm.reproduction.folder import CALL, RUN, round_leaf, write_folder
-from farm.reproduction.requirements import describe_place, pin_imports, requirements
+from farm.reproduction.requirements import describe_place, list_requirements, pin_imports
 from farm.reproduction.writing import folder_case, form_of
 from tasks.backends.shared.recipe import NoProgram
 from tasks.judge.worst import beyond
@@ -45,32 +45,32 @@ def make_files(case: StoredCase, found: Found, record: dict[str, Any], results: 
     outcome = seen if found.row.status == Status.TIMEOUT or record["before"] else run_child(minimal)
     if record["flaky"]:
         outcome = replace(outcome, row=seen.row)
-    record["expected"], record["got"] = _values(minimal, outcome)
+    record["expected"], record["got"] = _describe_minimal_values(minimal, outcome)
     record["results"] = [leaf.dtype for leaf in minimal.sample.expected()]
-    record["others"] = _others(case, results)
+    record["others"] = _run_other_backends(case, results)
     record["files"] = []
     files: dict[str, bytes] = {}
     keys = [Key(case.key.run_id, case_id, case.key.backend) for case_id in record["after"]]
     earlier = [find.load_stored_case(key, results, None, case.cache) for key in keys]
-    shown, record["script_said"] = _folder(minimal, outcome, record, earlier)
+    shown, record["script_said"] = _write_finding_folder(minimal, outcome, record, earlier)
     files |= shown
-    files[ISSUE] = issue.text(record, (files.get(CALL) or files.get(RUN, b"")).decode(), sorted(shown)).encode()
+    files[ISSUE] = issue.write_issue(record, (files.get(CALL) or files.get(RUN, b"")).decode(), sorted(shown)).encode()
     record["files"] = sorted(files)
     return files
 
 
-def _values(minimal: StoredCase, outcome: Outcome) -> tuple[str, str]:
+def _describe_minimal_values(minimal: StoredCase, outcome: Outcome) -> tuple[str, str]:
     """What was expected, the exact result as a number of its dtype, and what came, in words: all values of a few, of many those
     that are furthest off."""
     leaves, actual = minimal.sample.expected(), outcome.actual or []
-    places = [_furthest(a, leaf, minimal) for a, leaf in zip(actual, leaves)] + [None] * len(leaves)
+    places = [_find_furthest_elements(a, leaf, minimal) for a, leaf in zip(actual, leaves)] + [None] * len(leaves)
     expected = [_format_values(round_leaf(leaf), at, leaf.dtype) for leaf, at in zip(leaves, places)]
     return "; ".join(expected), "; ".join(
         _format_values(a, at) for a, at in itertools.zip_longest(actual, places[: len(actual)])
     )
 
 
-def _furthest(a: np.ndarray, leaf: Leaf, minimal: StoredCase) -> np.ndarray | None:
+def _find_furthest_elements(a: np.ndarray, leaf: Leaf, minimal: StoredCase) -> np.ndarray | None:
     """Flat places of the elements that are furthest off in a result of many; None where all are told."""
     if a.size <= ALL or leaf.reference is None or a.shape != tuple(leaf.shape) or leaf.dtype == "str":
         return None
@@ -89,13 +89,13 @@ def _format_values(x: np.ndarray | None, places: np.ndarray | None = None, dtype
     return f"{dtype or x.dtype.name} {list(x.shape)} {values}{at}"
 
 
-def _others(case: StoredCase, results: lakes.Lake) -> dict[str, str]:
+def _run_other_backends(case: StoredCase, results: lakes.Lake) -> dict[str, str]:
     """What other backends of the run made of the stored case."""
     rows = find.find_row_of_key(case.key, results)[1]
     return {row["backend"]: row["status"] for row in rows if row["backend"] != case.key.backend}
 
 
-def _folder(
+def _write_finding_folder(
     minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any], earlier: Sequence[StoredCase]
 ) -> tuple[dict[str, bytes], str]:
     """(the files of the finding that shows the failure, what is said of it). It is run in an environment of the runtime, onnx and numpy
@@ -103,7 +103,7 @@ def _folder(
     backend = outcome.backend or minimal.spec.create()
     title = f"{record['op']} on {minimal.spec.name} {record['runtime_version']}: {record['outcome']['status']}"
     title = " ".join(filter(None, [title, record["outcome"]["kind"]])) + "." + describe_place(minimal)
-    packages, times = requirements(minimal), TIMES if record["flaky"] else 1
+    packages, times = list_requirements(minimal), TIMES if record["flaky"] else 1
     if times > 1:
         title += " It fails only sometimes: run it several times."
     former = [(form_of(one, backend), one.group) for one in earlier]
@@ -124,6 +124,6 @@ def _folder(
         return {}, f"none: cannot build its clean environment ({listed}): {error}"
     with trial.write_temporary_script(files) as folder:
         patience_s = minimal.config.deadline_s * (1 if outcome.row["status"] == Status.TIMEOUT or times > 1 else 4)
-        good, what = trial.check(folder, outcome.row, patience_s, python, times)
+        good, what = trial.try_finding(folder, outcome.row, patience_s, python, times)
     said = f"run in a clean environment ({listed}): it {what}"
     return (files, said) if good else ({}, f"none: {said}")

@@ -65,7 +65,7 @@ def describe_minimal(case: StoredCase, found: Found, strategy: str, seconds: flo
         "strategy": strategy,
         "seconds": round(seconds, 1),
         "made_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "original": {name: _plain(row[name]) for name in (*_TOLD, "op", "shapes")},
+        "original": {name: _make_plain_json(row[name]) for name in (*_TOLD, "op", "shapes")},
         "outcome": {name: getattr(found.row, name) for name in _TOLD},
         "known": covering.reason if covering else "",
         "link": covering.link if covering else "",
@@ -74,26 +74,28 @@ def describe_minimal(case: StoredCase, found: Found, strategy: str, seconds: flo
     }
 
 
-def keep(results: lakes.Lake, record: dict[str, Any], files: Mapping[str, bytes], pack: Path | None) -> None:
+def keep_minimal_record(
+    results: lakes.Lake, record: dict[str, Any], files: Mapping[str, bytes], pack: Path | None
+) -> None:
     """Write the record, its files and the minimal case itself to the lake, unless a smaller one is there of the same runtime: then
     that one is left, and the record says so. Raises LakeError."""
     old = minimal.read_record(results, record["run_id"], record["case_id"], record["backend"])
     same = old.get("runtime_version") == record["runtime_version"] and not record.get("by_parts")
     alike = all(old.get("finding", {}).get(name) == record["finding"][name] for name in ("status", "kind", "words"))
-    if same and alike and _size(old) < _size(record):
+    if same and alike and _measure_minimal_case(old) < _measure_minimal_case(record):
         record["left"] = True
         return
     content = dict(files)
     if pack is not None:
         content[minimal.PACK] = pack.read_bytes()
-    record["folder"] = minimal.write(results, record, content)
+    record["folder"] = minimal.write_minimal_case(results, record, content)
 
 
-def _size(record: Mapping[str, Any]) -> tuple[bool, bool, float, float]:
+def _measure_minimal_case(record: Mapping[str, Any]) -> tuple[bool, bool, float, float]:
     """How good a minimal case is, the least best: whether it always fails, has a run.py, its nodes and elements."""
     nodes, elements = (record[name][1] if name in record else math.inf for name in ("nodes", "elements"))
     return bool(record.get("flaky")), RUN not in record.get("files", ()), nodes, elements
 
 
-def _plain(value: Any) -> Any:
+def _make_plain_json(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

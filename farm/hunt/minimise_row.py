@@ -16,7 +16,7 @@ from farm import lake as lakes
 from farm.fleet import scratch
 from farm.hunt.earlier_cases import earlier_cases
 from farm.hunt.minimal_files import make_files
-from farm.hunt.minimal_record import describe_minimal, keep
+from farm.hunt.minimal_record import describe_minimal, keep_minimal_record
 from farm.hunt.minimise_search import HANG_S, run_search, version_here
 from farm.reproduction import versions
 from farm.reproduction.find import ReproduceError, StoredCase
@@ -48,7 +48,7 @@ def check_case(case: StoredCase, packages: Sequence[str] = (), here: bool = Fals
             f"{key.case_id} is {status} on {key.backend}: only failed or imprecise cases can be reduced; "
             f"farm report --run {key.run_id} lists what failed"
         )
-    case = versions.within(case, packages)
+    case = versions.place_in_versions(case, packages)
     stored = case.row["runtime_version"]
     try:
         found = version_here(case)
@@ -56,7 +56,7 @@ def check_case(case: StoredCase, packages: Sequence[str] = (), here: bool = Fals
         if packages or case.environment or not stored:  # it is that environment that cannot be had
             raise
         raise ReproduceError(f"{error}; the row is of {stored}: {versions.suggest_packages(case, stored)}") from None
-    if (other := versions.another(case, found)) and not here:
+    if (other := versions.describe_other_version(case, found)) and not here:
         raise ReproduceError(f"{other}, --here uses the installed one")
     return replace(case, row={**case.row, "runtime_version": found})
 
@@ -66,15 +66,15 @@ def _sound_s(case: StoredCase, results: lakes.Lake) -> float | None:
     those of the same op where there are any; where nobody knows, as long as any is waited for."""
     if case.row["status"] != Status.TIMEOUT:
         known = Status(case.row["status"]) not in DEADLY and case.row["run_ms"] is not None
-        return _took(case.row) if known else None
+        return _measure_row_seconds(case.row) if known else None
     ended = {"backend": [case.key.backend], "status": [x.value for x in (Status.PASS, Status.IMPRECISE, Status.WRONG)]}
     table = lakes.read_table(results, case.key.run_id, ["backend", "status", "op", "build_ms", "run_ms"], ended)
     some = table.filter(pc.equal(table["op"], case.row["op"]))
     rows = (some if len(some) else table).to_pylist()
-    return float(np.quantile([*map(_took, rows)], 0.9)) if rows else HANG_S
+    return float(np.quantile([*map(_measure_row_seconds, rows)], 0.9)) if rows else HANG_S
 
 
-def _took(row: Mapping[str, Any]) -> float:
+def _measure_row_seconds(row: Mapping[str, Any]) -> float:
     return ((row["build_ms"] or 0.0) + (row["run_ms"] or 0.0)) / 1e3
 
 
@@ -91,7 +91,7 @@ def minimise_row(case: StoredCase, results: lakes.Lake, strategy: str = ALL, bud
         record["after"] = [earlier.keys[number].case_id for number in record["before"]]
         files = make_files(case, found, record, results)
         try:
-            keep(results, record, files, Path(found.item.pack) if found.item else None)
+            keep_minimal_record(results, record, files, Path(found.item.pack) if found.item else None)
         except lakes.LakeError as error:
             return Kept(record, files, lost=error)
     return Kept(record, files)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.hunt.earlier_cases import Earlier
-from farm.reproduction.again import job_of, ready
+from farm.reproduction.again import job_of, ready_backend
 from farm.reproduction.find import ReproduceError, StoredCase
 from farm.work.child_pool import POOL
 from farm.work.conversation import Ended, run_last, search
@@ -100,7 +100,7 @@ def job_alone(case: StoredCase) -> Job:
 
 def version_here(case: StoredCase) -> str:
     """Version of the backend's runtime as it is here. Raises ReproduceError where it cannot be had."""
-    return ready(case, job_alone(case)).info.runtime.runtime_version
+    return ready_backend(case, job_alone(case)).info.runtime.runtime_version
 
 
 def run_search(
@@ -114,7 +114,7 @@ def run_search(
     """(what the search came to, seconds that it took). folder: for packs, the minimal case's stays; sound_s: what cases that end
     take. Raises ReproduceError."""
     began, job = time.monotonic(), job_alone(case)
-    runner = Runner(job, earlier, sound_s, _progress, case.row["status"] == Status.TIMEOUT)
+    runner = Runner(job, earlier, sound_s, _print_search_progress, case.row["status"] == Status.TIMEOUT)
     what = wire.Minimise(row_of(case.row), strategy, budget, len(earlier or ()))
     *_, answer = search(job, what, case.asked, folder, STEP_S, POOL, runner)
     if sys.stderr.isatty():
@@ -125,6 +125,6 @@ def run_search(
     return answer, time.monotonic() - began
 
 
-def _progress(runs: int, status: str) -> None:
+def _print_search_progress(runs: int, status: str) -> None:
     if sys.stderr.isatty():
         print(f"\r{runs} runs, the last one {status}        ", end="", file=sys.stderr, flush=True)

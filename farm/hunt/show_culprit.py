@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farm.reproduction.find import StoredCase
-from farm.reproduction.show import line, status_text
+from farm.reproduction.show import print_line, status_text
 from tasks.wire import Found
 
 #: Tensors of a node, nodes of a window that are printed.
@@ -12,37 +12,39 @@ _TENSORS, _NODES = 4, 4
 
 def print_case(case: StoredCase) -> None:
     """The row that failed."""
-    line("case", case.key.case_id)
+    print_line("case", case.key.case_id)
     units = case.row.get("error_units")
     said = f" at {units:.3g} error units" if units is not None else ""
-    line("stored", f"{status_text(case.row)}{said} on {case.key.backend}, run {case.key.run_id}")
+    print_line("stored", f"{status_text(case.row)}{said} on {case.key.backend}, run {case.key.run_id}")
 
 
 def print_located(case: StoredCase, found: Found, seconds: float, *, last: bool = False) -> None:
     """The culprit with its facts, how it is known, and the next command, unless this was the ``last``."""
     facts = found.facts
-    line("culprit", found.columns.get("culprit") or "none could be named")
+    print_line("culprit", found.columns.get("culprit") or "none could be named")
     if facts.get("units") is not None:
-        line("own error", f"{facts['units']:.3g} error units of its own floor, on the inputs that the backend gave it")
+        print_line(
+            "own error", f"{facts['units']:.3g} error units of its own floor, on the inputs that the backend gave it"
+        )
     nodes = facts.get("nodes", [])
     for node in nodes[:_NODES]:
         attributes = ", ".join(f"{name}={value}" for name, value in node["attributes"].items())
-        line("node", f"{node['name']}: {node['op']}({attributes})")
+        print_line("node", f"{node['name']}: {node['op']}({attributes})")
         if node.get("module"):
-            line("  module", node["module"])
+            print_line("  module", node["module"])
         for words in ("inputs", "outputs"):
             shown = node[words][:_TENSORS]
             more = len(node[words]) - len(shown)
-            line(f"  {words}", ", ".join(shown) + (f" and {more} more" if more else ""))
+            print_line(f"  {words}", ", ".join(shown) + (f" and {more} more" if more else ""))
     if len(nodes) > _NODES:
-        line("", f"and {len(nodes) - _NODES} nodes more")
+        print_line("", f"and {len(nodes) - _NODES} nodes more")
     if facts.get("alone") is not None:
-        line(
+        print_line(
             "alone", "it fails by itself as well" if facts["alone"] else "by itself, on exact inputs, it does not fail"
         )
     for number, why in enumerate(facts.get("why", [])):
-        line("known by" if not number else "", why)
-    line("took", f"{seconds:.0f} s")
+        print_line("known by" if not number else "", why)
+    print_line("took", f"{seconds:.0f} s")
     if found.item is not None and not last:
         # Not wrapped: it is to be copied.
         print(f"{'next':13} farm localise '{case.key}' --out culprit   # its nodes alone, with their inputs")

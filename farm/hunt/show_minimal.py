@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 
 from farm.commandline import plain
-from farm.report.tables.agreement import figure, units
+from farm.report.tables.agreement import format_units, get_row_units
 from farm.report.words import number
 from farm.reproduction import trial
 from farm.reproduction.find import StoredCase
 from farm.reproduction.folder import CALL
-from farm.reproduction.show import line, status_text
+from farm.reproduction.show import print_line, status_text
 from tasks.model import is_inexact
 
 #: Characters of values, and triggers, that are printed.
@@ -23,8 +23,8 @@ _VALUES, _TRIGGERS = 300, 8
 
 def print_case(case: StoredCase) -> None:
     """The row that failed."""
-    line("case", case.key.case_id)
-    line(
+    print_line("case", case.key.case_id)
+    print_line(
         "stored", f"{status_text(case.row)} on {case.key.backend} {case.row['runtime_version']}, run {case.key.run_id}"
     )
 
@@ -32,59 +32,61 @@ def print_case(case: StoredCase) -> None:
 def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: str | None = None) -> None:
     """The minimal case, what it took, and where it is kept; out: a directory that its files are written to as well."""
     outcome = record["outcome"]
-    line("minimal", f"{record['op']}: {outcome['status']} {outcome['kind'] or ''}".rstrip())
+    print_line("minimal", f"{record['op']}: {outcome['status']} {outcome['kind'] or ''}".rstrip())
     if "nodes" in record:
         nodes, elements = ("{} → {}".format(*record[name]) for name in ("nodes", "elements"))
-        line(
+        print_line(
             "size",
-            f"nodes {nodes}, elements {elements}, shapes {shapes(record['shapes'][0])} → {shapes(record['shapes'][1])}",
+            f"nodes {nodes}, elements {elements}, shapes {describe_shapes(record['shapes'][0])} → {describe_shapes(record['shapes'][1])}",
         )
     for name, value in record.get("attributes", {}).items():
-        line("attribute", f"{name} = {value}")
+        print_line("attribute", f"{name} = {value}")
     for one in record.get("inputs", []):
-        line(
+        print_line(
             "input",
-            _short(f"{one['name']} {one['dtype']} {one['shape']} {one['how']} {one['values'] or '(many values)'}"),
+            _shorten_values(
+                f"{one['name']} {one['dtype']} {one['shape']} {one['how']} {one['values'] or '(many values)'}"
+            ),
         )
     for name in ("expected", "got"):
         if record.get(name):
-            line(name, _short(record[name]))
+            print_line(name, _shorten_values(record[name]))
     if outcome["error"]:
-        line("error", plain(outcome["error"], _VALUES))
+        print_line("error", plain(outcome["error"], _VALUES))
     if outcome.get("breaks"):
-        line("breaks", outcome["breaks"])
+        print_line("breaks", outcome["breaks"])
     if far := off_by(record):
-        line("off by", far)
+        print_line("off by", far)
     for one in record["triggers"][:_TRIGGERS]:
-        line("trigger" if one["fails"] else "no trigger", f"{one['what']}: {trigger(one)}")
+        print_line("trigger" if one["fails"] else "no trigger", f"{one['what']}: {describe_trigger(one)}")
     for case_id in record.get("after", []):
-        line("after", case_id)
+        print_line("after", case_id)
     for why in record["why"]:
-        line("note", why)
+        print_line("note", why)
     if record["flaky"]:
-        line("flaky", f"failed {record['failed']} of {record['tried']} times in new processes")
+        print_line("flaky", f"failed {record['failed']} of {record['tried']} times in new processes")
     if others := record.get("others"):
-        line("others", ", ".join(f"{name} {status}" for name, status in others.items()))
-    line(
+        print_line("others", ", ".join(f"{name} {status}" for name, status in others.items()))
+    print_line(
         "runs", f"{record['runs']} of the backend; {record['refused']} cases were not valid; {record['seconds']:.0f} s"
     )
     where = record.get("folder")
     left = ", not kept: the lake has a better one" if "left" in record else ", not kept"
-    line("finding", record["finding"]["id"] + (f", kept in {where}" if where else left))
+    print_line("finding", record["finding"]["id"] + (f", kept in {where}" if where else left))
     if record.get("script_said"):
-        line("run.py", record["script_said"])
+        print_line("run.py", record["script_said"])
     if CALL in files:
         print(f"\n{files[CALL].decode().rstrip()}\n")
     if out:
-        trial.write(files, Path(out))
-        line("written", ", ".join(str(Path(out) / name) for name in files) or "nothing: no finding")
+        trial.write_finding_files(files, Path(out))
+        print_line("written", ", ".join(str(Path(out) / name) for name in files) or "nothing: no finding")
 
 
-def _short(text: str) -> str:
+def _shorten_values(text: str) -> str:
     return text if len(text) <= _VALUES else text[:_VALUES].rpartition(" ")[0].rstrip() + " …"
 
 
-def exact(record: Mapping[str, Any]) -> bool:
+def is_exact_record(record: Mapping[str, Any]) -> bool:
     """Whether no result is of a dtype that rounds."""
     return not any(map(is_inexact, record.get("results", ["float32"])))
 
@@ -92,20 +94,20 @@ def exact(record: Mapping[str, Any]) -> bool:
 def off_by(record: Mapping[str, Any]) -> str:
     """How far a result is from its reference, in the measure of its class; "" where that was not measured."""
     outcome = record["outcome"]
-    if exact(record):
+    if is_exact_record(record):
         return "" if outcome["max_diff"] is None else f"{number(outcome['max_diff'])}; nothing is rounded"
     row = pd.DataFrame([{name: outcome[name] for name in ("op_class", "error_units", "max_ulp", "limit")}])
     row[["error_units", "max_ulp", "limit"]] = row[["error_units", "max_ulp", "limit"]].astype(float)
-    told = row["limit"].notna().all() and units(row).notna().all()
-    return figure(float(units(row)[0]), outcome["op_class"] or "", float(row["limit"][0])) if told else ""
+    told = row["limit"].notna().all() and get_row_units(row).notna().all()
+    return format_units(float(get_row_units(row)[0]), outcome["op_class"] or "", float(row["limit"][0])) if told else ""
 
 
-def shapes(found: list[list[int]]) -> str:
+def describe_shapes(found: list[list[int]]) -> str:
     """Shapes in a few words."""
     return " ".join("x".join(map(str, shape)) or "scalar" for shape in found[:6]) + (" …" if len(found) > 6 else "")
 
 
-def trigger(one: Mapping[str, Any]) -> str:
+def describe_trigger(one: Mapping[str, Any]) -> str:
     """What came of something put otherwise."""
     if not one["status"]:
         return "no valid case"

@@ -80,7 +80,7 @@ class Table:
 
     def paths(self, lake: Lake, run_id: str) -> list[str]:
         """Its files of a run. Raises LakeError."""
-        found = store.files(lake, run_id)
+        found = store.list_run_files(lake, run_id)
         return sorted(i.path for i in found if i.base_name.startswith(self.prefix) and i.base_name.endswith(".parquet"))
 
     def compact(self, lake: Lake, run_id: str) -> None:
@@ -117,7 +117,7 @@ class Table:
         if not found.num_rows:
             return found
         rows = store.read_table(lake, run_id, [*KEY, "attempts", "started_at"], where)
-        kept = store.unique(rows).select(OF_ROW)
+        kept = store.keep_unique_rows(rows).select(OF_ROW)
         if not kept.num_rows:
             return found.slice(0, 0)
         # A join takes no lists: it is told which entries stay.

@@ -24,13 +24,13 @@ from farm.lake.store import (
     LakeWarning,
     coded_schema,
     in_schema,
+    keep_unique_rows,
     kept_of,
+    list_parts,
     open_lake,
     open_part,
-    parts,
-    put,
+    put_part,
     read_table,
-    unique,
 )
 
 #: Rows of a run as they are to be, from what they are: as many, in the same order.
@@ -72,19 +72,19 @@ def compact(results: AnyLake, run_id: str, change: Change | None = None) -> None
     time makes the same file; who compacts others merges both: the last one to end leaves one part.
     """
     lake = open_lake(results)
-    while len(old := parts(lake, run_id)) > 1 or (old and change is not None):
+    while len(old := list_parts(lake, run_id)) > 1 or (old and change is not None):
         try:
             if change is None:
                 name = hashlib.sha256("".join(path.rpartition("/")[2] for path in old).encode()).hexdigest()[:32]
                 with _keep_arrow_pages():
-                    put(lake, run_id, partial(_write_pieces, lake, old), name)
+                    put_part(lake, run_id, partial(_write_pieces, lake, old), name)
             else:
                 for path in old:
                     next(_iterate_row_groups(lake, path, ()), None)
                 with warnings.catch_warnings():
                     warnings.simplefilter("error", LakeWarning)
-                    table = change(unique(read_table(lake, run_id)))
-                put(lake, run_id, partial(_write, lake, [table]))
+                    table = change(keep_unique_rows(read_table(lake, run_id)))
+                put_part(lake, run_id, partial(_write_compacted_part, lake, [table]))
         except LakeWarning as why:  # a part that cannot be read is not thrown away
             if isinstance(why, NewerWarning):
                 warnings.warn(why, stacklevel=2)
@@ -179,10 +179,10 @@ def _is_constant(column: pa.ChunkedArray) -> bool:
 
 
 def _write_pieces(lake: Lake, old: Sequence[str], path: str) -> None:
-    _write(lake, _read_ahead(_iterate_unique_rows(lake, old)), path)
+    _write_compacted_part(lake, _read_ahead(_iterate_unique_rows(lake, old)), path)
 
 
-def _write(lake: Lake, tables: Iterable[pa.Table], path: str) -> None:
+def _write_compacted_part(lake: Lake, tables: Iterable[pa.Table], path: str) -> None:
     """Write a part of tables, each sorted by op: it stands in few row groups then, whose statistics name it."""
     writer = None
     try:

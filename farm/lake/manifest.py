@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from farm.lake import beside
-from farm.lake.store import RECORD, AnyLake, Lake, LakeError, open_lake, parts, run_ids
+from farm.lake.store import RECORD, AnyLake, Lake, LakeError, list_parts, open_lake, run_ids
 from farm.version import farm_version
 from tasks.model import Refusal
 from tasks.nearest import nearest
@@ -47,7 +47,7 @@ class Checked:
         return self.valid and self.trusted is not False and not (self.changed or self.missing or self.added)
 
 
-def sign(results: AnyLake, run_id: str, key: Path, replace: bool = False) -> dict[str, Any]:
+def sign_run(results: AnyLake, run_id: str, key: Path, replace: bool = False) -> dict[str, Any]:
     """Write a run's manifest, signed (ed25519) with a private key in PEM, and return it. replace: another key's as well.
     Raises LakeError, NoSignature."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -103,7 +103,7 @@ def has_manifest(results: AnyLake, run_id: str) -> bool:
     return bool(lake.filesystem.get_file_info(lake.path(run_id, MANIFEST)).type != pafs.FileType.NotFound)
 
 
-def check(results: AnyLake, run_id: str, key: Path | None = None) -> Checked:
+def check_manifest(results: AnyLake, run_id: str, key: Path | None = None) -> Checked:
     """Check a run against its manifest. key: the public key (PEM) that must have signed it. Raises LakeError, NoSignature."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -169,7 +169,7 @@ def _digest_run_files(lake: Lake, run_id: str) -> dict[str, str]:
         raise LakeError(f"no run {run_id!r} in {lake.uri!r}{nearest(run_id, known)}")
     found = {}
     for path in [
-        *parts(lake, run_id),
+        *list_parts(lake, run_id),
         *(path for table in beside.TABLES for path in table.paths(lake, run_id)),
         lake.path(run_id, RECORD),
     ]:

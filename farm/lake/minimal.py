@@ -43,17 +43,17 @@ def _cut_first_sentence(words: str | None) -> str | None:
     return words and _SENTENCE.split(words, maxsplit=1)[0]
 
 
-def place(lake: Lake, run_id: str, case_id: str, backend: str) -> str:
+def place_minimal_case(lake: Lake, run_id: str, case_id: str, backend: str) -> str:
     """The folder of a row's minimal case."""
     digest = hashlib.sha256(f"{case_id}:{backend}".encode()).hexdigest()[:12]
     return lake.path(run_id, f"{FOLDER}/{digest}")
 
 
-def write(results: AnyLake, record: Mapping[str, Any], files: Mapping[str, bytes]) -> str:
+def write_minimal_case(results: AnyLake, record: Mapping[str, Any], files: Mapping[str, bytes]) -> str:
     """Keep a minimal case, in place of an older one of the same row: its record last, which is what readers look for.
     Returns its folder. Raises LakeError."""
     lake = open_lake(results)
-    folder = place(lake, record["run_id"], record["case_id"], record["backend"])
+    folder = place_minimal_case(lake, record["run_id"], record["case_id"], record["backend"])
     content = {**files, RECORD: json.dumps(record, indent=1).encode()}
     try:
         for name, data in content.items():
@@ -76,14 +76,16 @@ def read_record(results: AnyLake, run_id: str, case_id: str, backend: str) -> di
     """The record of a row's minimal case; {} if it has none. Raises LakeError."""
     lake = open_lake(results)
     try:
-        with lake.filesystem.open_input_stream(f"{place(lake, run_id, case_id, backend)}/{RECORD}") as file:
+        with lake.filesystem.open_input_stream(
+            f"{place_minimal_case(lake, run_id, case_id, backend)}/{RECORD}"
+        ) as file:
             record = json.loads(file.read())
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}
 
 
-def read(results: AnyLake, runs: Iterable[str] | None = None) -> list[dict[str, Any]]:
+def read_minimal_cases(results: AnyLake, runs: Iterable[str] | None = None) -> list[dict[str, Any]]:
     """The records of all minimal cases of some runs (default: of all), the oldest run's first; each with its ``folder``.
     One that cannot be read is left out. Raises LakeError for a lake that cannot be."""
     lake = open_lake(results)
@@ -103,7 +105,7 @@ def read(results: AnyLake, runs: Iterable[str] | None = None) -> list[dict[str, 
     return found
 
 
-def file(results: AnyLake, record: Mapping[str, Any], name: str) -> bytes | None:
+def read_minimal_file(results: AnyLake, record: Mapping[str, Any], name: str) -> bytes | None:
     """The content of a file of a minimal case; None if there is no such file."""
     lake = open_lake(results)
     try:

@@ -103,12 +103,12 @@ _ARROW = {
 }
 
 
-def _schema(columns: Iterable[Column], version: str) -> pa.Schema:
+def _make_lake_schema(columns: Iterable[Column], version: str) -> pa.Schema:
     told = [pa.field(c.name, _ARROW[c.type], metadata={"description": c.words, "unit": c.unit}) for c in columns]
     return pa.schema(told, metadata={"schema_version": version})
 
 
-SCHEMA = _schema(COLUMNS, "4")
+SCHEMA = _make_lake_schema(COLUMNS, "4")
 
 #: Columns of a row that say whose arithmetic a reading is, and of which case.
 OF_PASSPORT = (
@@ -135,7 +135,7 @@ TRACE_COLUMNS = (
     *(c for c in trace.COLUMNS if c.name != "step"),
 )
 TRACE_KEY = [*KEY, "step"]
-TRACE_SCHEMA = _schema(TRACE_COLUMNS, "1")
+TRACE_SCHEMA = _make_lake_schema(TRACE_COLUMNS, "1")
 
 #: One row per sum that was read has these: its key, whose arithmetic it is, of what case, and what was read.
 PASSPORT_COLUMNS = (
@@ -145,7 +145,7 @@ PASSPORT_COLUMNS = (
     *columns_of(Reading),
 )
 PASSPORT_KEY = [*KEY, "reading"]
-PASSPORT_SCHEMA = _schema(PASSPORT_COLUMNS, "1")
+PASSPORT_SCHEMA = _make_lake_schema(PASSPORT_COLUMNS, "1")
 
 
 @functools.cache

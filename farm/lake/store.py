@@ -163,11 +163,11 @@ def to_batch(rows: Sequence[Row], origin: Origin) -> pa.RecordBatch:
             columns.append(pa.array([r.compute_precision or r.dtype for r in rows], field.type))
         else:
             default = getattr(Row, name, None)
-            columns.append(_array([one.get(name, default) for one in told], field.type))
+            columns.append(_make_arrow_array([one.get(name, default) for one in told], field.type))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+def _make_arrow_array(values: list[Any], kind: pa.DataType) -> pa.Array:
     try:
         return pa.array(values, kind)
     except UnicodeEncodeError:  # half of a surrogate pair, as an error's text may have it
@@ -188,10 +188,10 @@ def append(lake: Lake, run_id: str, batches: Sequence[pa.RecordBatch]) -> None:
     """Write rows as one immutable part, visible all at once. Raises OSError."""
     table = pa.Table.from_batches(batches, schema=SCHEMA)
     if table.num_rows:
-        put(lake, run_id, lambda path: pq.write_table(table, path, filesystem=lake.filesystem, compression="zstd"))
+        put_part(lake, run_id, lambda path: pq.write_table(table, path, filesystem=lake.filesystem, compression="zstd"))
 
 
-def put(lake: Lake, run_id: str, write: Callable[[str], None], name: str = "") -> None:
+def put_part(lake: Lake, run_id: str, write: Callable[[str], None], name: str = "") -> None:
     """Make a part of a run, visible all at once: ``write`` writes a file at the path it is given. Raises OSError."""
     write_beside(lake, run_id, f"part-{name or uuid.uuid4().hex}.parquet", write)
 
@@ -236,7 +236,7 @@ def read_run(results: AnyLake, run_id: str) -> dict[str, Any]:
     except FileNotFoundError:
         if run_id in run_ids(lake):
             raise LakeError(f"run {run_id} in {lake.uri!r} has no record ({RECORD})") from None
-        raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_nearest(lake, run_id)}") from None
+        raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_name_nearest_runs(lake, run_id)}") from None
     except OSError as error:
         raise LakeError(f"{path}: cannot be read ({error})") from None
     except ValueError as error:
@@ -246,7 +246,7 @@ def read_run(results: AnyLake, run_id: str) -> dict[str, Any]:
     return value
 
 
-def _nearest(lake: Lake, run_id: str) -> str:
+def _name_nearest_runs(lake: Lake, run_id: str) -> str:
     known = run_ids(lake)
     return f"; there is {', '.join(near(run_id, known, 0.3) or known[-3:])}" if known else "; it holds no run"
 
@@ -347,7 +347,9 @@ def read_table(
     with ThreadPoolExecutor(READERS) as pool:
         runs = [run_id] if run_id is not None else run_ids(lake)
         todo = [
-            (r, path) for r, some in zip(runs, pool.map(lambda r: parts(lake, r), runs), strict=True) for path in some
+            (r, path)
+            for r, some in zip(runs, pool.map(lambda r: list_parts(lake, r), runs), strict=True)
+            for path in some
         ]
         listed = {path for _, path in todo}
         while todo:
@@ -361,7 +363,7 @@ def read_table(
                     text = (str(got).splitlines() or [""])[0]
                     warnings.warn(f"{path}: skipped, not a readable part ({text})", LakeWarning, stacklevel=2)
             # Compacted since they were listed: their rows are in a part that is there now.
-            todo = [(one, path) for one in gone for path in parts(lake, one) if path not in listed]
+            todo = [(one, path) for one in gone for path in list_parts(lake, one) if path not in listed]
             listed.update(path for _, path in todo)
     return pa.concat_tables([schema.empty_table(), *tables])
 
@@ -374,7 +376,7 @@ def _read_part_table(lake: Lake, path: str, schema: pa.Schema, where: Where) -> 
         if not where.keys() <= present:
             return schema.empty_table()
         names = [name for name in {**dict.fromkeys(schema.names), **where} if name in present]
-        names += [name for name in upgrade.needs(schema.names, present) if name not in names]
+        names += [name for name in upgrade.list_needed_columns(schema.names, present) if name not in names]
         # Who asks for few rows asks many parts, each in a thread of its own.
         table = part.read_row_groups(_select_row_groups(part.metadata, where), names, use_threads=not where)
     for name, some in where.items():
@@ -437,7 +439,7 @@ def coded_schema(schema: pa.Schema, but: Collection[str] = ()) -> pa.Schema:
 def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The table with just the schema's columns, null where it has none; rows of an older schema say the same in this one's columns.
     Raises ArrowException for foreign types."""
-    table = upgrade.upgrade(table)
+    table = upgrade.upgrade_rows(table)
     there = set(table.column_names)
     columns = []
     for field in schema:
@@ -446,14 +448,14 @@ def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def files(lake: Lake, run_id: str) -> list[pafs.FileInfo]:
+def list_run_files(lake: Lake, run_id: str) -> list[pafs.FileInfo]:
     """The files in a run's folder. Raises LakeError."""
     return [i for i in _list_directory(lake, lake.path(run_id)) if i.type == pafs.FileType.File]
 
 
-def parts(lake: Lake, run_id: str) -> list[str]:
+def list_parts(lake: Lake, run_id: str) -> list[str]:
     """Paths of a run's part files. Raises LakeError."""
-    found = files(lake, run_id)
+    found = list_run_files(lake, run_id)
     return sorted(i.path for i in found if i.base_name.endswith(".parquet") and i.base_name[0] not in "._")
 
 
@@ -464,8 +466,8 @@ def read(results: AnyLake, run_id: str | None = None, where: Where | None = None
     """
     lake = open_lake(results)
     if run_id is not None and run_id not in run_ids(lake):
-        raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_nearest(lake, run_id)}")
-    frame: pd.DataFrame = unique(read_table(lake, run_id, where=where)).to_pandas()
+        raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_name_nearest_runs(lake, run_id)}")
+    frame: pd.DataFrame = keep_unique_rows(read_table(lake, run_id, where=where)).to_pandas()
     for said in frame["run_id"].unique() if run_id is not None else ():
         if words := other_run(lake.path(str(run_id)), said):
             warnings.warn(words, CopyWarning, stacklevel=2)
@@ -473,14 +475,14 @@ def read(results: AnyLake, run_id: str | None = None, where: Where | None = None
     return frame
 
 
-def unique(table: pa.Table) -> pa.Table:
+def keep_unique_rows(table: pa.Table) -> pa.Table:
     """One row per key: the one with the most attempts, the last of equals. Rows stay in their order."""
     kept = kept_of(table)
     return table if kept is None else table.filter(kept)
 
 
 def kept_of(table: pa.Table) -> pa.Array | None:
-    """The rows that `unique` keeps; None for all."""
+    """The rows that `keep_unique_rows` keeps; None for all."""
     keys = table.select([*KEY, "attempts"]).to_pandas()
     if not keys.duplicated(KEY).any():
         return None

@@ -122,13 +122,13 @@ UPGRADES = (
 )
 
 
-def needs(asked: Collection[str], present: Collection[str]) -> list[str]:
-    """What is to be read of a part beside the columns ``asked`` for, so that `upgrade` can fill those."""
+def list_needed_columns(asked: Collection[str], present: Collection[str]) -> list[str]:
+    """What is to be read of a part beside the columns ``asked`` for, so that `upgrade_rows` can fill those."""
     older = [x for x in UPGRADES if x.since not in present and not set(x.fills).isdisjoint(asked)]
     return [name for x in older for name in x.reads if name in present and name not in asked]
 
 
-def upgrade(table: pa.Table) -> pa.Table:
+def upgrade_rows(table: pa.Table) -> pa.Table:
     """Rows of a part as this farm would have written them. What lacks the columns to be read is left as it is."""
     for one in UPGRADES:
         if one.since not in table.column_names and set(one.reads) <= set(table.column_names):

@@ -225,7 +225,7 @@ def _check_arguments(own: OwnModel, root: str, beside: set[str] | None, at: tupl
     """Refuse inputs that the source shows not to fit the arguments of forward. beside: names at the top of the model's file."""
     module, _, name = own.model.rpartition(":")
     file = sources.locate(module, root)
-    taken = classes.forward(file, name) if file is not None else None
+    taken = classes.read_forward_arguments(file, name) if file is not None else None
     if taken is None or taken.more or own.files:
         return
     if own.drawn_inputs:

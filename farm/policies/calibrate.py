@@ -67,7 +67,7 @@ class Finding:
         return max(within.items(), key=lambda item: item[1], default=("", 0.0))
 
 
-def least(dtype: str) -> float:
+def find_least_limit(dtype: str) -> float:
     """The lowest limit for a dtype, in error units."""
     return LEAST_ROUNDED_ONCE if dtype in ROUNDED_ONCE else LEAST
 
@@ -77,7 +77,7 @@ def power_of_two(value: float) -> float:
     return 2.0 ** math.ceil(math.log2(value))
 
 
-def evidence(rows: pd.DataFrame, backends: Sequence[str]) -> pd.DataFrame:
+def select_evidence(rows: pd.DataFrame, backends: Sequence[str]) -> pd.DataFrame:
     """The rows that show how far right results lie: columns label, op_class, dtype, error_units, status, backend.
 
     Judged rows of ``backends`` in error units, of the calibrated classes and of dtypes that the reference resolves; not
@@ -96,8 +96,8 @@ def evidence(rows: pd.DataFrame, backends: Sequence[str]) -> pd.DataFrame:
     return rows[wanted].assign(label=rows["op"])[["label", "op_class", "dtype", "error_units", "status", "backend"]]
 
 
-def calibrate(found: pd.DataFrame, quantile: float = QUANTILE, apart: Sequence[str] = ()) -> list[Finding]:
-    """The limits that rows of `evidence` support. ``apart``: globs of ops that do not count for their class."""
+def calibrate_limits(found: pd.DataFrame, quantile: float = QUANTILE, apart: Sequence[str] = ()) -> list[Finding]:
+    """The limits that rows of `select_evidence` support. ``apart``: globs of ops that do not count for their class."""
     counted = found[[not any(fnmatch.fnmatchcase(label, glob) for glob in apart) for label in found["label"]]]
     findings = []
     for (op_class, dtype), some in counted.groupby(["op_class", "dtype"], sort=True):
@@ -107,14 +107,17 @@ def calibrate(found: pd.DataFrame, quantile: float = QUANTILE, apart: Sequence[s
         limit = None
         if len(ops) >= FEWEST_OPS:
             limit = power_of_two(
-                max(least(str(dtype)), MARGIN * float(np.quantile(list(ops.values()), quantile, method="lower")))
+                max(
+                    find_least_limit(str(dtype)),
+                    MARGIN * float(np.quantile(list(ops.values()), quantile, method="lower")),
+                )
             )
         failed = {str(name): float(worst[name]) for name in bad}
         findings.append(Finding(str(op_class), str(dtype), ops, failed, int((~some["label"].isin(bad)).sum()), limit))
     return findings
 
 
-def limits(
+def make_limit_lines(
     found: pd.DataFrame, findings: Sequence[Finding], reasons: Mapping[str, str], quantile: float, made_with: str
 ) -> list[Limit]:
     """The lines of a policy: one per class and dtype, then those of the ops with a reason of their own to need more."""
@@ -136,7 +139,7 @@ def limits(
         own = found[[fnmatch.fnmatchcase(label, glob) for label in found["label"]]]
         for (op_class, dtype), some in own.groupby(["op_class", "dtype"], sort=True):
             units = float(some["error_units"].max())
-            if units > (of_class.get((op_class, dtype)) or least(str(dtype))):
+            if units > (of_class.get((op_class, dtype)) or find_least_limit(str(dtype))):
                 text = f"{reason}; {len(some)} cases on {made_with}, the largest {units:.3g}"
                 lines.append(Limit(text, today, units=power_of_two(MARGIN * units), ops=(glob,), dtypes=(str(dtype),)))
     return lines
@@ -166,13 +169,13 @@ def to_json(policy: Policy) -> str:
         kept = {
             k: v for k, v in given.items() if k in ("units", "ulps", "evidence", "date") or v != getattr(default, k)
         }
-        lines.append("    " + json.dumps({k: _plain(v) for k, v in kept.items()}, ensure_ascii=False))
+        lines.append("    " + json.dumps({k: _make_plain_json(v) for k, v in kept.items()}, ensure_ascii=False))
     fields = {k: v for k, v in asdict(policy).items() if k != "limits" and v != Policy.__dataclass_fields__[k].default}
     head = "".join(f"  {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)},\n" for k, v in fields.items())
     return "{\n" + head + '  "limits": [\n' + ",\n".join(lines) + "\n  ]\n}\n"
 
 
-def _plain(value: Any) -> Any:
+def _make_plain_json(value: Any) -> Any:
     """JSON as it is written by hand: a list, a whole number without a point."""
     if isinstance(value, tuple):
         return list(value)
@@ -192,7 +195,7 @@ def reasons_of(given: Sequence[str]) -> dict[str, str]:
     return reasons
 
 
-def propose(
+def propose_policy(
     rows: pd.DataFrame, policy: Policy, backends: Sequence[str], quantile: float, reasons: Mapping[str, str]
 ) -> tuple[Policy, list[Finding]]:
     """``policy`` with the limits that ``rows`` of ``backends`` support, one version on, and the evidence.
@@ -211,14 +214,16 @@ def propose(
             raise PolicyError(f"--backends: no row of {name!r}{nearest(name, sorted(set(rows['backend'])))}")
     if rows["op_class"].isna().any():
         raise lake.LakeError("rows of an older schema have no op_class; run them again to calibrate from them")
-    found = evidence(rows, backends)
+    found = select_evidence(rows, backends)
     if found.empty:
         raise lake.LakeError(f"no row of {', '.join(backends)} is judged in error units")
     for glob in reasons:
         if not any(fnmatch.fnmatchcase(label, glob) for label in found["label"]):
             raise PolicyError(f"--op {glob!r}: no op with such rows{nearest(glob, sorted(set(found['label'])))}")
-    findings = calibrate(found, quantile, list(reasons))
-    return merge_limits(policy, limits(found, findings, reasons, quantile, _made_with(rows, backends))), findings
+    findings = calibrate_limits(found, quantile, list(reasons))
+    return merge_limits(
+        policy, make_limit_lines(found, findings, reasons, quantile, _made_with(rows, backends))
+    ), findings
 
 
 def _made_with(rows: pd.DataFrame, backends: Sequence[str]) -> str:
@@ -229,7 +234,7 @@ def _made_with(rows: pd.DataFrame, backends: Sequence[str]) -> str:
     return " and ".join(texts)
 
 
-def table(policy: Policy, findings: Sequence[Finding]) -> list[str]:
+def table_calibration(policy: Policy, findings: Sequence[Finding]) -> list[str]:
     """One line per class and dtype, and below it the ops that its limit does not cover."""
     lines = [f"{'class':16} {'dtype':10} {'ops':>4} {'cases':>6} {'median':>8} {'largest':>8} {'limit':>6}  before"]
     for one in findings:

@@ -59,7 +59,7 @@ _READ = (
 _MEASURED_ANEW = (OpClass.DISCONTINUOUS, OpClass.CHOICE)
 
 
-def rejudge(rows: pd.DataFrame, policy: Policy) -> pd.DataFrame:
+def rejudge_rows(rows: pd.DataFrame, policy: Policy) -> pd.DataFrame:
     """What ``policy`` makes of lake rows: columns status, kind, limit, why, and those of a vote; index as in ``rows``.
 
     Only pass, imprecise and wrong rows are judged, and of these not what no number can mend (kind shape, dtype,
@@ -69,7 +69,7 @@ def rejudge(rows: pd.DataFrame, policy: Policy) -> pd.DataFrame:
     are given the one of the table (`tasks.judge.op_classes`).
     """
     rows = vote.undo_vote(rows)
-    columns = {name: _column(rows, name) for name in _READ}
+    columns = {name: _get_row_column(rows, name) for name in _READ}
     out: dict[str, list[Any]] = {"status": [], "kind": [], "limit": [], "why": []}
     for values in zip(*columns.values()):
         row = dict(zip(columns, values))
@@ -82,14 +82,14 @@ def rejudge(rows: pd.DataFrame, policy: Policy) -> pd.DataFrame:
             out[name].append(value)
     made = pd.DataFrame(out, index=rows.index).astype({"limit": "float64"})
     if set(vote.COLUMNS) <= set(rows.columns):  # a run's own vote: the limits are others, and so may be who agrees
-        blameless = vote.suspects(rows.assign(**{name: made[name] for name in ("status", "kind", "limit")}))
+        blameless = vote.find_suspects(rows.assign(**{name: made[name] for name in ("status", "kind", "limit")}))
         told = [*vote.CHANGED]
         made = made.assign(**dict.fromkeys(told[2:])).astype(dict.fromkeys(told, object))
         made.loc[blameless.index, told] = blameless[told]
     return made
 
 
-def _column(rows: pd.DataFrame, name: str) -> list[Any]:
+def _get_row_column(rows: pd.DataFrame, name: str) -> list[Any]:
     """A column with None for what is missing."""
     if name not in rows.columns:
         return [None] * len(rows)
@@ -147,7 +147,7 @@ def _rejudge_row(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str
     return "", (status.value, kind, limit)
 
 
-def changes(rows: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
+def find_rejudged_changes(rows: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
     """The rows whose status or kind is another one, with columns new_status, new_kind and new_limit, worst first."""
     old_kind = rows["kind"].fillna("")
     other = (again["status"] != rows["status"]) | (again["kind"] != old_kind)
@@ -158,7 +158,7 @@ def changes(rows: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
     return found.sort_values(["rank", "size", "op", "dtype", "backend"], kind="stable").drop(columns=["rank", "size"])
 
 
-def summary(changed: pd.DataFrame) -> list[str]:
+def sum_up_rejudging(changed: pd.DataFrame) -> list[str]:
     """One line per old and new status, with the number of rows, and by backend."""
     lines = []
     for (old, new), some in changed.groupby(["status", "new_status"], sort=True):
@@ -168,7 +168,7 @@ def summary(changed: pd.DataFrame) -> list[str]:
     return lines
 
 
-def cells(changed: pd.DataFrame) -> list[str]:
+def list_rejudged_cells(changed: pd.DataFrame) -> list[str]:
     """One line per changed cell: what it was, what it is, by its worst row's metrics and limits."""
     keys = ["check", "op", "variant", "dtype", "distribution", "backend", "status", "new_status"]
     lines = []
@@ -194,7 +194,7 @@ def cells(changed: pd.DataFrame) -> list[str]:
 def print_changes(
     console: Console, rows: pd.DataFrame, again: pd.DataFrame, policy: Policy, limit: int | None = 20
 ) -> pd.DataFrame:
-    """Print what ``again`` (of `rejudge`) changes in ``rows``; returns the changed rows. ``limit``: cells, None for all."""
+    """Print what ``again`` (of `rejudge_rows`) changes in ``rows``; returns the changed rows. ``limit``: cells, None for all."""
 
     def line(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
@@ -210,13 +210,13 @@ def print_changes(
         line(
             f"not judged again, {len(some)} rows: {why}: {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
         )
-    changed = changes(rows, again)
+    changed = find_rejudged_changes(rows, again)
     if changed.empty:
         line("nothing changes")
         return changed
-    for text in summary(changed):
+    for text in sum_up_rejudging(changed):
         line(text)
-    told = cells(changed)
+    told = list_rejudged_cells(changed)
     shown = told if limit is None else told[:limit]
     line(
         f"changed cells{f', {len(shown)} of {len(told)} (--all for the others)' if len(shown) < len(told) else f': {len(told)}'}"
@@ -226,7 +226,7 @@ def print_changes(
     return changed
 
 
-def write(rows: pd.DataFrame, again: pd.DataFrame, policy: Policy, out: Path) -> None:
+def write_rejudged_rows(rows: pd.DataFrame, again: pd.DataFrame, policy: Policy, out: Path) -> None:
     """Write the rows with their new status, kind, limit and policy as Parquet or CSV. Raises OSError."""
     judged = rows["status"].isin(DECIDED) & (again["why"] == "")
     made = rows.assign(**{name: again[name] for name in (*vote.CHANGED, "limit") if name in again})

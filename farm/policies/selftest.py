@@ -17,7 +17,7 @@ from farm.commandline import plain
 from farm.fitting import Head, fit_table
 from farm.plan import request as requests
 from farm.plan.config import ConfigError
-from farm.policies.rejudge import rejudge
+from farm.policies.rejudge import rejudge_rows
 from farm.report.tables.coverage import reproduce_command
 from farm.report.words import number, percent
 from farm.work.launch import Run, ready
@@ -54,7 +54,7 @@ class Count:
 Statuses = Mapping[str, Mapping[str, set[str]]]
 
 
-def count(statuses: Statuses, faults: Mapping[str, zoo.Fault]) -> Count:
+def count_caught_faults(statuses: Statuses, faults: Mapping[str, zoo.Fault]) -> Count:
     """The count over ``faults`` and their twins."""
     made = Count()
     for name, fault in faults.items():
@@ -67,19 +67,19 @@ def count(statuses: Statuses, faults: Mapping[str, zoo.Fault]) -> Count:
             made.caught.append(name)
         else:
             made.imprecise.append(name)
-    for twin in twins(faults):
+    for twin in list_twins(faults):
         by_dtype = statuses.get(twin, {})
         if not by_dtype or any(found - {Status.VACUOUS} != {Status.PASS} for found in by_dtype.values()):
             made.alarms.append(twin)
     return made
 
 
-def twins(faults: Mapping[str, zoo.Fault]) -> list[str]:
+def list_twins(faults: Mapping[str, zoo.Fault]) -> list[str]:
     """The right kernels beside faults, each once."""
     return list(dict.fromkeys(name for fault in faults.values() for name in (fault.twin, *fault.honest)))
 
 
-def statuses(rows: pd.DataFrame, policy: Policy, promises: bool = True) -> Statuses:
+def rejudge_statuses(rows: pd.DataFrame, policy: Policy, promises: bool = True) -> Statuses:
     """The statuses that ``policy`` gives rows, from their stored metrics alone.
 
     promises: whether what a kernel did beside its numbers (PROMISES) counts, which is no matter of a tolerance.
@@ -88,7 +88,7 @@ def statuses(rows: pd.DataFrame, policy: Policy, promises: bool = True) -> Statu
         broken = rows["kind"].isin(PROMISES) & rows["classic"].notna()
         numbers = rows["nonfinite"].gt(0).map({True: "nonfinite", False: "numbers"})
         rows = rows.assign(kind=rows["kind"].where(~broken, numbers))
-    judged = rows[["op", "dtype"]].assign(status=rejudge(rows, policy)["status"])
+    judged = rows[["op", "dtype"]].assign(status=rejudge_rows(rows, policy)["status"])
     if promises and "cheat" in rows:  # of a kernel whose time alone is a lie
         judged["status"] = judged["status"].mask(rows["cheat"].fillna("") != "", Status.WRONG.value)
     made: dict[str, dict[str, set[str]]] = {}
@@ -109,9 +109,9 @@ def select_faults(globs: Sequence[str]) -> dict[str, zoo.Fault]:
     return {name: fault for name, fault in every.items() if name in names}
 
 
-def run(faults: Mapping[str, zoo.Fault], results: str, how: str) -> pd.DataFrame | None:
+def run_faults(faults: Mapping[str, zoo.Fault], results: str, how: str) -> pd.DataFrame | None:
     """The rows of a run of the faults and their twins; None for an incomplete run, whose output is then shown."""
-    right, classes = twins(faults), {fault.kind for fault in faults.values()}
+    right, classes = list_twins(faults), {fault.kind for fault in faults.values()}
     print(f"{len(faults)} faults of {len(classes)} classes in {len(right)} ops, each beside its right twin")
     some = faults.keys() < zoo.faults().keys()
     ops = [f"user:{name}" for name in (*faults, *right)] if some else []
@@ -148,21 +148,23 @@ def find_misnamed(rows: pd.DataFrame, faults: Mapping[str, zoo.Fault]) -> dict[s
     return made
 
 
-def table(faults: Mapping[str, zoo.Fault], counts: Mapping[str, Count], width: int) -> RenderableType:
+def table_faults(faults: Mapping[str, zoo.Fault], counts: Mapping[str, Count], width: int) -> RenderableType:
     """Per class of fault and policy: faults caught, and right twins of such faults that are blamed."""
     heads = ["faults", "twins", *(f"{name} caught blamed" for name in counts)]
     kinds = sorted({f.kind for f in faults.values()}, key=str.casefold)
-    lines = [(_line(kind, {n: f for n, f in faults.items() if f.kind == kind}, counts), "") for kind in kinds]
+    lines = [
+        (_make_fault_line(kind, {n: f for n, f in faults.items() if f.kind == kind}, counts), "") for kind in kinds
+    ]
     return fit_table(
         "Faults caught and right twins blamed, by class of fault and policy",
         [Head("class of fault"), *(Head(words, right=True) for words in heads)],
-        [*lines, (_line("all", faults, counts), "bold")],
+        [*lines, (_make_fault_line("all", faults, counts), "bold")],
         width,
     )
 
 
-def _line(heading: str, some: Mapping[str, zoo.Fault], counts: Mapping[str, Count]) -> list[Text]:
-    right = twins(some)
+def _make_fault_line(heading: str, some: Mapping[str, zoo.Fault], counts: Mapping[str, Count]) -> list[Text]:
+    right = list_twins(some)
     cells = [heading, str(len(some)), str(len(right))]
     for one in counts.values():
         found = len(some.keys() & {*one.caught, *one.imprecise})
@@ -170,7 +172,7 @@ def _line(heading: str, some: Mapping[str, zoo.Fault], counts: Mapping[str, Coun
     return list(map(Text, cells))
 
 
-def explain(
+def explain_faults(
     console: Console,
     rows: pd.DataFrame,
     faults: Mapping[str, zoo.Fault],
@@ -187,11 +189,11 @@ def explain(
         apart = f", {len(made.imprecise)} of them as imprecise" if made.imprecise else ""
         seen = "" if name == deciding else " by the numbers alone"
         line(
-            f"{name}: {percent(made.detected, len(faults))} of the faults caught{seen}{apart}; {percent(len(made.alarms), len(twins(faults)))} of the twins blamed"
+            f"{name}: {percent(made.detected, len(faults))} of the faults caught{seen}{apart}; {percent(len(made.alarms), len(list_twins(faults)))} of the twins blamed"
         )
     made = counts[deciding]
     if steep := {n: f for n, f in faults.items() if f.kind == "steep point"}:
-        right = set(twins(steep))
+        right = set(list_twins(steep))
         passed = percent(len(right - set(made.alarms)), len(right))
         line(
             f"steep points: {percent(len(steep.keys() & set(made.caught)), len(steep))} of the faults wrong, {passed} of the right ones pass"

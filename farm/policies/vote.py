@@ -36,7 +36,7 @@ COLUMNS = (
 def apply_vote(table: pa.Table) -> pa.Table:
     """The rows of a run, in the schema of the lake, after the vote; of one that was resumed after a vote, after another one."""
     before = undo_vote(table.select([*COLUMNS, *CHANGED[2:]]).to_pandas())
-    changed = suspects(before)
+    changed = find_suspects(before)
     for name in CHANGED:
         values: Any = before[name].tolist()
         for place, value in changed[name].items():
@@ -59,7 +59,7 @@ def undo_vote(rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def suspects(rows: pd.DataFrame) -> pd.DataFrame:
+def find_suspects(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of generated cases that nobody may be blamed for, with their new values in the columns `CHANGED`; index as given.
 
     A weak result is no support: a constant would have passed.
@@ -72,7 +72,7 @@ def suspects(rows: pd.DataFrame) -> pd.DataFrame:
     table = table[table["case_id"].isin(blamed["case_id"].unique())]
     if blamed.empty:
         return blamed.assign(**dict.fromkeys(CHANGED[2:]))
-    table = table.assign(agrees=agreement.groups(table))
+    table = table.assign(agrees=agreement.group_agreeing_rows(table))
     found = [line for _, some in table.groupby("case_id", sort=False) for line in _of_case(some)]
     made = rows.loc[[line[0] for line in found]].copy()
     for place, name in enumerate(CHANGED, 1):

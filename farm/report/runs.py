@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from farm import lake
 from farm.commandline import warn
-from farm.lake.store import unique
+from farm.lake.store import keep_unique_rows
 from farm.report.tables import changes
-from farm.report.tables.coverage import backends_of, latest
+from farm.report.tables.coverage import backends_of, select_latest_rows
 
 #: By how much clocks may differ.
 CLOCKS = pd.Timedelta(minutes=1)
@@ -52,7 +52,7 @@ def merge_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _describe(results: lake.Lake, run_id: str) -> dict[str, Any]:
+def _read_run_or_warn(results: lake.Lake, run_id: str) -> dict[str, Any]:
     try:
         return lake.read_run(results, run_id)
     except lake.LakeError as problem:
@@ -69,13 +69,13 @@ def load_rows_and_record(results: str, run_id: str) -> tuple[pd.DataFrame, dict[
     known = lake.known_runs(opened)
     run_id = known[-1] if run_id == "last" else run_id
     rows = lake.read(opened, None if run_id == "all" else run_id)
-    say_early(early(rows))
+    say_early(find_early_runs(rows))
     if run_id == "all":
-        return latest(rows, known), merge_runs([_describe(opened, name) for name in known])
-    return rows, _describe(opened, run_id)
+        return select_latest_rows(rows, known), merge_runs([_read_run_or_warn(opened, name) for name in known])
+    return rows, _read_run_or_warn(opened, run_id)
 
 
-def before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]] | None:
+def find_run_before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]] | None:
     """Rows (of these the columns that a comparison reads) and record of the last finished run of the same config before ``run``, by the
     config's name; None for none.
 
@@ -98,7 +98,7 @@ def before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str
             if _own_models(record) != _own_models(run):  # --model a.py:Model and --model b.py:Model have one name
                 continue
             table = lake.read_table(opened, earlier, [*changes.READ, "farm_version"])
-            if len(rows := unique(table.filter(pc.is_in(table["case_id"], now)))):
+            if len(rows := keep_unique_rows(table.filter(pc.is_in(table["case_id"], now)))):
                 return rows.to_pandas(), record
     return None
 
@@ -134,7 +134,7 @@ def load_for(results: str, run_id: str, sides: Sequence[str]) -> tuple[pd.DataFr
     return rows, loaded[-1][1]
 
 
-def began(run_id: str) -> str:
+def read_run_start(run_id: str) -> str:
     """When a run began, as its id says, in ISO form; "" where it does not."""
     try:
         return datetime.datetime.strptime(f"{run_id[:15]} +0000", "%Y%m%d-%H%M%S %z").isoformat()
@@ -142,17 +142,19 @@ def began(run_id: str) -> str:
         return ""
 
 
-def early(rows: pd.DataFrame) -> pd.Series:
+def find_early_runs(rows: pd.DataFrame) -> pd.Series:
     """Of runs with rows that began before the run itself did, by the date in its id, by how much: clocks disagree."""
     timed = rows[rows["started_at"] >= TIMED]  # a row without a time has the epoch's first days
     begun = timed.groupby("run_id", observed=True)["started_at"].min()
-    told = pd.to_datetime(pd.Series({name: began(name) or None for name in begun.index}), utc=True, format="ISO8601")
+    told = pd.to_datetime(
+        pd.Series({name: read_run_start(name) or None for name in begun.index}), utc=True, format="ISO8601"
+    )
     before = told - begun
     return before[before > CLOCKS]
 
 
 def say_early(wrong: pd.Series) -> None:
-    """Say of what `early` found that clocks disagree; nothing of nothing."""
+    """Say of what `find_early_runs` found that clocks disagree; nothing of nothing."""
     if len(wrong):
         runs = "1 run" if len(wrong) == 1 else f"{len(wrong):,} runs"
         words = f"rows of {runs} began before it by the date in its id, {wrong.idxmax()} by {wrong.max().round('s')}"

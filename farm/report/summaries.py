@@ -32,7 +32,7 @@ def read_summary(lake: Lake, run_id: str, ids: Sequence[str] | None = None) -> R
         with lake.filesystem.open_input_file(lake.path(run_id, SUMMARY)) as file:
             part = pq.ParquetFile(file)
             told = json.loads((part.schema_arrow.metadata or {})[_REST])
-            between = _between(lake, run_id, told["facts"]["since"], ids)
+            between = _list_runs_between(lake, run_id, told["facts"]["since"], ids)
             if told["key"] != _make_summary_key(lake, run_id) or told["between"] != between:
                 return None
             texts = [f.name for f in part.schema_arrow if f.type in (pa.string(), pa.large_string())]
@@ -42,12 +42,12 @@ def read_summary(lake: Lake, run_id: str, ids: Sequence[str] | None = None) -> R
         return None
 
 
-def keep(lake: Lake, run_id: str, run: Mapping[str, Any], made: RunSummary) -> None:
+def keep_summary(lake: Lake, run_id: str, run: Mapping[str, Any], made: RunSummary) -> None:
     """Keep the summary of a run that has ended. A lake that cannot be written is left as it is."""
     if not run.get("finished_at"):
         return
     with contextlib.suppress(pa.ArrowException, OSError, LakeError):
-        between = _between(lake, run_id, made.facts["since"])
+        between = _list_runs_between(lake, run_id, made.facts["since"])
         told: dict[str, Any] = {"key": _make_summary_key(lake, run_id), "between": between, "facts": dict(made.facts)}
         told |= {"causes": list(made.causes), "changes": list(made.changes)}
         squares = made.squares.astype({"worst": str, **dict.fromkeys(SUMMED, "int32")})
@@ -61,7 +61,7 @@ def keep(lake: Lake, run_id: str, run: Mapping[str, Any], made: RunSummary) -> N
         )
 
 
-def _between(lake: Lake, run_id: str, since: str, ids: Sequence[str] | None = None) -> list[str]:
+def _list_runs_between(lake: Lake, run_id: str, since: str, ids: Sequence[str] | None = None) -> list[str]:
     """The runs from the one that a run is compared with to itself; with none, all before it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LakeWarning)  # said when the runs themselves were listed

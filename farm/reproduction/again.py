@@ -53,7 +53,7 @@ def run_here(case: StoredCase) -> Outcome:
     with _keep_outputs(case) as asked:
         # Built by itself also where the run built the op's samples together.
         (done,) = runner.run([asked], solo={0})
-        return Outcome(done.row.values(), info, backend, _outputs(asked), done.trace)
+        return Outcome(done.row.values(), info, backend, _run_case_again(asked), done.trace)
 
 
 def job_of(case: StoredCase, *run: ToRun, **bounds: Any) -> Job:
@@ -69,7 +69,7 @@ def job_of(case: StoredCase, *run: ToRun, **bounds: Any) -> Job:
     )
 
 
-def ready(case: StoredCase, job: Job) -> wire.Ready:
+def ready_backend(case: StoredCase, job: Job) -> wire.Ready:
     """What the backend of a job says of itself here. Raises ReproduceError where it cannot be had."""
     try:
         got = POOL.get(job)
@@ -91,7 +91,7 @@ def run_child(case: StoredCase) -> Outcome:
         except CannotRun as error:
             return _make_unavailable_outcome(str(error))
         info = RuntimeInfo(row["runtime_version"], row["device"], row["driver_version"])
-        return Outcome(row, info if row["runtime_version"] else None, actual=_outputs(asked))
+        return Outcome(row, info if row["runtime_version"] else None, actual=_run_case_again(asked))
 
 
 def _make_unavailable_outcome(why: str) -> Outcome:
@@ -105,7 +105,7 @@ def _keep_outputs(case: StoredCase) -> Iterator[ToRun]:
         yield replace(case.asked, keep=f"{folder}/outputs.pack")
 
 
-def _outputs(asked: ToRun) -> list[np.ndarray] | None:
+def _run_case_again(asked: ToRun) -> list[np.ndarray] | None:
     if not Path(asked.keep).exists():
         return None
     pack = Pack(asked.keep)

@@ -48,7 +48,7 @@ class Found:
     between: tuple[str, ...] = ()
 
 
-def search(versions: Sequence[str], ask: Callable[[str], Answer]) -> Found:
+def search_versions(versions: Sequence[str], ask: Callable[[str], Answer]) -> Found:
     """The first version that has another outcome than the first one; versions: the oldest first.
 
     What is not judged in a version tells nothing: the next nearest to the middle is asked then. Raises ReproduceError for an
@@ -78,10 +78,10 @@ def search(versions: Sequence[str], ask: Callable[[str], Answer]) -> Found:
     return Found(tuple(known.values()), known[low], known[high], tuple(versions[low + 1 : high]))
 
 
-def asker(case: StoredCase, package: str, more: Sequence[str] = ()) -> Callable[[str], Answer]:
+def make_version_asker(case: StoredCase, package: str, more: Sequence[str] = ()) -> Callable[[str], Answer]:
     """Runs the case with a version of a package in an environment of its own, beside the other packages of its backend and
     ``more``."""
-    others = [p for p in _packages(case) if p.startswith(INDEX) or not _is(p, package)]
+    others = [p for p in _list_case_packages(case) if p.startswith(INDEX) or not _requires_package(p, package)]
 
     def ask(version: str) -> Answer:
         try:
@@ -91,12 +91,12 @@ def asker(case: StoredCase, package: str, more: Sequence[str] = ()) -> Callable[
             _ = there.interpreter
         except ReproduceError as error:
             return Answer(version, "", Status.UNAVAILABLE.value, str(error))
-        return _answer(version, run_child(there).row)
+        return _answer_of_version(version, run_child(there).row)
 
     return ask
 
 
-def _answer(version: str, row: dict[str, Any]) -> Answer:
+def _answer_of_version(version: str, row: dict[str, Any]) -> Answer:
     status = Status(row["status"])
     said = " ".join(filter(None, (status.value, row.get("kind") or "")))
     if row.get("error"):
@@ -109,18 +109,18 @@ def _answer(version: str, row: dict[str, Any]) -> Answer:
     return Answer(version, outcome, status.value, said)
 
 
-def _packages(case: StoredCase) -> Sequence[str]:
+def _list_case_packages(case: StoredCase) -> Sequence[str]:
     return case.spec.packages or case.spec.create().packages
 
 
-def _is(requirement: str, package: str) -> bool:
+def _requires_package(requirement: str, package: str) -> bool:
     return bool(canonicalize_name(Requirement(requirement).name) == canonicalize_name(package))
 
 
 def package_of(case: StoredCase) -> str:
     """The package whose versions are the backend's: the first of its environment, or what the runtime is called. Raises
     ReproduceError."""
-    for requirement in _packages(case):
+    for requirement in _list_case_packages(case):
         if not requirement.startswith(INDEX):
             return Requirement(requirement).name
     value = backends.list_registered()[case.spec.runtime].value
@@ -143,7 +143,7 @@ def versions_of(asked: str, package: str) -> list[str]:
         raise ReproduceError(f"--versions {asked}: as 1.20.1..1.31.1, or 1.20.1,1.22.1,1.31.1") from None
     if first is not None and last is not None and first > last:
         raise ReproduceError(f"--versions {asked}: the older one comes first: {last}{TO}{first}")
-    there = sorted(map(Version, releases(package)))
+    there = sorted(map(Version, list_releases(package)))
     found = [v for v in there if (first is None or v >= first) and (last is None or v <= last)]
     for end in (first, last):
         if end is not None and end not in found:
@@ -154,7 +154,7 @@ def versions_of(asked: str, package: str) -> list[str]:
     return [str(v) for v in found]
 
 
-def releases(package: str) -> list[str]:
+def list_releases(package: str) -> list[str]:
     """The releases of a package that pip finds for this Python, pre-releases left out. Raises ReproduceError."""
     # By its path alone: to setuptools' own finder the question means that pip runs, and torch's list of ops imports no more after it.
     pip = ["-m", "pip"] if importlib.machinery.PathFinder.find_spec("pip") else None

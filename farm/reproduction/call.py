@@ -41,7 +41,7 @@ def write_call(
         options = "".join(f", {key}={value!r}" for key, value in compiled.items())
         call = f"torch.compile(lambda {', '.join(names)}: {call}{options})({', '.join(names)})"
     wide = max(map(len, results), default=0)
-    said = [f"# {name:{wide}}  {_describe(found)}" for name, found in results.items() if found is not None]
+    said = [f"# {name:{wide}}  {_describe_results(found)}" for name, found in results.items() if found is not None]
     lines = [
         f"import torch  # {versions}",
         *(x for x in setup if x != "import torch"),
@@ -116,7 +116,7 @@ def _write_values(x: np.ndarray) -> str:
     return repr(short if np.asarray(short).astype(x.dtype) == x else value)
 
 
-def _describe(found: Sequence[np.ndarray]) -> str:
+def _describe_results(found: Sequence[np.ndarray]) -> str:
     """Results on one line."""
     told = []
     for x in found:

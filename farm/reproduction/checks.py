@@ -17,7 +17,7 @@ def load_case(path: Any) -> tuple:
     return inputs, {name: x for name, x in arrays.items() if not name.startswith("input.")}
 
 
-def compare(got: list, case: dict) -> int:
+def compare_output(got: list, case: dict) -> int:
     """Whether an output is further from the exact result than is allowed."""
     count = sum(name.startswith("exact.") for name in case)
     wrong = int(len(got) != count)

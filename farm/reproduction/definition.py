@@ -8,7 +8,7 @@ import inspect
 from itertools import count
 from typing import Any
 
-from farm.reproduction.in_torch import literal
+from farm.reproduction.in_torch import write_literal
 from tasks.backends.shared.recipe import NoProgram
 from tasks.judge import definitions
 
@@ -47,8 +47,8 @@ def write_definition(name: str, args: Any, kwargs: Any, double: bool) -> str:
     def tensor() -> str:
         return f"x[{next(places)}]"
 
-    arguments = [literal(node, tensor) for node in args["v"]]
-    arguments += [f"{key}={literal(node, tensor)}" for key, node in kwargs["v"]]
+    arguments = [write_literal(node, tensor) for node in args["v"]]
+    arguments += [f"{key}={write_literal(node, tensor)}" for key, node in kwargs["v"]]
     if "torch." in "".join(arguments):
         raise NoProgram("no folder: an argument of its definition is torch's own")
     integers = definitions._view_as_integers.__name__

@@ -29,7 +29,7 @@ class Errors:
     limit: float
 
 
-def cases(rows: pd.DataFrame, op: str, dtype: str) -> list[str]:
+def find_exhaustive_cases(rows: pd.DataFrame, op: str, dtype: str) -> list[str]:
     """Keys of the first exhaustive case of an op ("erf", "torch:erf") in a dtype, one a backend. Raises Refusal."""
     every = rows[(rows["distribution"] == EXHAUSTIVE) & (rows["check"] == "forward")]
     if every.empty:
@@ -50,7 +50,7 @@ def cases(rows: pd.DataFrame, op: str, dtype: str) -> list[str]:
     return [":".join(map(str, key)) for key in zip(first["run_id"], first["case_id"], first["backend"])]
 
 
-def errors(keys: list[str], lake: Lake, cache: Path) -> Iterator[Errors]:
+def compute_errors_of_inputs(keys: list[str], lake: Lake, cache: Path) -> Iterator[Errors]:
     """What each backend gives now. One that gives nothing here is left out."""
     for key in keys:
         case = load_stored_case(parse_row_key(key, lake), lake, None, cache)

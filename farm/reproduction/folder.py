@@ -187,7 +187,7 @@ class _Folder:
         needs = [*self.packages, *(x for x in OWN_PACKAGES if x == "numpy" or self.exotic)]
         named = ["load_case", *(x.__name__ for x in (*check.uses, check.function))]
         head = [
-            f'"""{_plain(self.case.title)}\n\n    pip install {_plain(shlex.join(needs))}\n\n'
+            f'"""{_quote_plainly(self.case.title)}\n\n    pip install {_quote_plainly(shlex.join(needs))}\n\n'
             'Exit code: 1 the failure is there, 0 it is not.\n"""\n\nfrom __future__ import annotations\n',
             *["import os"] * bool(recipe.variables),
             "import sys",
@@ -325,7 +325,7 @@ class _Folder:
         else:
             by_kind: Mapping[str, Callable[..., int]]
             by_kind = {KIND_BIASED: checks.compare_bias, KIND_ZERO: checks.compare_signs}
-            function = by_kind.get(kind, checks.compare)
+            function = by_kind.get(kind, checks.compare_output)
         more = [f"bound={BIAS}"] if kind == KIND_BIASED else []
         arrays = expected_arrays(leaves, row, case.policy, kind)
         return _Check(function, [got, "case", *more], arrays, before, uses)
@@ -385,5 +385,5 @@ def _format_literal(value: Any) -> str:
     raise NoProgram(f"no folder: a setting of type {type(value).__name__} cannot be written down")
 
 
-def _plain(text: str) -> str:
+def _quote_plainly(text: str) -> str:
     return text.replace("\\", "/").replace('"', "'")

@@ -19,7 +19,7 @@ import numpy as np
 from tasks import counterparts
 from tasks.arrays.tree import decode
 from tasks.backends.shared.function_form import input_arrays
-from tasks.backends.shared.network import TENSOR, functions, network
+from tasks.backends.shared.network import TENSOR, get_framework_functions, read_network
 from tasks.backends.shared.recipe import NoProgram
 from tasks.counterparts import WITHOUT_EFFECT, WORDS, Counterpart, by_torch
 from tasks.model import Form
@@ -35,7 +35,7 @@ _MODULE = {
 }
 
 
-def write(form: Form) -> tuple[list[str], dict[str, np.ndarray]]:
+def write_framework_program(form: Form) -> tuple[list[str], dict[str, np.ndarray]]:
     """(parts of the text of a program, the arrays that it takes by name). Raises NoProgram, Unsupported."""
     calls = Calls(form.kind)
     arrays = input_arrays(form)
@@ -65,7 +65,7 @@ def _write_graph(form: Form, calls: Calls, arrays: Sequence[np.ndarray]) -> str:
     import torch
 
     assert form.model is not None
-    of: Callable[[str], Any] = functions(form.kind)
+    of: Callable[[str], Any] = get_framework_functions(form.kind)
 
     def find_framework_call(name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -81,7 +81,7 @@ def _write_graph(form: Form, calls: Calls, arrays: Sequence[np.ndarray]) -> str:
         return made.also(torch.from_numpy(np.array(x)))
 
     given = [Named(f"x[{k}]", calls, torch.from_numpy(np.array(x))) for k, x in enumerate(arrays)]
-    return calls.source(network(form.kind, form.model).by(find_framework_call, tensor, given))
+    return calls.source(read_network(form.kind, form.model).by(find_framework_call, tensor, given))
 
 
 def _restore_tensors(x: Any) -> Any:

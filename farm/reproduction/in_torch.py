@@ -35,15 +35,15 @@ def to_tensor(x):
 """
 
 
-def arguments(form: Form) -> str:
+def write_torch_arguments(form: Form) -> str:
     """Source of the arguments of a call whose tensors are ``x``. Raises NoProgram."""
     places = count()
 
     def tensor() -> str:
         return f"x[{next(places)}]"
 
-    args = [literal(node, tensor) for node in form.args["v"]]
-    return ", ".join([*args, *(f"{name}={literal(node, tensor)}" for name, node in form.kwargs["v"])])
+    args = [write_literal(node, tensor) for node in form.args["v"]]
+    return ", ".join([*args, *(f"{name}={write_literal(node, tensor)}" for name, node in form.kwargs["v"])])
 
 
 def arrays_of(form: Form) -> list[np.ndarray]:
@@ -77,21 +77,21 @@ def _write_views(specs: Sequence[TensorSpec]) -> list[str]:
         if spec.flags == torch_tree.COMPLEX32:
             lines.append(f"given[{k}] = given[{k}].to(torch.complex32)  # which numpy lacks")
         if min(spec.strides or (), default=0) < 0:  # NumPy's alone
-            strides = f"[s * y.itemsize for s in {_ints(spec.strides or ())}]"
+            strides = f"[s * y.itemsize for s in {_read_ints(spec.strides or ())}]"
             lines.append(f"y = given[{k}].numpy()")
             lines.append(
-                f"given[{k}] = np.lib.stride_tricks.as_strided(y[{int(spec.offset)}:], {_ints(shape)}, {strides})"
+                f"given[{k}] = np.lib.stride_tricks.as_strided(y[{int(spec.offset)}:], {_read_ints(shape)}, {strides})"
             )
         elif spec.strides is not None:
             lines.append(
-                f"given[{k}] = given[{k}].as_strided({_ints(shape)}, {_ints(spec.strides)}, {int(spec.offset)})"
+                f"given[{k}] = given[{k}].as_strided({_read_ints(shape)}, {_read_ints(spec.strides)}, {int(spec.offset)})"
             )
     return lines
 
 
 def _write_sparse(spec: TensorSpec, parts: str) -> str:
     """Source of a sparse tensor of its parts. Raises NoProgram for a layout that torch has no function for."""
-    shape = _ints(spec.shape or ())
+    shape = _read_ints(spec.shape or ())
     if spec.layout == "sparse_coo":
         made = f"torch.sparse_coo_tensor({parts}, {shape!r}, check_invariants=False)"
         return f"{made}._coalesced_({spec.flags == 'coalesced'})"
@@ -100,15 +100,15 @@ def _write_sparse(spec: TensorSpec, parts: str) -> str:
     return f"torch.sparse_compressed_tensor({parts}, {shape!r}, layout=torch.{spec.layout}, check_invariants=False)"
 
 
-def _ints(values: Sequence[Any]) -> tuple[int, ...]:
+def _read_ints(values: Sequence[Any]) -> tuple[int, ...]:
     return tuple(int(x) for x in values)
 
 
-def literal(node: Any, tensor: Callable[[], str]) -> str:
+def write_literal(node: Any, tensor: Callable[[], str]) -> str:
     """Python source of an argument tree: names of torch are looked up here, everything else goes through repr(). tensor:
     the name of the next tensor. Raises NoProgram."""
     if isinstance(node, list):
-        return f"[{', '.join(literal(x, tensor) for x in node)}]"
+        return f"[{', '.join(write_literal(x, tensor) for x in node)}]"
     if not isinstance(node, dict):
         if node is None or isinstance(node, (bool, int, float, str)):
             return repr(node)
@@ -116,16 +116,16 @@ def literal(node: Any, tensor: Callable[[], str]) -> str:
     kind: str = node["$"]
     v: Any = node.get("v")
     if kind == "tuple":
-        inner = ", ".join(literal(x, tensor) for x in v)
+        inner = ", ".join(write_literal(x, tensor) for x in v)
         return f"({inner},)" if len(v) == 1 else f"({inner})"
     if kind == "dict":
-        return "{" + ", ".join(f"{literal(k, tensor)}: {literal(x, tensor)}" for k, x in v) + "}"
+        return "{" + ", ".join(f"{write_literal(k, tensor)}: {write_literal(x, tensor)}" for k, x in v) + "}"
     if kind == "float":
         return f"float({repr(float(v))!r})"
     if kind == "complex":
         return f"complex(float({repr(float(v[0]))!r}), float({repr(float(v[1]))!r}))"
     if kind == "slice":
-        return f"slice({', '.join(literal(x, tensor) for x in v)})"
+        return f"slice({', '.join(write_literal(x, tensor) for x in v)})"
     if kind == "ellipsis":
         return "..."
     if kind == "range":

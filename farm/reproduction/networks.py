@@ -22,7 +22,7 @@ def hold(device):
 '''
 
 
-def define(form: Form, group: Group) -> tuple[list[str], dict[str, np.ndarray]]:
+def define_network(form: Form, group: Group) -> tuple[list[str], dict[str, np.ndarray]]:
     """(parts of the text of a program, the weights by name). Raises NoProgram."""
     one, step = ARCHITECTURES.get(group.op_name), form.call if isinstance(form.call, TrainingStep) else None
     if one is None:
@@ -34,7 +34,11 @@ def define(form: Form, group: Group) -> tuple[list[str], dict[str, np.ndarray]]:
     }
     names = ", ".join(f"{name}=x[{k}]" for k, name in enumerate(one.inputs))
     outputs = f"found = net({names})\n    outputs = [found[name] for name in {list(one.outputs)!r}]"
-    parts = [*_build(one, dict(one.settings[group.variant])), f"net.{'train' if step else 'eval'}()", _HOLD.strip()]
+    parts = [
+        *_write_network_build(one, dict(one.settings[group.variant])),
+        f"net.{'train' if step else 'eval'}()",
+        _HOLD.strip(),
+    ]
     if step is None:
         return [*parts, f"def program(*x):\n    {outputs}\n    return outputs"], held
     loss = (
@@ -61,12 +65,12 @@ def _define_step(step: TrainingStep) -> str:
     )
 
 
-def _build(one: Architecture, settings: dict[str, Any]) -> list[str]:
+def _write_network_build(one: Architecture, settings: dict[str, Any]) -> list[str]:
     """Parts that make ``net``."""
     experts = settings.pop("experts_implementation", None)
     told = ", ".join(f"{name}={value!r}" for name, value in settings.items())
     if not one.module:
-        return ["from typing import Any", inspect.getsource(networks.unet).rstrip(), f"net = unet({told})"]
+        return ["from typing import Any", inspect.getsource(networks.build_unet).rstrip(), f"net = unet({told})"]
     place = f"transformers.models.{one.module}"
     imports = [
         f"from {place}.configuration_{one.module} import {one.config}",

@@ -16,7 +16,7 @@ from farm.fleet.child_process import Limits
 from farm.plan.patterns import names
 from farm.report.runs import load_rows_and_record
 from farm.report.tables.coverage import FAILED_STATUSES
-from farm.report.tables.gradient_oracles import AGREE, MEANING, WORST_FIRST, agreement, two_oracles
+from farm.report.tables.gradient_oracles import AGREE, MEANING, WORST_FIRST, compare_gradient_oracles, two_oracles
 from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.supervisor import CannotRun, rows_of
@@ -74,7 +74,7 @@ class Answer:
         return said or ["nothing was compared"]
 
 
-def table(results: str, run: str) -> pd.DataFrame:
+def table_run_gradients(results: str, run: str) -> pd.DataFrame:
     """Which of both oracles the gradients of a run's rows agree with. Raises GradcheckError and LakeError."""
     rows, _ = load_rows_and_record(results, run)
     found = two_oracles(rows)
@@ -83,7 +83,7 @@ def table(results: str, run: str) -> pd.DataFrame:
     return found
 
 
-def check(question: Question, cache: Path | None = None) -> Answer:
+def check_op_gradients(question: Question, cache: Path | None = None) -> Answer:
     """Differentiate and judge. cache: where samples are prepared (None: where all are). Raises GradcheckError."""
     prepared = _prepare_samples(question, cache or default_cache())
     places = [i for i, s in enumerate(prepared.samples) if question.sample is None or s.index == question.sample]
@@ -94,11 +94,14 @@ def check(question: Question, cache: Path | None = None) -> Answer:
             f"--sample: {group.label} has no sample {question.sample} in {question.dtype}; it has {valid}"
         )
     asked = replace(ask_whole_group(prepared), positions=tuple(places))
-    rows = pd.DataFrame(list(_rows(asked, question.backend))).reindex(columns=_COLUMNS)
-    rows["agreement"] = agreement(rows)
+    rows = pd.DataFrame(list(_judge_gradient_rows(asked, question.backend))).reindex(columns=_COLUMNS)
+    rows["agreement"] = compare_gradient_oracles(rows)
     return Answer(
         f"{group.label} {question.dtype}, {group.check} on {question.backend}",
-        [line({str(k): v for k, v in row.items()}) for row in rows.sort_values("sample").to_dict("records")],
+        [
+            describe_gradient_sample({str(k): v for k, v in row.items()})
+            for row in rows.sort_values("sample").to_dict("records")
+        ],
         {name: int((rows.agreement == name).sum()) for name in WORST_FIRST if name in set(rows.agreement)},
         int((rows.status.isin([*FAILED_STATUSES, Status.INVALID.value]) & (rows.agreement == "")).sum()),
         [prepared.samples[p] for p in places],
@@ -134,7 +137,7 @@ def _prepare_samples(question: Question, cache: Path) -> PreparedGroup:
     return prepare(Group(entry.op, entry.variant, question.dtype, count, 0, check), cache)[1]
 
 
-def _rows(asked: ToRun, name: str) -> Iterator[dict[str, Any]]:
+def _judge_gradient_rows(asked: ToRun, name: str) -> Iterator[dict[str, Any]]:
     try:
         spec = BackendSpec.parse(name)
         backend = spec.create()
@@ -168,7 +171,7 @@ def _run_in_backend_environment(asked: ToRun, spec: BackendSpec) -> Iterator[dic
         POOL.close()
 
 
-def line(row: dict[str, Any]) -> str:
+def describe_gradient_sample(row: dict[str, Any]) -> str:
     """A sample's error units from each oracle, and those between the two."""
     head = f"  sample {row['sample']:<4} {row['shapes'][:20]:20}"
     if not row["agreement"] or row["error_units"] is None:  # it raised, or is of another shape or dtype
@@ -177,18 +180,18 @@ def line(row: dict[str, Any]) -> str:
     if row["by_differences"] is True:
         return f"{head} {units} from {plain(row['oracle'])}"
     if row["second_oracle"] is not None and row["second_oracle"] == row["second_oracle"]:
-        second, apart = _apart(row["second_units"]), _apart(row["oracles_units"])
+        second, apart = _format_units_apart(row["second_units"]), _format_units_apart(row["oracles_units"])
         return f"{head} {units} from autograd, {second} from differences, {apart} between"
     why = row["no_second_oracle"]
     return f"{head} {units} from autograd" + (f", no differences: {plain(why)}" if isinstance(why, str) else "")
 
 
-def _apart(units: float) -> str:
+def _format_units_apart(units: float) -> str:
     # The differences' estimate of their own error is taken off first: 0 is no equality.
     return f"{units:.3g}" if units else "about 0"
 
 
-def plot(samples: list[PreparedSample], path: Path) -> None:
+def plot_difference_errors(samples: list[PreparedSample], path: Path) -> None:
     """Draw |difference quotient − autograd| / |autograd| along a random direction, against ε, per sample.
 
     Raises GradcheckError.

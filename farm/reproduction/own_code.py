@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Sequence
 from pathlib import Path
 
-from farm.reproduction.in_torch import arguments
+from farm.reproduction.in_torch import write_torch_arguments
 from tasks.arrays import module_state, torch_tree
 from tasks.backends.shared.recipe import NoProgram
 from tasks.catalogs.models import of_file
@@ -71,13 +71,13 @@ def define_kernel(form: Form, group: Group) -> tuple[list[str], dict[str, bytes]
     if one.op.framework == "numpy":
         if any(x.dtype.name in torch_tree.AS_INTEGER for x in form.arrays):
             raise NoProgram(f"no folder: {group.op} takes arrays of a dtype that numpy lacks")
-        return [*parts, _IN_NUMPY.strip().format(name=called, arguments=arguments(form))], files
+        return [*parts, _IN_NUMPY.strip().format(name=called, arguments=write_torch_arguments(form))], files
     if (taken := functions.parameters_of(kernel)) is not None:
         given = [name for name, _ in form.kwargs["v"]]
         positions = ", ".join(f"x[{k!r}]" if k in given else repr(v) for k, v in taken.items())
         parts.append(f"def kernel(**x):\n    return {called}.apply({positions})")
         called = "kernel"
-    return [*parts, _TENSORS.strip().format(call=f"{called}({arguments(form)})")], files
+    return [*parts, _TENSORS.strip().format(call=f"{called}({write_torch_arguments(form)})")], files
 
 
 def _stand_in(asked: set[str]) -> str:

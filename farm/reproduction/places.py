@@ -11,7 +11,7 @@ from tasks.devices import BY_LABEL
 from tasks.plugins import PluginError
 
 
-def choose(case: StoredCase, number: int) -> None:
+def choose_device(case: StoredCase, number: int) -> None:
     """Give this process, and its children, one of this machine's devices, as a row's ``device_ids`` count them. Raises
     ReproduceError where there is no such device."""
     label = _find_case_vendor(case)
@@ -34,7 +34,7 @@ def choose(case: StoredCase, number: int) -> None:
     os.environ.update(visible.build_variables(label, [ids[at] if ids else str(at)]))
 
 
-def now(case: StoredCase) -> str:
+def name_devices_now(case: StoredCase) -> str:
     """What the devices are called that a case is run on here; "" of the CPU's."""
     return visible.first(case.spec)
 
@@ -44,18 +44,18 @@ def describe_place(host: str | None, device: str | None) -> str:
     return f"device {device} of {host or 'a node'}" if device else str(host or "")
 
 
-def here(device: str) -> str:
+def describe_device_here(device: str) -> str:
     return describe_place(socket.gethostname(), device)
 
 
-def elsewhere(case: StoredCase, device: str) -> str:
+def describe_elsewhere(case: StoredCase, device: str) -> str:
     """What is to be said, after a result that is not the stored one, where the row is of another device than ``device``."""
     stored = case.stored or {}
     then, on = stored.get("device_ids"), stored.get("node")
     if not then or not device or (then, on) == (device, socket.gethostname()):
         return ""
     again = f"; --device {then} asks that number here" if then.isdigit() and then != device else ""
-    return f"the row is of {describe_place(on, then)}, this ran on {here(device)}{again}"
+    return f"the row is of {describe_place(on, then)}, this ran on {describe_device_here(device)}{again}"
 
 
 def _find_case_vendor(case: StoredCase) -> str:

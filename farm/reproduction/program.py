@@ -50,8 +50,8 @@ def write_program(form: Form, group: Group, state: Mapping[str, np.ndarray], tri
     of torch's is run beside the catalog's function, to see that it is the same. Raises NoProgram, Unsupported."""
     title, files = f"{group.label}, as the case calls it.", dict[str, bytes]()
     if form.kind in FRAMEWORKS:
-        parts, held = in_framework.write(form)
-        return Program(compose(title, parts, held), input_arrays(form), held)
+        parts, held = in_framework.write_framework_program(form)
+        return Program(compose_program(title, parts, held), input_arrays(form), held)
     if form.kind != "torch":
         raise NoProgram(f"no folder: none is known for the form {form.kind!r}")
     held, arrays = {}, in_torch.arrays_of(form)
@@ -61,7 +61,7 @@ def write_program(form: Form, group: Group, state: Mapping[str, np.ndarray], tri
             parts, files = own_code.define_module(module, form)
             held = {name.removeprefix("model."): x for name, x in state.items()}
         else:
-            parts, held = networks.define(form, group)
+            parts, held = networks.define_network(form, group)
     elif form.model is not None or hasattr(form.call, "graph"):
         arrays = input_arrays(form)  # contiguous, with the weights of a whole network
         parts, held = _render_graph(form)
@@ -70,17 +70,17 @@ def write_program(form: Form, group: Group, state: Mapping[str, np.ndarray], tri
         parts, files = own_code.define_kernel(form, group)
     else:
         op = in_torch.define_op(form, group, tried=tried)
-        parts = [op, f"def program(*x):\n    return op({in_torch.arguments(form)})"]
+        parts = [op, f"def program(*x):\n    return op({in_torch.write_torch_arguments(form)})"]
     exotic = any(x.dtype.isbuiltin != 1 for x in (*arrays, *held.values()))
     parts = [
         "import torch",
         *parts,
         in_torch.define_tensors(form, len(arrays), exotic or "to_tensor(" in "".join(parts)),
     ]
-    return Program(compose(title, parts, held, files), arrays, held, files)
+    return Program(compose_program(title, parts, held, files), arrays, held, files)
 
 
-def compose(title: str, parts: Sequence[str], held: Mapping[str, Any], files: Collection[str] = ()) -> str:
+def compose_program(title: str, parts: Sequence[str], held: Mapping[str, Any], files: Collection[str] = ()) -> str:
     """The text of a program: its imports, its weights, then its parts, two lines apart. What is imported from ``files`` beside it is
     imported where a part says so: what is before may decide how."""
     local = {name.partition("/")[0].removesuffix(".py") for name in files}

@@ -20,7 +20,7 @@ from tasks.model import Group
 from tasks.packages import TORCH_CATALOG, pin_package
 
 
-def requirements(case: StoredCase) -> list[str]:
+def list_requirements(case: StoredCase) -> list[str]:
     """Of a case, beside what every environment has: the runtime's packages as they are installed, onnx, and what a kernel of one's own,
     or a network, imports."""
     backend = case.spec.create()

@@ -33,21 +33,21 @@ VERDICT = ("kind", "stage", "error_type")
 def print_case(case: StoredCase) -> None:
     """What is going to be run: the case, its policy and its inputs."""
     group = case.group
-    line("case", case.key.case_id)
-    line(
+    print_line("case", case.key.case_id)
+    print_line(
         "stored",
         f"{status_text(case.row)} on {case.key.backend}, run {case.key.run_id}, {case.row['started_at']:%Y-%m-%d %H:%M} UTC",
     )
     if why := case.row.get("acquitted"):
-        line("acquitted", f"the reference is suspect: {why}")
+        print_line("acquitted", f"the reference is suspect: {why}")
     elif Status(case.row["status"]).finding:
-        line("cause", _find_known_cause(case))
+        print_line("cause", _find_known_cause(case))
     if case.row.get("note"):
-        line("note", case.row["note"])
+        print_line("note", case.row["note"])
     if case.steps:
-        line("trace", _trace(case.steps))
+        print_line("trace", _describe_trace(case.steps))
     if case.spec.name != case.key.backend:
-        line(
+        print_line(
             "run on",
             f"{case.spec.name}"
             + (f" (stored there: {status_text(case.stored)})" if case.stored else " (not in the run)"),
@@ -58,13 +58,15 @@ def print_case(case: StoredCase) -> None:
         limit = f", up to {case.policy.limit(group.label, case.sample.op_class.value, group.dtype, precision)}"
     record = case.sample.record
     own = ", within the case's own tolerance" * has_own_tolerance(record.columns)
-    line("policy", f"{case.policy.id}{limit} ({case.sample.op_class}); expected output from: {record.oracle}{own}")
+    print_line(
+        "policy", f"{case.policy.id}{limit} ({case.sample.op_class}); expected output from: {record.oracle}{own}"
+    )
     try:
         arrays = case.sample.inputs()
     except Exception as error:  # a damaged cache must not hide the rest
         raise ReproduceError(f"the cache's {case.asked.pack} cannot be read: {error}") from None
     for i, spec in enumerate(case.sample.specs):
-        line("inputs" if not i else "", _format_tensor(spec, arrays))
+        print_line("inputs" if not i else "", _format_tensor(spec, arrays))
     digest = record.digest
     other = (
         "the module's tensors" if case.row.get("weights") not in (None, record.columns.get("weights")) else "the inputs"
@@ -74,10 +76,10 @@ def print_case(case: StoredCase) -> None:
         if digest == case.row["digest"]
         else f"NOT the stored {case.row['digest']}: {other} differ from the run's"
     )
-    line("digest", f"{digest} ({agrees})")
+    print_line("digest", f"{digest} ({agrees})")
 
 
-def _trace(steps: Sequence[Step]) -> str:
+def _describe_trace(steps: Sequence[Step]) -> str:
     return trace.describe_first_wrong(steps) or f"all of {len(steps)} steps are right"
 
 
@@ -110,41 +112,45 @@ def print_outcome(case: StoredCase, outcome: Outcome, device: str = "") -> None:
     """The runtime, the outputs and the worst element, and the metrics beside the stored ones. device: the number of the one it ran
     on, "" of the CPU's."""
     row = outcome.row
-    line(
+    print_line(
         "backend",
         f"{case.spec.name}"
         + "".join(f", {row[name]}" for name in ("execution", "placement") if row.get(name))
         + (f", {row['flags']}" if row.get("flags") else ""),
     )
     if outcome.info:
-        line("runtime", _describe_change(case.stored and case.stored["runtime_version"], outcome.info.runtime_version))
-        line("device", _describe_change(case.stored and case.stored["device"], outcome.info.device))
+        print_line(
+            "runtime", _describe_change(case.stored and case.stored["runtime_version"], outcome.info.runtime_version)
+        )
+        print_line("device", _describe_change(case.stored and case.stored["device"], outcome.info.device))
         if device:
             on = places.describe_place(case.stored["node"], case.stored["device_ids"]) if case.stored else ""
-            line("ran on", _describe_change(on, places.here(device)))
+            print_line("ran on", _describe_change(on, places.describe_device_here(device)))
         if outcome.info.driver_version:
-            line("driver", _describe_change(case.stored and case.stored["driver_version"], outcome.info.driver_version))
+            print_line(
+                "driver", _describe_change(case.stored and case.stored["driver_version"], outcome.info.driver_version)
+            )
     for name, then in case.record.get("versions", {}).items():
         try:
             now = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
         if now != then:
-            line("version", f"{name} {_describe_change(then, now)}")
+            print_line("version", f"{name} {_describe_change(then, now)}")
     if outcome.actual is not None and not case.sample.failure:
         _print_outputs(case, outcome.actual, declared_precision(row))
     if outcome.steps:
-        line("trace", _trace(outcome.steps))
+        print_line("trace", _describe_trace(outcome.steps))
     if row.get("error"):
-        line("error", "\n".join([f"{row.get('error_type')}: " * bool(row.get("error_type")) + row["error"]]))
+        print_line("error", "\n".join([f"{row.get('error_type')}: " * bool(row.get("error_type")) + row["error"]]))
     print()
-    line("", f"{'stored':25} now")
+    print_line("", f"{'stored':25} now")
     then = case.stored or {}
     different = different_columns(then, row) if then else []
     for name in ("status", *VERDICT, *METRICS):
         old, new = then.get(name), row.get(name)
         if old not in (None, "") or new not in (None, ""):
-            line(name, f"{_value(old):25} {_value(new)}{'  <- differs' * (name in different)}")
+            print_line(name, f"{_format_value(old):25} {_format_value(new)}{'  <- differs' * (name in different)}")
     print()
 
 
@@ -154,28 +160,28 @@ def _print_outputs(case: StoredCase, actual: list[np.ndarray], precision: str) -
         which = f" {i}" if len(expected) > 1 else ""
         found = actual[i] if i < len(actual) else None
         if leaf.reference is not None:
-            line(f"expected{which}", f"{leaf.dtype} {list(leaf.shape)}\n{_summary(leaf.reference)}")
+            print_line(f"expected{which}", f"{leaf.dtype} {list(leaf.shape)}\n{_summarise_array(leaf.reference)}")
         else:
-            line(f"expected{which}", f"{leaf.dtype} {list(leaf.shape)}, any values")
+            print_line(f"expected{which}", f"{leaf.dtype} {list(leaf.shape)}, any values")
         if found is None:
-            line(f"actual{which}", "no such output")
+            print_line(f"actual{which}", "no such output")
         else:
-            line(f"actual{which}", f"{dtype_name(found.dtype)} {list(found.shape)}\n{_summary(found)}")
+            print_line(f"actual{which}", f"{dtype_name(found.dtype)} {list(found.shape)}\n{_summarise_array(found)}")
     if len(actual) > len(expected):
-        line("actual", f"{len(actual) - len(expected)} outputs more than expected")
+        print_line("actual", f"{len(actual) - len(expected)} outputs more than expected")
     if case.sample.op_class in (OpClass.RANDOM, OpClass.UNINITIALISED, OpClass.CHOICE):
-        line("judged", f"{case.sample.op_class}: these elements are not compared one by one")
+        print_line("judged", f"{case.sample.op_class}: these elements are not compared one by one")
         return
     where = worst(actual, expected, case.sample.op_class, precision)
     if where is None:
         return
     output, index = where
     text = element(actual[output], expected[output], index, case.sample.op_class, precision)
-    line("worst", f"{f'output {output} ' if len(expected) > 1 else ''}[{', '.join(map(str, index))}]")
+    print_line("worst", f"{f'output {output} ' if len(expected) > 1 else ''}[{', '.join(map(str, index))}]")
     for given in _find_element_inputs(case.sample, actual[output].shape, index):
-        line("  input", given)
+        print_line("  input", given)
     for name, value in text.items():
-        line(f"  {name}", value)
+        print_line(f"  {name}", value)
 
 
 def _find_element_inputs(sample: PreparedSample, shape: tuple[int, ...], index: tuple[int, ...]) -> Iterator[str]:
@@ -187,7 +193,7 @@ def _find_element_inputs(sample: PreparedSample, shape: tuple[int, ...], index: 
             yield from (repr(x.astype(wide(dtype_name(x.dtype))).item()) for x in found)
 
 
-def _summary(array: np.ndarray) -> str:
+def _summarise_array(array: np.ndarray) -> str:
     if array.dtype.kind not in "OUS" and array.dtype.isbuiltin != 1:
         array = array.astype(np.float32)  # numpy prints dtypes of extensions badly
     if array.ndim > 1 and array.size > 12:
@@ -203,13 +209,13 @@ def status_text(row: dict[str, Any]) -> str:
     return row["status"] + (f" ({row['kind']})" if row.get("kind") else "")
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "–" if value is None or value == "" else str(value) if not isinstance(value, float) else repr(value)
 
 
-def line(name: str, text: str) -> None:
+def print_line(name: str, text: str) -> None:
     wrapper = textwrap.TextWrapper(_measure_line_room(), break_on_hyphens=False, break_long_words=False)
-    lines = [part for line in text.splitlines() for part in wrapper.wrap(_plain(line)) or [""]]
+    lines = [part for line in text.splitlines() for part in wrapper.wrap(_strip_control_characters(line)) or [""]]
     for i, line in enumerate(lines or [""]):
         print(f"{'' if i else name:13} {line}".rstrip())
 
@@ -219,12 +225,12 @@ def _measure_line_room() -> int:
     return min(86, max(40, shutil.get_terminal_size((100, 24)).columns - 14))
 
 
-def _plain(text: str) -> str:
+def _strip_control_characters(text: str) -> str:
     """Text without control characters: an error's text is another program's."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-def equal(a: Any, b: Any) -> bool:
+def are_equal_values(a: Any, b: Any) -> bool:
     if isinstance(a, float) and isinstance(b, float):
         return a == b or (a != a and b != b)
     return (a if a != "" else None) == (b if b != "" else None)
@@ -233,10 +239,10 @@ def equal(a: Any, b: Any) -> bool:
 def different_columns(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Columns in which two outcomes differ; a metric that an older lake does not have is none."""
     names = ("status", *VERDICT, *(name for name in METRICS if then.get(name) is not None))
-    return [name for name in names if not equal(then.get(name), now.get(name))]
+    return [name for name in names if not are_equal_values(then.get(name), now.get(name))]
 
 
-def conclusion(case: StoredCase, now: dict[str, Any], device: str = "") -> tuple[bool, str]:
+def conclude_reproduction(case: StoredCase, now: dict[str, Any], device: str = "") -> tuple[bool, str]:
     """(whether the status is the stored one, the sentence that says so). device: the number of the one it ran on now."""
     there = case.stored
     if case.spec.name != case.key.backend:
@@ -252,9 +258,12 @@ def conclusion(case: StoredCase, now: dict[str, Any], device: str = "") -> tuple
             if now["status"] == Status.UNAVAILABLE and now.get("error")
             else ""
         )
-        where = f"; {said}" if (said := places.elsewhere(case, device)) else ""
-        return False, f"NOT reproduced: stored {there['status']}, now {now['status']}{_plain(why)}{where}"
+        where = f"; {said}" if (said := places.describe_elsewhere(case, device)) else ""
+        return (
+            False,
+            f"NOT reproduced: stored {there['status']}, now {now['status']}{_strip_control_characters(why)}{where}",
+        )
     if different := different_columns(there, now):
-        words = ", ".join(f"{n} {_value(there.get(n))} -> {_value(now.get(n))}" for n in different)
+        words = ", ".join(f"{n} {_format_value(there.get(n))} -> {_format_value(now.get(n))}" for n in different)
         return True, f"reproduced the status, metrics differ: {words}"
     return True, "reproduced: same status and same metrics"

@@ -67,7 +67,7 @@ class Ended:
     child: int | None = None
 
 
-def alone(folder: Path, timeout_s: float, python: str | Interpreter, folders: str = "") -> Ended | None:
+def run_alone(folder: Path, timeout_s: float, python: str | Interpreter, folders: str = "") -> Ended | None:
     """Run a finding's run.py with an interpreter, in an empty folder, isolated from this installation's paths, with the modules in
     ``folders`` (as PYTHONPATH has them) and in what is laid over the interpreter; None if it did not end in time. Behind a launcher it is
     run from a folder that both sides see."""
@@ -112,11 +112,11 @@ def alone(folder: Path, timeout_s: float, python: str | Interpreter, folders: st
 def write_temporary_script(files: Mapping[str, bytes]) -> Iterator[Path]:
     """The files of a finding in a folder that goes at the end."""
     with tempfile.TemporaryDirectory(prefix="finding-", dir=scratch.folder()) as folder:
-        write(files, Path(folder))
+        write_finding_files(files, Path(folder))
         yield Path(folder)
 
 
-def write(files: Mapping[str, bytes], folder: Path) -> None:
+def write_finding_files(files: Mapping[str, bytes], folder: Path) -> None:
     """Write files by their names in a folder, which is made. Raises OSError."""
     for name, data in files.items():
         path = folder / name
@@ -124,7 +124,7 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
         path.write_bytes(data)
 
 
-def check(
+def try_finding(
     folder: Path, row: Mapping[str, Any], timeout_s: float, python: str | Interpreter = sys.executable, times: int = 1
 ) -> tuple[bool, str]:
     """Run a finding with the interpreter ``python``; timeout_s: of a run; times: how often, of a failure that is not always there.
@@ -134,15 +134,15 @@ def check(
     status, folders = Status(row["status"]), ""
     if status is Status.TIMEOUT:
         timeout_s += _imported_s(folder, python)  # a first import of torch is no hang
-    ended = alone(folder, timeout_s, python)
+    ended = run_alone(folder, timeout_s, python)
     if ended and ended.missing and (folders := without_farm(os.environ.get("PYTHONPATH", ""))):
         # As vendors install some of theirs: CANN's set_env.sh names its folders there.
-        ended = alone(folder, timeout_s, python, folders)
-    shown, said = judge(ended, row, timeout_s)
+        ended = run_alone(folder, timeout_s, python, folders)
+    shown, said = judge_trial(ended, row, timeout_s)
     if times > 1:
         every = [
             (shown, said),
-            *(judge(alone(folder, timeout_s, python, folders), row, timeout_s) for _ in range(times - 1)),
+            *(judge_trial(run_alone(folder, timeout_s, python, folders), row, timeout_s) for _ in range(times - 1)),
         ]
         failed = sum(x for x, _ in every)
         said = next((text for x, text in every if x), said)
@@ -160,13 +160,13 @@ def _imported_s(folder: Path, python: str | Interpreter) -> float:
     found = [ast.unparse(x) for tree in trees for x in ast.walk(tree) if isinstance(x, kinds)]
     lines = [f"try: {line}\nexcept ImportError: pass" for line in dict.fromkeys(found) if "__future__" not in line]
     with write_temporary_script({RUN: "\n".join(lines).encode()}) as imports:
-        alone(imports, _IMPORTS_S, python)
+        run_alone(imports, _IMPORTS_S, python)
         begun = time.monotonic()
-        alone(imports, _IMPORTS_S, python)
+        run_alone(imports, _IMPORTS_S, python)
         return time.monotonic() - begun
 
 
-def judge(ended: Ended | None, row: Mapping[str, Any], timeout_s: float) -> tuple[bool, str]:
+def judge_trial(ended: Ended | None, row: Mapping[str, Any], timeout_s: float) -> tuple[bool, str]:
     """(whether a run that ended so shows a row's failure, a sentence on it)."""
     status = Status(row["status"])
     shown, how = _judge_script_ending(ended, row, status, timeout_s)

@@ -26,7 +26,7 @@ _NO_PACKAGES = {*torch_switches.LIBRARIES, *(x.toolkit.name for x in DEVICES if 
 _NAMED = re.compile(r"(\w[\w.-]*)(\[[^]]*\])?")
 
 
-def within(case: StoredCase, packages: Sequence[str]) -> StoredCase:
+def place_in_versions(case: StoredCase, packages: Sequence[str]) -> StoredCase:
     """The case in an environment of ``packages``; as it is where there are none."""
     return case.within(packages) if packages else case
 
@@ -54,10 +54,10 @@ def suggest_packages(case: StoredCase, stored: str) -> str:
 
 def pin_stored(stored: str, first: str) -> dict[str, tuple[str, ...]]:
     """Requirements by package that bring the versions of what a row says; ``first`` is the package of a bare one."""
-    return {name: pin_package(name, version) for name, version in _packages(stored, first).items()}
+    return {name: pin_package(name, version) for name, version in _read_row_versions(stored, first).items()}
 
 
-def _packages(stored: str, first: str) -> dict[str, str]:
+def _read_row_versions(stored: str, first: str) -> dict[str, str]:
     """Versions by package of what a row says; a bare one is of ``first``. What computes and is no package of its own (a build's
     libraries, the vendor's toolkit), is somebody's own build, or says no version, is left out."""
     found: dict[str, str] = {}
@@ -90,7 +90,7 @@ def is_installed(name: str) -> bool:
         return False
 
 
-def another(case: StoredCase, found: str) -> str:
+def describe_other_version(case: StoredCase, found: str) -> str:
     """What is to be said where a row is of another version than the one ``found``, or where none is ("" : nothing)."""
     stored = str(case.stored["runtime_version"] or "") if case.stored else ""
     if not stored or found == stored or case.spec.name != case.key.backend:

@@ -11,7 +11,7 @@ from farm.reproduction import trial
 from farm.reproduction.again import Outcome
 from farm.reproduction.find import ReproduceError, StoredCase
 from farm.reproduction.folder import BEHAVIOURS, Case, Definition, write_folder
-from farm.reproduction.requirements import describe_place, pin_imports, requirements
+from farm.reproduction.requirements import describe_place, list_requirements, pin_imports
 from farm.reproduction.show import status_text
 from tasks import checks
 from tasks.arrays.pack import Pack
@@ -49,15 +49,15 @@ def write_finding(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
     backend = outcome.backend or case.spec.create()
     runtime = outcome.info.runtime_version if outcome.info else (case.stored or case.row)["runtime_version"]
     title = f"{case.key.case_id} on {case.spec.name} {runtime}: {status_text(outcome.row)}.{describe_place(case)}"
-    packages = requirements(case)
+    packages = list_requirements(case)
     files = write_folder(folder_case(case, outcome, backend, title), packages)
     if not case.environment and (more := [x for x in pin_imports(files) if x not in packages]):
         files = write_folder(folder_case(case, outcome, backend, title), [*packages, *more])
     try:
-        trial.write(files, folder)
+        trial.write_finding_files(files, folder)
     except OSError as error:
         raise ReproduceError(f"the finding cannot be written: {error}") from None
-    shown, text = trial.check(folder, outcome.row, case.config.deadline_s * 4, case.interpreter)
+    shown, text = trial.try_finding(folder, outcome.row, case.config.deadline_s * 4, case.interpreter)
     print(f"{'finding':13} {folder}: {text}")
     return shown
 

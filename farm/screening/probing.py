@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from farm.commandline import fold, plain
+from farm.commandline import plain, print_folded
 from farm.fleet.child_process import Death, Limits
 from farm.fleet.inventory import Offer
 from farm.plan.request import Request
@@ -100,13 +100,15 @@ def print_probed(devices: Sequence[Screened]) -> bool:
         model = first.info.runtime.device
         print(f"{first.backend}" + f" on {plain(model)}" * bool(model) + f": {names}")
         if not first.features:
-            fold(f"  not probed: {plain(first.reason) or 'it said nothing'}", 4)
+            print_folded(f"  not probed: {plain(first.reason) or 'it said nothing'}", 4)
         by_feature: dict[str, dict[str, list[str]]] = {}
         for feature, said in first.features.items():
             name, _, dtype = feature.rpartition(" ")
             by_feature.setdefault(name, {}).setdefault(said, []).append(dtype)
         for name, answers in by_feature.items():
-            fold(f"  {name:23} " + "; ".join(f"{', '.join(dtypes)}: {said}" for said, dtypes in answers.items()), 26)
+            print_folded(
+                f"  {name:23} " + "; ".join(f"{', '.join(dtypes)}: {said}" for said, dtypes in answers.items()), 26
+            )
     different = find_different(devices)
     for name, words in different.items():
         print(f"differs from its equals: {name}: {'; '.join(words)}; {program()} screen shows whether it is sick")

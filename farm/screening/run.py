@@ -29,7 +29,7 @@ from tasks.judge import verdict
 from tasks.model import UNASKED, BackendInfo, Status
 from tasks.model.row import Row
 from tasks.model.trace import Step
-from tasks.screen.decide import COMMON, DISSENT, WRONG, Decision, decide, describe
+from tasks.screen.decide import COMMON, DISSENT, WRONG, Decision, decide_devices, describe_wrong_output
 from tasks.screen.exercises import find_sizes, list_exercises
 from tasks.screen.observed import Observed
 from tasks.wire import Place
@@ -230,7 +230,7 @@ def decide_all(devices: Sequence[Screened]) -> None:
             if seen.variants:
                 groups.setdefault((*device.equal_to, seen.label), {})[device.name] = device, seen
     for equals in groups.values():
-        for name, decision in decide({name: seen for name, (_, seen) in equals.items()}).items():
+        for name, decision in decide_devices({name: seen for name, (_, seen) in equals.items()}).items():
             device, seen = equals[name]
             device.decisions[seen.label] = decision
 
@@ -290,11 +290,11 @@ def _make_row(
         "numel": seen.elements, "shapes": seen.shapes, "placement": seen.placement, "build_ms": seen.build_ms, "run_ms": seen.run_ms,
         "output_digest": seen.usual.digest, "mismatched": max(v.wrong for v in seen.variants),
     }  # fmt: skip
-    told |= _judge(decision, seen)
+    told |= _make_verdict_columns(decision, seen)
     return Row.of(told), _make_steps(decision, seen)
 
 
-def _judge(decision: Decision, seen: Observed) -> Mapping[str, Any]:
+def _make_verdict_columns(decision: Decision, seen: Observed) -> Mapping[str, Any]:
     passes = f"{seen.passes} passes, {seen.passes * seen.steps:.3g} operations"
     if decision.kind in (WRONG, COMMON):
         kind = "numbers" if 0 in decision.at else "nondeterministic"
@@ -311,7 +311,7 @@ def _make_steps(decision: Decision, seen: Observed) -> list[Step]:
     return [
         Step(
             v.first, f"pass {v.first}", status if k in decision.at else Status.PASS.value, output_digest=v.digest,
-            error="; ".join(filter(None, [describe(v, seen) if v.wrong else decision.why, v.heat])),
+            error="; ".join(filter(None, [describe_wrong_output(v, seen) if v.wrong else decision.why, v.heat])),
         )
         for k, v in sorted(enumerate(seen.variants), key=lambda x: x[1].first)
         if k in decision.at

@@ -25,7 +25,7 @@ IDLE_S = 0.03
 #: How many items of a job are looked at, to know what a child will import.
 LOOKED_AT = 8
 #: What exports are made with (`tasks.importing.load`).
-EXPORTER = "tasks.prepare.onnx_export:load"
+EXPORTER = "tasks.prepare.onnx_export:load_exporter"
 #: Least seconds for an import, which is not a case and has a bound of its own.
 HELLO_S = 120.0
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import lake as lakes
-from farm.exits import interruptible
+from farm.exits import allow_interrupts
 from farm.fleet import envs
 from farm.fleet.asking import Asking
 from farm.fleet.inventory import AWAITED, Answers, Offer, offers
@@ -314,7 +314,7 @@ def run_request(
         run = Run(plan)
         run.begin()
         try:
-            with interruptible():
+            with allow_interrupts():
                 run.dispatch(progress)
         except KeyboardInterrupt:
             interrupted(run.run_id)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.matrix_units.adders import DIGITS, Factors, Truncating, outer, powers_of, steps
+from tasks.matrix_units.adders import DIGITS, Factors, Truncating, list_unit_steps, multiply_outer, powers_of
 from tasks.matrix_units.table import UNITS, Unit
 
 
@@ -57,9 +57,9 @@ class Accumulator:
         left, right = (Factors(x, powers_of(x, _LOWEST)) for x in map(np.ascontiguousarray, sides))
         kept = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
         total, largest = np.zeros_like(kept), np.zeros_like(kept)
-        for start, stop in steps(a.shape[-1], adder.fused):
+        for start, stop in list_unit_steps(a.shape[-1], adder.fused):
             parts = left.cut(start, stop), right.cut(start, stop)
-            powers = (outer(parts[0].powers, parts[1].powers, place) for place in range(stop - start))
+            powers = (multiply_outer(parts[0].powers, parts[1].powers, place) for place in range(stop - start))
             kept = adder.add(kept, *parts)
             largest = functools.reduce(np.maximum, powers, np.maximum(largest, powers_of(kept, _LOWEST)))
             if promoted and stop % promoted == 0:

@@ -2,7 +2,7 @@
 
 A sweep has 2**20 values. Each of its (sign, exponent) pairs, zeros, subnormals, infinities and NaNs among them, has the
 mantissas around powers of two, in float64 every third of them, and random ones. Some places of the last exponent, whose
-patterns are all NaN but for one, are taken by the values around which kernels change their path (`landmarks`).
+patterns are all NaN but for one, are taken by the values around which kernels change their path (`list_landmarks`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ MANTISSA = {"float32": 23, "float64": 52}
 NEIGHBOURS = (-2, -1, 0, 1, 2)
 
 
-def has(dtype: str) -> bool:
+def has_every_value(dtype: str) -> bool:
     """Whether a dtype's values can be tried: any real number of at most 16 bits, float32 and float64."""
     kind = np_dtype(dtype)
     return dtype in MANTISSA or (not is_complex(dtype) and dtype not in ("bool", "str") and kind.itemsize <= 2)
 
 
-def values(dtype: str, seed: int = 0) -> np.ndarray:
+def list_every_value(dtype: str, seed: int = 0) -> np.ndarray:
     """(n,) every value of ``dtype``, n = 2 to the number of its bits, or the sweep of `SWEEP`, whose random mantissas are of ``seed``.
 
-    Raises ValueError for a dtype that `has` refuses.
+    Raises ValueError for a dtype that `has_every_value` refuses.
     """
-    if not has(dtype):
+    if not has_every_value(dtype):
         raise ValueError(f"{dtype}: not every value of it can be tried")
     target = np_dtype(dtype)
     if dtype not in MANTISSA:
@@ -44,10 +44,10 @@ def values(dtype: str, seed: int = 0) -> np.ndarray:
             return np.arange(low, high + 1).astype(target)
         bits = PACKED_BITS.get(dtype, 8 * target.itemsize)
         return np.arange(1 << bits, dtype=f"u{target.itemsize}").view(target)
-    return _sweep(dtype, seed)
+    return _sweep_values(dtype, seed)
 
 
-def _sweep(dtype: str, seed: int) -> np.ndarray:
+def _sweep_values(dtype: str, seed: int) -> np.ndarray:
     width, target = MANTISSA[dtype], np_dtype(dtype)
     unsigned = np.dtype(f"u{target.itemsize}").type
     heads = 1 << (8 * target.itemsize - width)  # signs and exponents
@@ -60,7 +60,7 @@ def _sweep(dtype: str, seed: int) -> np.ndarray:
     tails[:, : len(chosen)] = chosen
     patterns = (np.arange(heads, dtype=unsigned)[:, None] << unsigned(width)) | tails
     swept = patterns.view(target)
-    near = landmarks(dtype)
+    near = list_landmarks(dtype)
     swept[-1, 1 + len(chosen) :][: len(near)] = near[: each - 1 - len(chosen)]
     hard = hard_cases(dtype)
     rows = (hard.view(unsigned) >> unsigned(width)).astype(np.int64)
@@ -71,9 +71,9 @@ def _sweep(dtype: str, seed: int) -> np.ndarray:
     return swept.ravel()
 
 
-def pairs(dtype: str, of: str = "") -> tuple[np.ndarray, np.ndarray]:
+def pair_every_value(dtype: str, of: str = "") -> tuple[np.ndarray, np.ndarray]:
     """Two arrays (256, 256) that have every pair of values of an 8-bit dtype: ``dtype`` itself, or ``of`` as numbers of ``dtype``."""
-    held = values(of or dtype).astype(np_dtype(dtype))
+    held = list_every_value(of or dtype).astype(np_dtype(dtype))
     first, second = np.meshgrid(held, held, indexing="ij")
     return first.copy(), second.copy()
 
@@ -132,7 +132,7 @@ def _compute_scaled_pi(bits: int) -> int:
     return (16 * arctan(5) - 4 * arctan(239)) >> 16
 
 
-def landmarks(dtype: str) -> np.ndarray:
+def list_landmarks(dtype: str) -> np.ndarray:
     """(n,) values around which kernels change their path, with their neighbours on either side: ±1, halves, multiples of π/2,
     where exp, tanh, erf, sinh and sqrt overflow, underflow or saturate."""
     target = np_dtype(dtype)

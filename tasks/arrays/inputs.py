@@ -40,7 +40,7 @@ def theme_of(distribution: str, index: int) -> str:
     return themes[index % len(themes)]
 
 
-def fill(
+def fill_array(
     shape: tuple[int, ...],
     dtype: str,
     distribution: str,
@@ -73,7 +73,8 @@ def fill(
         return rng.integers(0, 2, shape).astype(bool)
     if is_complex(dtype):
         parts = [
-            fill(shape, PART[dtype], distribution, rng, theme, mild, most, scale).astype(np.float64) for _ in range(2)
+            fill_array(shape, PART[dtype], distribution, rng, theme, mild, most, scale).astype(np.float64)
+            for _ in range(2)
         ]
         made = np.empty(shape, np.complex128)
         made.real, made.imag = parts
@@ -104,7 +105,7 @@ def _draw_floats(
         )
     if theme == "magnitudes":
         exponents = rng.uniform(np.log2(low), np.log2(high), count)
-        return round_to_dtype(_signs(count, rng) * np.exp2(exponents))
+        return round_to_dtype(_draw_signs(count, rng) * np.exp2(exponents))
     if theme in ("offset", "squares"):
         offset = np.exp2(np.floor(np.log2(min(high, 1e4)) - 1)) * float(rng.choice([-1.0, 1.0])) * rng.uniform(1.0, 1.5)
         if theme == "offset":
@@ -117,7 +118,9 @@ def _draw_floats(
         return round_to_dtype(offset * (1 + spread * rng.standard_normal(count)))
     if theme == "saturating":
         far = rng.random(count) < 0.25
-        values = np.where(far, _signs(count, rng) * min(SATURATING, high), _draw_regular(count, round_to_dtype, rng))
+        values = np.where(
+            far, _draw_signs(count, rng) * min(SATURATING, high), _draw_regular(count, round_to_dtype, rng)
+        )
         return round_to_dtype(values)
     if theme == "ties":
         pool = _draw_regular(max(2, min(5, count // 2)), round_to_dtype, rng)
@@ -138,7 +141,7 @@ def _find_size_range(dtype: str, count: int, most: float | None) -> tuple[float,
     return min(1.0, low), max(1.0, min(most, (LARGEST[dtype] / few) ** 0.5))
 
 
-def _signs(count: int, rng: np.random.Generator) -> np.ndarray:
+def _draw_signs(count: int, rng: np.random.Generator) -> np.ndarray:
     return rng.integers(0, 2, count) * 2.0 - 1.0
 
 
@@ -157,7 +160,7 @@ def _draw_regular(count: int, rounded: Callable[[np.ndarray], np.ndarray], rng: 
     return values
 
 
-def _limits(dtype: str, low: float, high: float) -> np.ndarray:
+def _list_limit_values(dtype: str, low: float, high: float) -> np.ndarray:
     normal, largest = SMALLEST_NORMAL[dtype], LARGEST[dtype]
     if high < largest / 2:  # mild
         sizes = [0.0, 1.0, low, high, 0.5, 3.0]
@@ -175,7 +178,7 @@ def _limits(dtype: str, low: float, high: float) -> np.ndarray:
     return np.array([s * size for size in sizes for s in (1.0, -1.0)])
 
 
-def _steps(dtype: str, low: float, high: float) -> np.ndarray:
+def _list_step_values(dtype: str, low: float, high: float) -> np.ndarray:
     eps, top = EPS[dtype], min(high, 2.0**12)
     powers = [2.0**k for k in range(-6, 13, 2) if low <= 2.0**k <= top]
     near = [p * f for p in powers for f in (1.0, 1.0 + eps, 1.0 - eps / 2)]
@@ -183,7 +186,10 @@ def _steps(dtype: str, low: float, high: float) -> np.ndarray:
     return np.array([s * v for v in near + ties for s in (1.0, -1.0)])
 
 
-_LIMITS: dict[str, Callable[[str, float, float], np.ndarray]] = {"limits": _limits, "steps": _steps}
+_LIMITS: dict[str, Callable[[str, float, float], np.ndarray]] = {
+    "limits": _list_limit_values,
+    "steps": _list_step_values,
+}
 
 
 def _repeat_shuffled(pool: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -212,20 +218,22 @@ def _draw_integers(
     if distribution == "boundary" and theme in ("limits", ""):
         pool = [0, 1, 2, high // 2, 7] if most is not None else [low, low + 1, 0, 1, 2, high // 2, high - 1, high]
         pool += [] if low == 0 else [-1]
-        return _repeat_shuffled(np.array(sorted(set(pool)), dtype=_holder(dtype)), count, rng)
+        return _repeat_shuffled(np.array(sorted(set(pool)), dtype=_choose_integer_holder(dtype)), count, rng)
     if theme in ("steps", "magnitudes"):
         bits = -(-int(high).bit_length() // (2 if most is not None else 1))
         powers = [2**k + d for k in range(bits) for d in (-1, 0, 1) if 2**k + d <= high]
         powers += [] if low == 0 else [-p for p in powers]
-        return _repeat_shuffled(np.array(sorted(set(powers)), dtype=_holder(dtype)), count, rng)
+        return _repeat_shuffled(np.array(sorted(set(powers)), dtype=_choose_integer_holder(dtype)), count, rng)
     if theme == "offset" and most is None:
-        return np.array(high, _holder(dtype)) - rng.integers(0, min(13, high), count).astype(_holder(dtype))
+        return np.array(high, _choose_integer_holder(dtype)) - rng.integers(0, min(13, high), count).astype(
+            _choose_integer_holder(dtype)
+        )
     if theme == "ties":
-        return rng.choice(np.array([1, 2, 3] if low == 0 else [-2, 1, 3], dtype=_holder(dtype)), count)
+        return rng.choice(np.array([1, 2, 3] if low == 0 else [-2, 1, 3], dtype=_choose_integer_holder(dtype)), count)
     # Distinct where the dtype has so many; small enough that products of a few do not wrap in 32 bits.
     span = min(high, max(50, count))
     return _repeat_shuffled(np.concatenate([np.arange(1, span + 1), -np.arange(1, min(-low, span) + 1)]), count, rng)
 
 
-def _holder(dtype: str) -> type:
+def _choose_integer_holder(dtype: str) -> type:
     return np.uint64 if dtype == "uint64" else np.int64

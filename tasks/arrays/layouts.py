@@ -53,7 +53,7 @@ def _compute_strides(shape: Shape, order: Sequence[int]) -> tuple[int, ...]:
     return tuple(made)
 
 
-def _transpose(shape: Shape) -> Place:
+def _lay_transposed(shape: Shape) -> Place:
     *outer, rows, columns = range(len(shape))
     return _compute_strides(shape, (*outer, columns, rows)), 0
 
@@ -62,15 +62,15 @@ def _row_gaps(shape: Shape) -> Place:
     return dense((*shape[:-1], shape[-1] + GAP)), 0
 
 
-def _steps(shape: Shape) -> Place:
+def _lay_in_steps(shape: Shape) -> Place:
     return tuple(STEP * s for s in dense(shape)), 0
 
 
-def _offset(shape: Shape) -> Place:
+def _lay_at_offset(shape: Shape) -> Place:
     return dense(shape), LEAD
 
 
-def _expand(shape: Shape) -> Place:
+def _lay_expanded(shape: Shape) -> Place:
     return (0, *dense(shape)[1:]), 0
 
 
@@ -78,7 +78,7 @@ def _channels_last(shape: Shape) -> Place:
     return _compute_strides(shape, (0, *range(2, len(shape)), 1)), 0
 
 
-def _reverse(shape: Shape) -> Place:
+def _lay_reversed(shape: Shape) -> Place:
     return (*dense(shape)[:-1], -1), shape[-1] - 1
 
 
@@ -97,7 +97,7 @@ LAYOUTS: dict[str, Layout] = {
             "transposed",
             "its last two axes transposed in memory",
             "the last two axes lie the other way round, as after `.t()` or `.mT`",
-            _transpose,
+            _lay_transposed,
             lambda shape: len(shape) > 1 and min(shape[-2:]) > 1,
         ),
         Layout(
@@ -111,14 +111,14 @@ LAYOUTS: dict[str, Layout] = {
             "steps",
             "a gap between its elements",
             "every other element of a storage twice as long, as `x[..., ::2]` is",
-            _steps,
+            _lay_in_steps,
             lambda shape: math.prod(shape) > 1,
         ),
         Layout(
             "offset",
             "a storage that begins before it",
             f"contiguous, but {LEAD} elements into its storage, so that it is not aligned; the one layout of 0-d tensors",
-            _offset,
+            _lay_at_offset,
             lambda shape: True,
         ),
         Layout(
@@ -126,14 +126,14 @@ LAYOUTS: dict[str, Layout] = {
             "stride 0 along its first axis",
             "one index of the first axis stands for all of it (stride 0), as after `.expand`; of floating inputs in the dtype under test, "
             "and of none that is written to",
-            _expand,
+            _lay_expanded,
             lambda shape: bool(shape) and shape[0] > 1,
         ),
         Layout(
             REVERSED,
             "a negative stride along its last axis",
             "its last axis runs backwards in memory, as `x[..., ::-1]` does; of NumPy arrays alone, and of kernels without a gradient",
-            _reverse,
+            _lay_reversed,
             lambda shape: bool(shape) and shape[-1] > 1,
         ),
         Layout(
@@ -204,7 +204,7 @@ def _make_poison(dtype: np.dtype) -> object:
     return 77 if dtype.kind in "iu" else 1
 
 
-def relaid(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, TensorSpec]:
+def lay_out_like(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, TensorSpec]:
     """As `laid_out`, in the layout that ``like`` has, a view of as many axes: their order in memory and the gaps between them."""
     assert like.shape is not None and like.strides is not None
     if 0 in x.shape:

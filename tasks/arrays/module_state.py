@@ -40,7 +40,7 @@ def seed_rng(seed: int = 0) -> Iterator[None]:
         np.random.set_state(others)
 
 
-def tensors(module: Any) -> dict[str, Any]:
+def list_module_tensors(module: Any) -> dict[str, Any]:
     """Every tensor that a module holds, each once, under its first name: parameters, buffers, attributes, and what lies in
     lists, tuples and dicts of them."""
     import torch
@@ -52,18 +52,18 @@ def tensors(module: Any) -> dict[str, Any]:
     return dict(found.values())
 
 
-def unmade(module: Any) -> frozenset[str]:
+def list_unmade_parameters(module: Any) -> frozenset[str]:
     """Names of the parameters and buffers that torch makes at the first call."""
     return frozenset(name for name, x in _iterate_held(module) if _is_unmade(x))
 
 
-def state(module: Any) -> dict[str, np.ndarray]:
-    """Copies of `tensors` as arrays. Raises NotAlike for one that cannot be stored."""
+def copy_module_state(module: Any) -> dict[str, np.ndarray]:
+    """Copies of `list_module_tensors` as arrays. Raises NotAlike for one that cannot be stored."""
     import torch
 
     found = {}
     with torch.no_grad():
-        for name, x in tensors(module).items():
+        for name, x in list_module_tensors(module).items():
             if x.layout is not torch.strided or x.is_quantized or x.device.type == "meta":
                 kind = "quantised" if x.is_quantized else f"on {x.device}" if x.device.type == "meta" else str(x.layout)
                 raise NotAlike(
@@ -73,7 +73,7 @@ def state(module: Any) -> dict[str, np.ndarray]:
     return found
 
 
-def digest(state: Mapping[str, np.ndarray]) -> str:
+def digest_module_state(state: Mapping[str, np.ndarray]) -> str:
     """SHA-256 of names, dtypes, shapes and bytes, first 16 hex digits."""
     total = hashlib.sha256()
     for name, x in state.items():
@@ -81,7 +81,7 @@ def digest(state: Mapping[str, np.ndarray]) -> str:
     return total.hexdigest()[:16]
 
 
-def plain(module: Any) -> dict[str, str]:
+def describe_plain_attributes(module: Any) -> dict[str, str]:
     """What a module holds that is no tensor and that its making may have drawn: numbers and arrays, by name, as text."""
     found = {}
     for name, x in _iterate_held(module):
@@ -93,12 +93,12 @@ def plain(module: Any) -> dict[str, str]:
 
 
 def plain_digest(module: Any) -> str:
-    """SHA-256 of `plain`, first 16 hex digits."""
-    return hashlib.sha256(json.dumps(plain(module), sort_keys=True).encode()).hexdigest()[:16]
+    """SHA-256 of `describe_plain_attributes`, first 16 hex digits."""
+    return hashlib.sha256(json.dumps(describe_plain_attributes(module), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def find(module: Any, name: str) -> Any:
-    """What a module holds under a name of `tensors`. Plain enough for torch.compile to trace."""
+def find_module_tensor(module: Any, name: str) -> Any:
+    """What a module holds under a name of `list_module_tensors`. Plain enough for torch.compile to trace."""
     found = module
     for step in name.split("."):
         if isinstance(found, (list, tuple)):
@@ -112,9 +112,9 @@ def find(module: Any, name: str) -> Any:
 
 @runtime_checkable
 class Renewable(Protocol):
-    """A module that `load` puts back to what it held when it was made."""
+    """A module that `load_module_state` puts back to what it held when it was made."""
 
-    #: See `keep`.
+    #: See `keep_module_state`.
     put_back: Callable[[], None]
     #: Names of the tensors that a call writes to, which are returned after its outputs.
     written: tuple[str, ...]
@@ -124,7 +124,7 @@ class Renewable(Protocol):
 _HOOKS = tuple(Renewable.__annotations__)
 
 
-def load(module: Any, state: Mapping[str, np.ndarray]) -> None:
+def load_module_state(module: Any, state: Mapping[str, np.ndarray]) -> None:
     """Make a module hold what it held when it was made (`Renewable`), and write a state into its tensors, where they lie: what shares their
     memory goes on sharing it. Raises NotAlike."""
     import torch
@@ -132,7 +132,7 @@ def load(module: Any, state: Mapping[str, np.ndarray]) -> None:
     if isinstance(module, Renewable):
         module.put_back()
     _make_lazy(module, state)
-    own = tensors(module)
+    own = list_module_tensors(module)
     if own.keys() != state.keys():
         other = sorted(own.keys() ^ state.keys())
         raise NotAlike(f"{other[0]} is there in one of them only")
@@ -145,9 +145,9 @@ def load(module: Any, state: Mapping[str, np.ndarray]) -> None:
             x.copy_(value)
 
 
-def keep(module: Any) -> Callable[[], None]:
+def keep_module_state(module: Any) -> Callable[[], None]:
     """What puts a module back to what it holds now, whatever a call has put in its attributes, lists and dicts; of the values of
-    tensors that are written to in place, nothing is kept (`state`)."""
+    tensors that are written to in place, nothing is kept (`copy_module_state`)."""
     attributes = [(one, type(one), dict(vars(one))) for one in module.modules()]
     inside: dict[int, tuple[Any, Any]] = {}
     waiting = [x for _, _, own in attributes for x in own.values()]
@@ -170,7 +170,7 @@ def keep(module: Any) -> Callable[[], None]:
     return put_back
 
 
-def place(form: Form, device: str) -> None:
+def place_module_state(form: Form, device: str) -> None:
     """Before a run: put the tensors that the module of a form holds on a device, and back to what they were if an earlier run wrote to
     them (`Form.renew`). A call that is no module is left alone."""
     import torch
@@ -182,7 +182,7 @@ def place(form: Form, device: str) -> None:
         form.renew()
     if device != "cpu":
         call.to(device)
-        for x in tensors(call).values():
+        for x in list_module_tensors(call).values():
             if x.device.type != torch.device(device).type:
                 x.data = x.data.to(device)  # an attribute, which `to` does not know
 
@@ -212,17 +212,17 @@ def _iterate_held(module: Any) -> Iterator[tuple[str, Any]]:
             if (
                 not name.startswith("_torchdynamo") and name not in _list_torch_attributes()
             ):  # the former: addresses, of a compiled module
-                yield from _inside(f"{path}.{name}".lstrip("."), x, 0)
+                yield from _walk_containers(f"{path}.{name}".lstrip("."), x, 0)
 
 
 #: How deep lists and dicts are looked into.
 _DEEP = 8
 
 
-def _inside(name: str, x: Any, depth: int) -> Iterator[tuple[str, Any]]:
+def _walk_containers(name: str, x: Any, depth: int) -> Iterator[tuple[str, Any]]:
     if isinstance(x, (list, tuple, dict)) and depth < _DEEP:
         for key, value in x.items() if isinstance(x, dict) else enumerate(x):
-            yield from _inside(f"{name}.{key}", value, depth + 1)
+            yield from _walk_containers(f"{name}.{key}", value, depth + 1)
     else:
         yield name, x
 

@@ -84,7 +84,7 @@ def _draw_steps(draw: int) -> np.ndarray:
     return np.asarray((-signs if turned else signs) * sizes)
 
 
-def _start(draw: int, place: int) -> int:
+def _place_draw(draw: int, place: int) -> int:
     return (place + draw // _TABLES) * 104729 % (_TABLE // 2)
 
 
@@ -98,7 +98,7 @@ def perturb_values(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarr
     """``x`` (float64 or complex128) as a draw moves it; ``place`` tells the arrays of a call apart."""
     if draw == ALONE:
         return _moved_alone(x)
-    start, n = _start(draw, place), x.size
+    start, n = _place_draw(draw, place), x.size
     if n > _TABLE - start:
         return _moved_far(x, _draw_factors(eps, draw % _TABLES)[start:])
     u = _draw_steps(draw % _TABLES)[start : start + n] * eps
@@ -116,7 +116,7 @@ def move_last_digit(x: np.ndarray, draw: int, place: int) -> np.ndarray:
     has_bit, bit = divmod(draw, ROUNDOFF_BITS)
     if place >> bit & 1 == has_bit:
         return x
-    signs = np.resize(np.sign(_draw_steps(draw % _TABLES)[_start(draw, place) :]), x.shape)
+    signs = np.resize(np.sign(_draw_steps(draw % _TABLES)[_place_draw(draw, place) :]), x.shape)
     with np.errstate(all="ignore"):
         moved = x + np.spacing(x) * signs
     return np.where(np.isfinite(moved) & (x != 0), moved, x)
@@ -158,11 +158,11 @@ def moved_each(x: np.ndarray, eps: float, draws: Sequence[int], place: int) -> n
 @functools.lru_cache(maxsize=512)
 def _some_factors(count: int, eps: float, draws: tuple[int, ...], place: int) -> np.ndarray:
     """The first ``count`` factors of each of ``draws``, a row each: most arrays are small, and their sizes recur."""
-    starts = [_start(draw, place) for draw in draws]
+    starts = [_place_draw(draw, place) for draw in draws]
     return np.stack([_draw_steps(draw % _TABLES)[at : at + count] for draw, at in zip(draws, starts)]) * eps + 1.0
 
 
-def distance(moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
+def measure_distance(moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
     """|moved − reference| in float64; 0 where both are the same NaN or infinity, infinite where only one is."""
     kind = np.complex128 if reference.dtype.kind == "c" else np.float64
     a, b = moved.astype(kind, copy=False), reference.astype(kind, copy=False)
@@ -176,13 +176,13 @@ def distance(moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 def _widen_distance(before: np.ndarray | None, moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """The larger of ``before`` (0 if None), which is overwritten, and the `distance`: a block at a time, which the processor's
+    """The larger of ``before`` (0 if None), which is overwritten, and the `measure_distance`: a block at a time, which the processor's
     cache holds, and no array as large as the results but the one returned."""
     wider = np.zeros(reference.shape) if before is None else np.ascontiguousarray(before)
     into, a, b = wider.reshape(-1), moved.reshape(-1), reference.reshape(-1)
     for at in range(0, a.size, _BLOCK):
         part = into[at : at + _BLOCK]
-        np.maximum(part, distance(a[at : at + _BLOCK], b[at : at + _BLOCK]), out=part)
+        np.maximum(part, measure_distance(a[at : at + _BLOCK], b[at : at + _BLOCK]), out=part)
     return wider
 
 
@@ -201,7 +201,7 @@ def count_draws_without_witness(op_class: OpClass, draws: int, elements: int) ->
     return first if op_class is OpClass.MODEL else max(first, TIMES * draws)
 
 
-def floor(
+def compute_noise_floor(
     references: Arrays, evaluate: Evaluate, op_class: OpClass, draws: int, elements: int, witness: Witness | None = None
 ) -> list[np.ndarray | None]:
     """δ per output of ``references``: the largest distance over the draws; None for zero everywhere.
@@ -210,12 +210,12 @@ def floor(
     for (see `count_draws` and MORE_DRAWS). What ``evaluate`` raises is passed on.
     """
     first = count_draws(op_class, draws, elements)
-    total = _widest(references, evaluate(range(first)), first)
+    total = _widen_floor(references, evaluate(range(first)), first)
     wanted = count_draws_without_witness(op_class, draws, elements) if witness is None else first
     if witness is not None and first and op_class not in WITHOUT_NOISE and elements <= VERY_LARGE:
-        wanted = max(first, MORE_DRAWS if far(witness, references, total) else 0)
+        wanted = max(first, MORE_DRAWS if is_beyond_floor(witness, references, total) else 0)
     if wanted > first:
-        further = _widest(references, evaluate(range(first, wanted)), wanted - first)
+        further = _widen_floor(references, evaluate(range(first, wanted)), wanted - first)
         total = [a if b is None else b if a is None else np.asarray(np.maximum(a, b)) for a, b in zip(total, further)]
     return total
 
@@ -231,7 +231,7 @@ def measure_shared(references: Arrays, evaluate: Evaluate) -> list[float | None]
     if outputs is None or [y.shape for y in outputs] != [y.shape for y in references]:
         return [None] * len(references)
     return [
-        float((distance(x, y) > 0).mean()) if y.size >= MANY and y.dtype.kind in "fc" else None
+        float((measure_distance(x, y) > 0).mean()) if y.size >= MANY and y.dtype.kind in "fc" else None
         for x, y in zip(outputs, references)
     ]
 
@@ -294,7 +294,7 @@ def is_far_below(references: Arrays, floors: Sequence[np.ndarray | None], eps: f
     return False
 
 
-def far(witness: Witness, references: Arrays, floors: Sequence[np.ndarray | None]) -> bool:
+def is_beyond_floor(witness: Witness, references: Arrays, floors: Sequence[np.ndarray | None]) -> bool:
     """Whether a result lies so far off that it may be the noise floor that has been drawn too low."""
     with np.errstate(all="ignore"):
         for own, y, delta in zip(witness, references, floors):
@@ -316,7 +316,7 @@ def _stack_arrays(values: list[np.ndarray]) -> np.ndarray:
     return np.array(values) if plain else np.stack(values)
 
 
-def _widest(references: Arrays, found: Iterable[Arrays | None], draws: int) -> list[np.ndarray | None]:
+def _widen_floor(references: Arrays, found: Iterable[Arrays | None], draws: int) -> list[np.ndarray | None]:
     if not draws:
         return [None] * len(references)
     small = sum(y.size for y in references) * draws <= _TOGETHER
@@ -328,11 +328,11 @@ def _widest(references: Arrays, found: Iterable[Arrays | None], draws: int) -> l
             if all(x is not None and len(x) == len(references) and x[i].shape == y.shape for x in some):
                 values = [x[i] for x in some if x is not None]
                 if len(values) > 1:
-                    delta = distance(_stack_arrays(values), y).max(0)
+                    delta = measure_distance(_stack_arrays(values), y).max(0)
                 elif y.size > _BLOCK:
                     before, delta = None, _widen_distance(before, values[0], y)
                 else:
-                    delta = distance(values[0], y)
+                    delta = measure_distance(values[0], y)
             else:
                 delta = np.full(y.shape, np.inf)
             total[i] = delta if before is None else np.maximum(before, delta)

@@ -37,7 +37,7 @@ class PackError(Exception):
 
 
 class Written(NamedTuple):
-    """What `save` has written: the file's content (nothing of one so large that it is to be mapped), the JSON of its header."""
+    """What `save_pack` has written: the file's content (nothing of one so large that it is to be mapped), the JSON of its header."""
 
     content: bytes
     header: dict[str, Any]
@@ -47,7 +47,7 @@ class Pack:
     """A pack read back: ``header`` (the JSON object) and ``array(i)`` (read-only views of the file)."""
 
     def __init__(self, path: str | os.PathLike[str], written: Written | None = None) -> None:
-        """written: what `save` has just put there. Raises PackError and, of the file, OSError."""
+        """written: what `save_pack` has just put there. Raises PackError and, of the file, OSError."""
         self.path = os.fspath(path)
         self._bytes = (written and written.content) or _read_content(self.path)
         size = len(self._bytes)
@@ -99,7 +99,7 @@ def _align_up(n: int) -> int:
     return -(-n // ALIGN) * ALIGN
 
 
-def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[np.ndarray]) -> Written:
+def save_pack(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[np.ndarray]) -> Written:
     """Write a pack aside and rename it, so that a reader sees all of it or nothing. Raises OSError.
 
     Returns what has been written, for `Pack`.

@@ -131,7 +131,7 @@ class TrainingStep:
         return [*self.step(tensors, forward=forward), *self.state().values()]
 
     def consistent(self, outputs: Sequence[Any], weights: Mapping[str, Any]) -> list[np.ndarray]:
-        """The loss and the gradients of the first step, the latter in `rows`. weights: the parameters after it, by name.
+        """The loss and the gradients of the first step, the latter in `reshape_gradient_rows`. weights: the parameters after it, by name.
 
         Raises Misbehaviour where a parameter did not change as its own gradient says: whatever the gradient is worth, the
         optimiser computes in float32.
@@ -154,7 +154,7 @@ class TrainingStep:
                     f"{name} changes by {change.ravel()[worst]:.6g} where {self.optimiser.name} makes "
                     f"{right.ravel()[worst]:.6g} of its gradient {gradient.ravel()[worst]:.6g}",
                 )
-        return [rows(x) for x in found]
+        return [reshape_gradient_rows(x) for x in found]
 
     def backward(self, loss: Any) -> None:
         """Fill the gradients of all parameters."""
@@ -178,7 +178,7 @@ class FirstStep(Stateless):
         return self._weights
 
 
-def rows(gradient: np.ndarray) -> np.ndarray:
+def reshape_gradient_rows(gradient: np.ndarray) -> np.ndarray:
     """A gradient with one row per output channel: the kernels of a convolution, whose last axis is too short to be one, side
     by side."""
     return gradient if gradient.ndim < 3 else gradient.reshape(len(gradient), -1)

@@ -31,7 +31,7 @@ def digest_outputs(outputs: Sequence[Any], before: str) -> str:
 
 def next_inputs(arrays: Sequence[Any], digest: str, moved: bool) -> list[Any]:
     """The inputs of the call that follows one with some digest, as those of a turn (`vary_inputs`)."""
-    return _turn(arrays, int(digest[:13], 16) / 16**13, moved, int(digest[13:26], 16))
+    return _turn_elements(arrays, int(digest[:13], 16) / 16**13, moved, int(digest[13:26], 16))
 
 
 def vary_inputs(arrays: Sequence[Any], turn: int, moved: bool) -> list[Any]:
@@ -39,7 +39,7 @@ def vary_inputs(arrays: Sequence[Any], turn: int, moved: bool) -> list[Any]:
     floating one is multiplied by a factor of its own from 1/2 to 1: what is only turned and scaled has the order, the sums and the spectrum of what was before,
     which a kernel could keep. Else they are multiplied by one factor, which keeps what relates them to one another."""
     part = (turn + 1) * 0.6180339887498949 % 1  # by the golden section: no two are near one another
-    return _turn(arrays, part, moved, turn * _STEP)
+    return _turn_elements(arrays, part, moved, turn * _STEP)
 
 
 #: Places at which the factors of a call may begin, a prime: with the turns of the elements there are too many to prepare for; and how far apart those of
@@ -50,12 +50,12 @@ _KEPT = 1 << 20
 
 
 @functools.lru_cache(maxsize=8)
-def _factors(dtype: np.dtype, size: int) -> np.ndarray:
+def _draw_varied_factors(dtype: np.dtype, size: int) -> np.ndarray:
     """Factors from 1/2 to 1 of so many elements, from each of `_PLACES` on."""
     return (0.5 + 0.5 * np.random.default_rng(0).random(size + _PLACES, np.float32)).astype(dtype)
 
 
-def _turn(arrays: Sequence[Any], part: float, moved: bool, place: int) -> list[Any]:
+def _turn_elements(arrays: Sequence[Any], part: float, moved: bool, place: int) -> list[Any]:
     """part: by which part of the whole elements are turned, or the factor of all; place: where the factors of the elements begin. NaN stays where it is: it
     lies between the elements of a tensor with gaps (`tasks.arrays.layouts`), where nobody is to read it."""
 
@@ -76,7 +76,7 @@ def _turn(arrays: Sequence[Any], part: float, moved: bool, place: int) -> list[A
         made, by = np.empty_like(flat), int(part * flat.size)
         first, rest = flat[: flat.size - by], flat[flat.size - by :]
         if floating:
-            make = _factors if flat.size <= _KEPT else _factors.__wrapped__
+            make = _draw_varied_factors if flat.size <= _KEPT else _draw_varied_factors.__wrapped__
             factors = make(flat.dtype, flat.size)[place % _PLACES :][: flat.size]
             np.multiply(first, factors[by:], out=made[by:])
             np.multiply(rest, factors[:by], out=made[:by])

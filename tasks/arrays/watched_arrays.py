@@ -13,7 +13,7 @@ class Run:
 
     def call(self, function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What a ufunc, or another function of NumPy's, returns for arguments of which some are watched."""
-        return self.wrap(function(*plain(list(args)), **plain(dict(kwargs))))
+        return self.wrap(function(*unwatch_array(list(args)), **unwatch_array(dict(kwargs))))
 
     def wrap(self, made: Any) -> Any:
         """What a call returned, its arrays watched."""
@@ -52,10 +52,10 @@ def _qualify_name(func: Any) -> str:
     return f"linalg.{func.__name__}" if inside else str(func.__name__)
 
 
-def plain(x: Any) -> Any:
+def unwatch_array(x: Any) -> Any:
     """The same memory, unwatched."""
     if isinstance(x, Watched):
         return np.ndarray.view(x, np.ndarray)
     if isinstance(x, dict):
-        return {name: plain(y) for name, y in x.items()}
-    return type(x)(map(plain, x)) if type(x) in (tuple, list) else x
+        return {name: unwatch_array(y) for name, y in x.items()}
+    return type(x)(map(unwatch_array, x)) if type(x) in (tuple, list) else x

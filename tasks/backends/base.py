@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.backends.needs import Need, secure
+from tasks.backends.needs import Need, secure_needs
 from tasks.backends.shared import baselines
 from tasks.backends.shared.recipe import NoProgram, Recipe
 from tasks.devices import BY_LABEL, Device, chosen_by, driver_version, toolkit_version, what_brings
@@ -175,7 +175,7 @@ class Backend:
     def start(self) -> RuntimeInfo:
         """Secure its needs, then `probe`: how every process begins with a backend. Raises what `probe` does."""
         try:
-            self.found = secure(self.needs)
+            self.found = secure_needs(self.needs)
             info: Any = self.probe()
         except Unavailable as error:
             raise self._explain_unavailable(error) from None
@@ -400,18 +400,18 @@ class Backend:
 
     def is_sticky(self, error: BaseException) -> bool:
         """True if the device is unusable in this process after ``error`` (it is then replaced)."""
-        return _says(error, self.sticky)
+        return _says_pattern(error, self.sticky)
 
     def is_unsupported(self, error: BaseException) -> bool:
         """True if ``error`` is the runtime's way to say that it does not implement a case."""
-        return isinstance(error, NotImplementedError) or _says(error, self.unsupported)
+        return isinstance(error, NotImplementedError) or _says_pattern(error, self.unsupported)
 
     def refuses(self, error: BaseException) -> bool:
         """Whether ``error`` may be the runtime's refusal of a call, and not its failure at one that it took on."""
         return isinstance(error, (NotImplementedError, RuntimeError, ValueError, TypeError))
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        return isinstance(error, MemoryError) or _says(error, self.out_of_memory)
+        return isinstance(error, MemoryError) or _says_pattern(error, self.out_of_memory)
 
 
 def said_once(*words: str) -> str:
@@ -451,5 +451,5 @@ def smoke_test(
         raise Unavailable(f"{who}: smoke test failed ({what}): computed {result[:4].tolist()}, expected {expected:g}")
 
 
-def _says(error: BaseException, pattern: re.Pattern[str] | None) -> bool:
+def _says_pattern(error: BaseException, pattern: re.Pattern[str] | None) -> bool:
     return pattern is not None and bool(pattern.search(str(error)))

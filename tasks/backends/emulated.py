@@ -128,7 +128,7 @@ def _to_arrays(value: Any) -> Any:
     return {name: _to_arrays(x) for name, x in value.items()} if isinstance(value, dict) else value
 
 
-def _accumulate(architecture: str, a: Matrix, b: Matrix, promote: bool = False) -> Matrix:
+def _accumulate_product(architecture: str, a: Matrix, b: Matrix, promote: bool = False) -> Matrix:
     """The accumulators of a product. promote: where the library moves them to other registers now and then, it does.
 
     Raises Unsupported where the unit does not take the matrices.
@@ -139,10 +139,10 @@ def _accumulate(architecture: str, a: Matrix, b: Matrix, promote: bool = False) 
         raise Unsupported(f"the matrix unit of {architecture} takes {describe_taken(architecture)}; not {first}")
     if first != second:
         raise Unsupported(f"the matrices are {first} and {second}; the rules here are for two of one dtype")
-    return _multiply(unit, a, b, unit.promoted if promote else 0)
+    return _multiply_in_unit(unit, a, b, unit.promoted if promote else 0)
 
 
-def _multiply(unit: Unit, a: Matrix, b: Matrix, promoted: int) -> Matrix:
+def _multiply_in_unit(unit: Unit, a: Matrix, b: Matrix, promoted: int) -> Matrix:
     if not promoted or a.shape[-1] <= promoted:
         return matrix_units.multiply(unit, a, b)
     made = matrix_units.multiply(unit, a[..., :promoted], b[..., :promoted, :])
@@ -152,7 +152,7 @@ def _multiply(unit: Unit, a: Matrix, b: Matrix, promoted: int) -> Matrix:
     return made
 
 
-def _finish(made: Matrix, dtype: str, alpha: Any = 1, beta: Any = 1, added: Matrix | None = None) -> Matrix:
+def _round_accumulators(made: Matrix, dtype: str, alpha: Any = 1, beta: Any = 1, added: Matrix | None = None) -> Matrix:
     """alpha · accumulators + beta · added in float32, rounded to a dtype; integers as they are."""
     if made.dtype != np.float32:
         if (alpha, beta, added) != (1, 1, None):
@@ -166,31 +166,33 @@ def _finish(made: Matrix, dtype: str, alpha: Any = 1, beta: Any = 1, added: Matr
         return made.astype(np_dtype(dtype))
 
 
-def _mm(architecture: str, given: Mapping[str, Any]) -> Matrix:
+def _emulate_mm(architecture: str, given: Mapping[str, Any]) -> Matrix:
     a, b = given["self"], given["mat2"]
-    return _finish(_accumulate(architecture, a, b), a.dtype.name)
+    return _round_accumulators(_accumulate_product(architecture, a, b), a.dtype.name)
 
 
 def _int_mm(architecture: str, given: Mapping[str, Any]) -> Matrix:
-    return _accumulate(architecture, given["self"], given["mat2"])
+    return _accumulate_product(architecture, given["self"], given["mat2"])
 
 
-def _addmm(architecture: str, given: Mapping[str, Any]) -> Matrix:
+def _emulate_addmm(architecture: str, given: Mapping[str, Any]) -> Matrix:
     a, b = (given["mat1"], given["mat2"]) if "mat1" in given else (given["batch1"], given["batch2"])
-    return _finish(_accumulate(architecture, a, b), a.dtype.name, given["alpha"], given["beta"], given["self"])
+    return _round_accumulators(
+        _accumulate_product(architecture, a, b), a.dtype.name, given["alpha"], given["beta"], given["self"]
+    )
 
 
-def _mv(architecture: str, given: Mapping[str, Any]) -> Matrix:
+def _emulate_mv(architecture: str, given: Mapping[str, Any]) -> Matrix:
     a = given["mat"] if "mat" in given else given["self"]
-    made = _accumulate(architecture, a, given["vec"][:, None])[:, 0]
+    made = _accumulate_product(architecture, a, given["vec"][:, None])[:, 0]
     if "mat" in given:
-        return _finish(made, a.dtype.name, given["alpha"], given["beta"], given["self"])
-    return _finish(made, a.dtype.name)
+        return _round_accumulators(made, a.dtype.name, given["alpha"], given["beta"], given["self"])
+    return _round_accumulators(made, a.dtype.name)
 
 
-def _dot(architecture: str, given: Mapping[str, Any]) -> Matrix:
+def _emulate_dot(architecture: str, given: Mapping[str, Any]) -> Matrix:
     a, b = given["self"], given["tensor"]
-    return _finish(_accumulate(architecture, a[None], b[:, None]), a.dtype.name).reshape(())
+    return _round_accumulators(_accumulate_product(architecture, a[None], b[:, None]), a.dtype.name).reshape(())
 
 
 def _scaled_mm(architecture: str, given: Mapping[str, Any]) -> Matrix:
@@ -201,11 +203,11 @@ def _scaled_mm(architecture: str, given: Mapping[str, Any]) -> Matrix:
             raise Unsupported(
                 f"a scale is {x.dtype.name} {x.shape}; it is float32 for a matrix, each row or each column"
             )
-    made = _accumulate(architecture, a, b, promote=not given["use_fast_accum"])
+    made = _accumulate_product(architecture, a, b, promote=not given["use_fast_accum"])
     dtype = str(given["out_dtype"]).removeprefix("torch.") if given["out_dtype"] is not None else a.dtype.name
     with np.errstate(all="ignore"):
         made = made * (scales[0] * scales[1]).astype(np.float32)
-    return _finish(made.astype(np.float32), dtype, added=given["bias"])
+    return _round_accumulators(made.astype(np.float32), dtype, added=given["bias"])
 
 
 def _block_scaled_mm(architecture: str, given: Mapping[str, Any]) -> Matrix:
@@ -222,7 +224,7 @@ def _block_scaled_mm(architecture: str, given: Mapping[str, Any]) -> Matrix:
         made = matrix_units.multiply(unit, a, b, (scales[0], scales[1].T))
     except ValueError as error:
         raise Unsupported(str(error)) from None
-    return _finish(made, str(given["out_dtype"]).removeprefix("torch."), added=given["bias"])
+    return _round_accumulators(made, str(given["out_dtype"]).removeprefix("torch."), added=given["bias"])
 
 
 def _grouped_mm(architecture: str, given: Mapping[str, Any]) -> Matrix:
@@ -232,26 +234,28 @@ def _grouped_mm(architecture: str, given: Mapping[str, Any]) -> Matrix:
     if given["bias"] is not None:
         raise Unsupported("grouped products have no rule for a bias here")
     if ends is None:
-        return _finish(_accumulate(architecture, a, b), dtype)
+        return _round_accumulators(_accumulate_product(architecture, a, b), dtype)
     parts = [slice(low, high) for low, high in zip([0, *ends[:-1].tolist()], ends.tolist())]
     if a.ndim == b.ndim == 2:
-        return _finish(np.stack([_accumulate(architecture, a[:, x], b[x]) for x in parts]), dtype)
+        return _round_accumulators(np.stack([_accumulate_product(architecture, a[:, x], b[x]) for x in parts]), dtype)
     if a.ndim == 2:
-        made = [_accumulate(architecture, a[x], b[k]) for k, x in enumerate(parts)]
-        return _finish(np.concatenate(made), dtype)
-    return _finish(np.concatenate([_accumulate(architecture, a[k], b[:, x]) for k, x in enumerate(parts)], -1), dtype)
+        made = [_accumulate_product(architecture, a[x], b[k]) for k, x in enumerate(parts)]
+        return _round_accumulators(np.concatenate(made), dtype)
+    return _round_accumulators(
+        np.concatenate([_accumulate_product(architecture, a[k], b[:, x]) for k, x in enumerate(parts)], -1), dtype
+    )
 
 
-def _convolution(architecture: str, given: Mapping[str, Any]) -> Matrix:
+def _emulate_convolution(architecture: str, given: Mapping[str, Any]) -> Matrix:
     """The product of its windows and its kernels, summed over places of the kernel and, at each, over channels, as an implicit product in
     channels-last layout is."""
     x, kernel, groups = given["input"], given["weight"], given["groups"]
     axes = kernel.ndim - 2
     if x.ndim != axes + 2:
         raise Unsupported(f"a convolution of {x.ndim} axes with a kernel of {kernel.ndim}")
-    stride, padding, dilation = (_spread(given[name], axes) for name in ("stride", "padding", "dilation"))
+    stride, padding, dilation = (_spread_over_axes(given[name], axes) for name in ("stride", "padding", "dilation"))
     if given["transposed"]:
-        more = _spread(given["output_padding"], axes)
+        more = _spread_over_axes(given["output_padding"], axes)
         x = _space_out(x, stride)
         edges = [
             (d * (k - 1) - p, d * (k - 1) - p + e) for d, k, p, e in zip(dilation, kernel.shape[2:], padding, more)
@@ -275,14 +279,14 @@ def _convolution(architecture: str, given: Mapping[str, Any]) -> Matrix:
     a = np.moveaxis(np.moveaxis(windows, 1, 0), 2, -1).reshape(groups, batch * int(np.prod(sizes)), -1)
     parts = kernel.reshape(groups, -1, channels // groups, *places)
     b = np.moveaxis(parts, 2, -1).reshape(groups, parts.shape[1], -1).swapaxes(1, 2)
-    made = _accumulate(architecture, a, b)
+    made = _accumulate_product(architecture, a, b)
     made = made.reshape(groups, batch, *sizes, -1)
     made = np.moveaxis(np.moveaxis(made, 0, -2).reshape(batch, *sizes, -1), -1, 1)
     bias = given["bias"]
-    return _finish(made, x.dtype.name, added=None if bias is None else bias.reshape(-1, *[1] * axes))
+    return _round_accumulators(made, x.dtype.name, added=None if bias is None else bias.reshape(-1, *[1] * axes))
 
 
-def _spread(given: Sequence[int], axes: int) -> tuple[int, ...]:
+def _spread_over_axes(given: Sequence[int], axes: int) -> tuple[int, ...]:
     """A number for each axis, of which one may stand for all."""
     return tuple(given) if len(given) == axes else tuple(given) * axes
 
@@ -297,16 +301,16 @@ def _space_out(x: Matrix, stride: Sequence[int]) -> Matrix:
 
 #: What computes each product of ATen's: (architecture, its arguments by name, tensors as arrays) → the result.
 PRODUCTS: Mapping[str, Callable[[str, Mapping[str, Any]], Matrix]] = {
-    "mm": _mm,
-    "bmm": _mm,
-    "addmm": _addmm,
-    "baddbmm": _addmm,
-    "mv": _mv,
-    "addmv": _mv,
-    "dot": _dot,
+    "mm": _emulate_mm,
+    "bmm": _emulate_mm,
+    "addmm": _emulate_addmm,
+    "baddbmm": _emulate_addmm,
+    "mv": _emulate_mv,
+    "addmv": _emulate_mv,
+    "dot": _emulate_dot,
     "_int_mm": _int_mm,
     "_scaled_mm": _scaled_mm,
     "_scaled_mm_v2": _block_scaled_mm,
     "_grouped_mm": _grouped_mm,
-    "convolution": _convolution,
+    "convolution": _emulate_convolution,
 }

@@ -113,7 +113,7 @@ class ExecuTorch(Backend):
         try:
             import torch
 
-            library = _library()
+            library = _load_executorch_library()
         except ImportError as error:
             raise Unavailable(f"executorch cannot be imported: {error}") from None
         torch.set_num_threads(threads())
@@ -140,7 +140,7 @@ class ExecuTorch(Backend):
         assert form.call is not None
         tensors = self._tensors(form)
         exported, constants = self._export(form, tensors)
-        header, program = _split(
+        header, program = _split_kept_program(
             artefacts.load_or_make("executorch", self._key(exported), lambda: self._lower(exported))
         )
         if header["unsupported"]:
@@ -181,13 +181,13 @@ class ExecuTorch(Backend):
 
     def _method(self, program: bytes) -> Callable[[list[Any]], list[np.ndarray]]:
         """A lowered program, loaded, as a function of tensors."""
-        loaded = _words(lambda: _library()._load_program_from_buffer(program))
-        method = _words(lambda: loaded.load_method("forward"))
+        loaded = _call_with_stderr(lambda: _load_executorch_library()._load_program_from_buffer(program))
+        method = _call_with_stderr(lambda: loaded.load_method("forward"))
         alive = (loaded, program)  # a method points into its program, and the program into its bytes
 
         def run(given: list[Any]) -> list[np.ndarray]:
             assert alive
-            out = _words(lambda: method(given))
+            out = _call_with_stderr(lambda: method(given))
             return [torch_tree.output(torch_tree.dense(x)) for x in out if x is not None]
 
         return run
@@ -215,7 +215,9 @@ class ExecuTorch(Backend):
 
         leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
         found = [
-            x for x in _leaves((decode(form.args, leaf), decode(form.kwargs, leaf))) if isinstance(x, torch.Tensor)
+            x
+            for x in _list_argument_leaves((decode(form.args, leaf), decode(form.kwargs, leaf)))
+            if isinstance(x, torch.Tensor)
         ]
         if any(x.layout != torch.strided for x in found):
             raise Unsupported("executorch has no sparse tensors")
@@ -228,7 +230,7 @@ class ExecuTorch(Backend):
         exported = _export_program(form, tensors, (), rows)
         if not self.delegate:
             return exported, ()
-        constants = tuple(i for i in _weights(exported) if i not in rows)
+        constants = tuple(i for i in _find_weight_inputs(exported) if i not in rows)
         return (_export_program(form, tensors, constants, rows), constants) if constants else (exported, ())
 
     def _key(self, exported: Any) -> tuple[bytes | str, ...]:
@@ -247,7 +249,7 @@ class ExecuTorch(Backend):
         return (LOWERING, versions, self.device, graph, str(exported.graph_signature), sizes, *digest)
 
     def _lower(self, exported: Any) -> bytes:
-        """A program and what is in it (see `_split`). Errors other than "has no such operator" are raised."""
+        """A program and what is in it (see `_split_kept_program`). Errors other than "has no such operator" are raised."""
         from executorch.exir import to_edge_transform_and_lower
 
         _keep_lists()
@@ -273,10 +275,10 @@ class ExecuTorch(Backend):
     def _pack_lowered(self, made: Any) -> tuple[dict[str, int], dict[str, int], bytes]:
         """(CPU kernels by name, delegated nodes by name, the bytes that `_method` loads) of what was lowered."""
         program = made.to_executorch()
-        return *nodes(program.exported_program()), program.buffer
+        return *list_lowered_nodes(program.exported_program()), program.buffer
 
 
-def _library() -> Any:
+def _load_executorch_library() -> Any:
     """The runtime's binding itself: the package around it would import the whole compiler (8 s)."""
     import torch  # noqa: F401  its libraries are loaded by it
     from executorch.extension.pybindings import _C
@@ -305,7 +307,7 @@ def _export_program(form: Form, tensors: list[Any], constants: tuple[int, ...], 
             all_of_them = [
                 getattr(self, f"constant_{i}") if i in constants else next(left) for i in range(len(tensors))
             ]
-            args, kwargs = _with(arguments, iter(all_of_them))
+            args, kwargs = _replace_tensors(arguments, iter(all_of_them))
             return tuple(torch_tree.leaves(call(*args, **kwargs)))
 
     left = [i for i in range(len(tensors)) if i not in constants]
@@ -328,7 +330,7 @@ def _export_program(form: Form, tensors: list[Any], constants: tuple[int, ...], 
     return made
 
 
-def _weights(exported: Any) -> tuple[int, ...]:
+def _find_weight_inputs(exported: Any) -> tuple[int, ...]:
     """Places of the inputs that are weights of ops in WEIGHTS and nothing else; never all of the inputs."""
     inputs = [node for node in exported.graph.nodes if node.op == "placeholder"]
 
@@ -343,7 +345,7 @@ def _weights(exported: Any) -> tuple[int, ...]:
     return found if len(found) < len(inputs) else ()
 
 
-def nodes(program: Any) -> tuple[dict[str, int], dict[str, int]]:
+def list_lowered_nodes(program: Any) -> tuple[dict[str, int], dict[str, int]]:
     """(CPU kernels by name, delegated nodes by name) of a lowered program; views and memory are no kernels."""
     kernels: Counter[str] = Counter()
     delegated: Counter[str] = Counter()
@@ -368,7 +370,7 @@ def _join_parts(header: dict[str, Any], program: bytes) -> bytes:
     return json.dumps(header).encode() + b"\n" + program
 
 
-def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
+def _split_kept_program(data: bytes) -> tuple[dict[str, Any], bytes]:
     """A kept program: a line of JSON (``unsupported``, ``kernels``, ``delegated``), then the .pte's bytes."""
     header, _, program = data.partition(b"\n")
     return json.loads(header), program
@@ -386,7 +388,7 @@ def _keep_lists() -> None:
             module._collect_all_valid_cia_ops = kept  # type: ignore[attr-defined]
 
 
-def _words(action: Callable[[], Any]) -> Any:
+def _call_with_stderr(action: Callable[[], Any]) -> Any:
     """What ``action`` returns; an exception of the runtime is raised with the words it left on stderr.
 
     Raises Unsupported where these say that there is no kernel.
@@ -408,28 +410,28 @@ def _words(action: Callable[[], Any]) -> Any:
         raise RuntimeError(f"{error}: {text}" if text else str(error)) from None
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def _list_argument_leaves(value: Any) -> Iterator[Any]:
     """Every leaf of an argument tree, in order."""
     if isinstance(value, (list, tuple)):
         for x in value:
-            yield from _leaves(x)
+            yield from _list_argument_leaves(x)
     elif isinstance(value, dict):
         for x in value.values():
-            yield from _leaves(x)
+            yield from _list_argument_leaves(x)
     else:
         yield value
 
 
-def _with(value: Any, tensors: Iterator[Any]) -> Any:
+def _replace_tensors(value: Any, tensors: Iterator[Any]) -> Any:
     """The argument tree with its tensors, in order, replaced by ``tensors``."""
     import torch
 
     if type(value) is tuple:
-        return tuple(_with(x, tensors) for x in value)
+        return tuple(_replace_tensors(x, tensors) for x in value)
     if isinstance(value, list):
-        return [_with(x, tensors) for x in value]
+        return [_replace_tensors(x, tensors) for x in value]
     if isinstance(value, dict):
-        return {k: _with(x, tensors) for k, x in value.items()}
+        return {k: _replace_tensors(x, tensors) for k, x in value.items()}
     return next(tensors) if isinstance(value, torch.Tensor) else value
 
 

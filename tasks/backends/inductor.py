@@ -69,16 +69,16 @@ def without_halves(compile_: Callable[[], Any]) -> Any:
                 raise
             met.add(found[1])
             os.unlink(found[1])
-            _forget()
+            _reset_dynamo()
 
 
-def _forget() -> None:
+def _reset_dynamo() -> None:
     import torch
 
     torch._dynamo.reset()
 
 
-def load() -> None:
+def load_inductor() -> None:
     """Import the compiler, which takes three seconds of a process. Its settings are read from variables meanwhile."""
     # One compiler process per child: the farm's slots are the parallelism.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
@@ -91,12 +91,12 @@ def load() -> None:
 
 
 def load_for_cpu() -> None:
-    """`load`, with the processor's widest vectors tried and no others.
+    """`load_inductor`, with the processor's widest vectors tried and no others.
 
     torch tries all that a processor has, one after another, and takes the first, the widest: four builds of C++ in a cold cache, and four
     processes of Python in a warm one.
     """
-    load()
+    load_inductor()
     import torch._inductor.config
     from torch._inductor import cpu_vec_isa
 
@@ -154,7 +154,7 @@ class Inductor(TorchEager):
 
     @property
     def _load(self) -> Callable[[], None]:
-        return load_for_cpu if self.target == "cpu" else load
+        return load_for_cpu if self.target == "cpu" else load_inductor
 
     def _try_compiled(self) -> None:
         """Compile a sum for the device. Raises Unavailable: without a C compiler, Python's headers or a setting that is known every
@@ -258,7 +258,7 @@ class Inductor(TorchEager):
         from torch._inductor.decomposition import fast_random_decomps
 
         calls = [form.call for form in forms]
-        if any(map(_seeds, calls)):
+        if any(map(_seeds_generator, calls)):
             raise Fallback("graph break: the op seeds the random generator", broken=True)
         torch._dynamo.reset()
         metrics.reset()
@@ -279,7 +279,7 @@ class Inductor(TorchEager):
         def run(compiled: Any, bundle: list[Any]) -> list[Any]:
             if forms[0].check != "forward":  # alone: the gradient's kernels are compiled when it is asked for
                 form, (args, kwargs) = forms[0], bundle[0]
-                call = functools.partial(_only, compiled)
+                call = functools.partial(_unwrap_single_output, compiled)
                 given = self.cotangents(form)
                 found = [autograd.compute_gradients(form, call, args, kwargs, given, watched=not watched)]
                 watched.append(True)
@@ -402,12 +402,12 @@ class Inductor(TorchEager):
         return f"inductor {self.target}"
 
 
-def _only(compiled: Any, *args: Any, **kwargs: Any) -> Any:
+def _unwrap_single_output(compiled: Any, *args: Any, **kwargs: Any) -> Any:
     """The output of a joint function of a single call."""
     return compiled([(args, kwargs)])[0]
 
 
-def _seeds(call: Any) -> bool:
+def _seeds_generator(call: Any) -> bool:
     """Whether the op seeds the random generator: OpInfo wraps every op that draws numbers."""
     code = getattr(getattr(call, "__wrapped__", call), "__code__", None)
     return code is not None and "wrapper_set_seed" in code.co_names

@@ -16,7 +16,7 @@ from tasks import checks
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN, Need, vulkan_lines
 from tasks.backends.shared import artefacts, onnx_graph
-from tasks.backends.shared.onnx_form import from_bytes, one_add, pack, tensors_by_name
+from tasks.backends.shared.onnx_form import from_bytes, one_add, pack_low_bits, tensors_by_name
 from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.devices import amd, device_number, nvidia
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
@@ -167,7 +167,7 @@ class Iree(Backend):
         with importing("IREE"):
             import iree.compiler.version
             import iree.runtime
-        self._common = tuple(x for x in FLAGS if _name(x) in _list_known_flags())
+        self._common = tuple(x for x in FLAGS if _name_flag(x) in _list_known_flags())
         self._flags = tuple(map(_as_called, self._flags))
         if not self._target.driver:
             smoke_test(f"IREE for {self.device}", lambda: [2.0] * bool(self._code(one_add())), "code of one Add")
@@ -183,14 +183,14 @@ class Iree(Backend):
             found = driver.query_available_devices()
             if not found:
                 raise Unavailable(f"IREE's driver {self._target.driver} finds no device")
-            at = _number(self._target.driver)
+            at = _number_device(self._target.driver)
             if at >= len(found):
                 raise Unavailable(f"IREE's driver {self._target.driver} finds {len(found)} devices, not number {at}")
             said.extend((driver.dump_device_info(found[at]["device_id"]), found[at]["name"]))
             return self.build(one_add()).run()[0]
 
         smoke_test(f"IREE's {self.device}", compute)
-        adapter = _properties(said[0])
+        adapter = _parse_device_properties(said[0])
         # A Vulkan adapter of type cpu (lavapipe, SwiftShader) is a processor's imitation of a graphics device.
         self.emulated = self._target.driver == "vulkan" and adapter.get("type") == "cpu"
         name = adapter.get("name") or (
@@ -208,13 +208,13 @@ class Iree(Backend):
             return ()
         flag, found = self._target.architecture
         flag = _as_called(flag)
-        given = any(_name(x) == flag for x in self._flags)
+        given = any(_name_flag(x) == flag for x in self._flags)
         name = "" if given else found()
         return (f"{flag}={name}",) if name else ()
 
     def _describe_flags(self) -> str:
         """What its rows say of its flags: those of this device, and those of all devices that this version lacks."""
-        return " ".join((*self._flags, *(f"lacks={_name(x)}" for x in FLAGS if x not in self._common)))
+        return " ".join((*self._flags, *(f"lacks={_name_flag(x)}" for x in FLAGS if x not in self._common)))
 
     def recipe(self, form: Form) -> Recipe:
         check_model(form)
@@ -231,12 +231,13 @@ class Iree(Backend):
         code = self._code(form)
         if not self._target.driver:
             return Program(_not_run, f"code for {self.device}, {len(code)} B", None, self._describe_flags())
-        dtypes = [x.dtype if x.kind == "tensor" else "" for x in onnx_graph.read(form.model or b"").outputs]
+        dtypes = [x.dtype if x.kind == "tensor" else "" for x in onnx_graph.read_onnx_graph(form.model or b"").outputs]
         call = _load_module(self._target.driver, code, dtypes)
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
             views = [
-                _buffer_view(_device(self._target.driver)[1], x) for x in _collect_inputs(form.with_arrays(arrays))
+                _buffer_view(_open_iree_device(self._target.driver)[1], x)
+                for x in _collect_inputs(form.with_arrays(arrays))
             ]
             return lambda: call(views)
 
@@ -246,7 +247,7 @@ class Iree(Backend):
     def _code(self, form: Form) -> bytes:
         model = form.model or b""
         flags = (*self._common, *self._flags)
-        key: tuple[bytes | str, ...] = (_version(), artefacts.processor(), *flags, model)
+        key: tuple[bytes | str, ...] = (_read_iree_version(), artefacts.describe_processor(), *flags, model)
         return artefacts.load_or_make("iree", key, lambda: _compile_model(model, flags))
 
 
@@ -269,31 +270,31 @@ def _not_run() -> list[Any]:
 
 
 @functools.cache
-def _version() -> str:
+def _read_iree_version() -> str:
     from iree.compiler.version import VERSION
 
     return str(VERSION)
 
 
-def _properties(said: str) -> dict[str, str]:
+def _parse_device_properties(said: str) -> dict[str, str]:
     """The "name: value" lines at the left margin of what a driver says of its device."""
     return {
         k: v.strip() for k, _, v in (line.partition(":") for line in said.splitlines()) if k and k == k.strip() and v
     }
 
 
-def _number(driver: str) -> int:
+def _number_device(driver: str) -> int:
     """Which of a driver's devices is this process's: of Vulkan's it sees all."""
     return device_number() if driver == "vulkan" else 0
 
 
 @functools.cache
-def _device(driver: str) -> tuple[Any, Any, Any]:
+def _open_iree_device(driver: str) -> tuple[Any, Any, Any]:
     """The process's one (VM instance, device, HAL module) of a driver."""
     import iree.runtime as rt
 
     instance, own = rt.VmInstance(), rt.get_driver(driver)
-    at = _number(driver)
+    at = _number_device(driver)
     device = own.create_device(own.query_available_devices()[at]["device_id"]) if at else rt.get_device(driver)
     return instance, device, rt.create_hal_module(instance, device)
 
@@ -302,7 +303,7 @@ def _load_module(driver: str, code: bytes, dtypes: list[str]) -> Callable[[list[
     """A compiled module as a function of buffer views on the device; ``dtypes`` are those the graph declares."""
     import iree.runtime as rt
 
-    instance, device, hal = _device(driver)
+    instance, device, hal = _open_iree_device(driver)
     module = rt.VmModule.copy_buffer(instance, code)
     context = rt.VmContext(instance, [hal, module])
     # Without the flag of FLAGS that versions before 3.12 lack there is an asynchronous twin of it.
@@ -315,7 +316,7 @@ def _load_module(driver: str, code: bytes, dtypes: list[str]) -> Callable[[list[
             given.push_ref(view)
         context.invoke(function, given, made)
         found = [made.get_as_ref(i).deref(rt.HalBufferView) for i in range(len(dtypes))]
-        return [_array(device, view, dtype) for view, dtype in zip(found, dtypes)]
+        return [_copy_buffer_view(device, view, dtype) for view, dtype in zip(found, dtypes)]
 
     return call
 
@@ -325,7 +326,7 @@ def _buffer_view(device: Any, value: np.ndarray) -> Any:
     import iree.runtime as rt
 
     name = value.dtype.name
-    raw = pack(value) if name in PACKED_BITS else value.reshape(-1).view(np.uint8)
+    raw = pack_low_bits(value) if name in PACKED_BITS else value.reshape(-1).view(np.uint8)
     memory = rt.MemoryType.DEVICE_LOCAL
     buffer = device.allocator.allocate_buffer_copy(
         memory_type=memory, allowed_usage=rt.BufferUsage.DEFAULT, device=device, buffer=raw
@@ -333,7 +334,7 @@ def _buffer_view(device: Any, value: np.ndarray) -> Any:
     return rt.HalBufferView(buffer, value.shape, getattr(rt.HalElementType, _ELEMENT[name]))
 
 
-def _dtype(element: str, declared: str) -> str:
+def _name_element_dtype(element: str, declared: str) -> str:
     """Dtype of an element type's name; for an integer without a sign the ``declared`` one if it has that width."""
     width = _SIGNLESS.get(element)
     if width is None:
@@ -341,12 +342,12 @@ def _dtype(element: str, declared: str) -> str:
     return declared if declared in (f"int{width}", f"uint{width}") else f"int{width}"
 
 
-def _array(device: Any, view: Any, declared: str) -> np.ndarray:
+def _copy_buffer_view(device: Any, view: Any, declared: str) -> np.ndarray:
     """A numpy copy of a buffer view, in the dtype of its elements."""
     import iree.runtime as rt
 
     element = rt.HalElementType(view.element_type).name
-    dtype = _dtype(element, declared)
+    dtype = _name_element_dtype(element, declared)
     if not dtype:
         raise TypeError(f"IREE returned elements of type {element}, which have no numpy dtype")
     shape, size = tuple(view.shape), view.byte_length
@@ -393,7 +394,7 @@ def _prepared_compiler() -> Any:
     return listen
 
 
-def _name(flag: str) -> str:
+def _name_flag(flag: str) -> str:
     return flag.partition("=")[0]
 
 
@@ -404,7 +405,7 @@ def _list_known_flags() -> frozenset[str]:
 
     _prepared_compiler()
     with Session() as session:
-        return frozenset(map(_name, session.get_flags()))
+        return frozenset(map(_name_flag, session.get_flags()))
 
 
 def _as_called(flag: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import FRACTION, Backend, importing, smoke_test
-from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke
+from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke_counterpart
 from tasks.backends.shared.recipe import Recipe
 from tasks.devices import cuda_driver
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, errors
@@ -118,7 +118,7 @@ class Jax(Backend):
         arrays = input_arrays(form)
 
         def call(*tensors: Any) -> list[Any]:
-            return invoke(form, tensors, _dtype)
+            return invoke_counterpart(form, tensors, _get_jax_dtype)
 
         flags = f"jit={'on' if self.jit else 'off'} x64=on precision={self.precision} {describe_framework_call(form)}"
         function: Any = call
@@ -158,7 +158,7 @@ class Jax(Backend):
             program.fallback = f"the result lives on {program.placement}, not on {self.device}"
 
 
-def _dtype(name: str) -> Any:
+def _get_jax_dtype(name: str) -> Any:
     import jax.numpy as jnp
 
     return getattr(jnp, "bool_" if name == "bool" else name)

@@ -14,9 +14,9 @@ import numpy as np
 
 from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared.artefacts import load_or_make
-from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke
+from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke_counterpart
 from tasks.backends.shared.recipe import Recipe
-from tasks.backends.tensorflow import UNSUPPORTED, quiet
+from tasks.backends.tensorflow import UNSUPPORTED, quiet_tensorflow
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
 from tasks.variables import threads
 
@@ -63,7 +63,7 @@ class LiteRt(Backend):
 
     def probe(self) -> RuntimeInfo:
         """Run a model of one Exp; TensorFlow, which only converts, is imported by the first model that was not kept."""
-        quiet(True)
+        quiet_tensorflow(True)
         try:
             from ai_edge_litert.interpreter import Interpreter
 
@@ -93,7 +93,7 @@ class LiteRt(Backend):
         if form.kind == "tflite":
             made = _MODEL + (form.model or b"")
         else:
-            made = load_or_make("litert", self._parts(form, arrays), lambda: _convert(form, arrays))
+            made = load_or_make("litert", self._parts(form, arrays), lambda: _convert_to_litert(form, arrays))
         if made[:1] == _REASON:
             raise Unsupported(made[1:].decode())
         resolver = (
@@ -138,14 +138,16 @@ def _split_number(name: str) -> tuple[str, int]:
     return words_, int(number or 0)
 
 
-def _convert(form: Form, arrays: list[np.ndarray]) -> bytes:
+def _convert_to_litert(form: Form, arrays: list[np.ndarray]) -> bytes:
     """The model as bytes behind _MODEL; behind _REASON, the converter's refusal."""
     import tensorflow as tf
 
     class Holder(tf.Module):  # type: ignore[misc]
         @tf.function(autograph=False)
         def call(self, *tensors: Any) -> dict[str, Any]:
-            return {f"o{i}": tf.convert_to_tensor(x) for i, x in enumerate(invoke(form, tensors, tf.as_dtype))}
+            return {
+                f"o{i}": tf.convert_to_tensor(x) for i, x in enumerate(invoke_counterpart(form, tensors, tf.as_dtype))
+            }
 
     holder = Holder()
     specs = [tf.TensorSpec(x.shape, tf.as_dtype(x.dtype), name=f"t{i}") for i, x in enumerate(arrays)]

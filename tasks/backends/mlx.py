@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
-from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke
+from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke_counterpart
 from tasks.backends.shared.recipe import Recipe
 from tasks.model import Form, Program, RuntimeInfo, np_dtype
 
@@ -55,12 +55,14 @@ class Mlx(Backend):
         """Put the arrays on the device: a graph is made anew by each call, and evaluated there."""
         import mlx.core as mx
 
-        given = [_tensor(x) for x in input_arrays(form)]
+        given = [_make_mlx_array(x) for x in input_arrays(form)]
 
         def run() -> list[np.ndarray]:
-            found = [x if isinstance(x, mx.array) else mx.array(x) for x in invoke(form, given, _dtype)]
+            found = [
+                x if isinstance(x, mx.array) else mx.array(x) for x in invoke_counterpart(form, given, _get_mlx_dtype)
+            ]
             mx.eval(*found)
-            return [_array(x) for x in found]
+            return [_copy_mlx_array(x) for x in found]
 
         return Program(run, str(mx.default_device()), flags=f"graph=lazy {describe_framework_call(form)}")
 
@@ -68,22 +70,22 @@ class Mlx(Backend):
         return Recipe(run_program, {"device": self._target}, variables={"MLX_ENABLE_TF32": "0"})
 
 
-def _dtype(name: str) -> Any:
+def _get_mlx_dtype(name: str) -> Any:
     import mlx.core as mx
 
     return getattr(mx, "bool_" if name == "bool" else name)
 
 
-def _tensor(array: np.ndarray) -> Any:
+def _make_mlx_array(array: np.ndarray) -> Any:
     """An array of its dtype on the device; NumPy's bfloat16 is given as its bits."""
     import mlx.core as mx
 
     if array.dtype.name == "bfloat16":
         return mx.array(array.view(np.uint16)).view(mx.bfloat16)
-    return mx.array(array, dtype=_dtype(array.dtype.name))
+    return mx.array(array, dtype=_get_mlx_dtype(array.dtype.name))
 
 
-def _array(x: Any) -> np.ndarray:
+def _copy_mlx_array(x: Any) -> np.ndarray:
     import mlx.core as mx
 
     return np.array(x.view(mx.uint16)).view(np_dtype("bfloat16")) if x.dtype == mx.bfloat16 else np.array(x)

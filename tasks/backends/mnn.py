@@ -87,11 +87,11 @@ class Mnn(Backend):
         Raises Unsupported (what MNN's converter or loader names as not supported; a dtype that MNN has no tensors of).
         """
         values = tensors_by_name(form, "MNN")
-        graph = onnx_graph.read(form.model or b"")
+        graph = onnx_graph.read_onnx_graph(form.model or b"")
         for output in graph.outputs:
             if output.kind != "tensor" or output.dtype not in _RESULTS:
                 raise Unsupported(f"MNN has no {output.dtype} {output.kind} for the output {output.name}")
-        feeds = [_feed(name, value) for name, value in values.items()]
+        feeds = [_make_mnn_input(name, value) for name, value in values.items()]
         module = self._load(form.model or b"", list(values), [x.name for x in graph.outputs])
         narrowed = sorted({dtype_name(x.dtype) for x in values.values() if dtype_name(x.dtype) in ("int64", "bool")})
         flags = [f"precision={self._precision}", f"threads={threads()}", f"optimize_level={self._level}"]
@@ -99,9 +99,9 @@ class Mnn(Backend):
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[Any]]:
             others = tensors_by_name(form.with_arrays(arrays), "MNN")
-            return _runner(module, [_feed(name, value) for name, value in others.items()])
+            return _make_mnn_runner(module, [_make_mnn_input(name, value) for name, value in others.items()])
 
-        return Program(_runner(module, feeds), "CPU", flags=" ".join(flags), given=bind_inputs)
+        return Program(_make_mnn_runner(module, feeds), "CPU", flags=" ".join(flags), given=bind_inputs)
 
     def recipe(self, form: Form) -> Recipe:
         check_model(form)
@@ -134,7 +134,7 @@ class Mnn(Backend):
                     ]
                 )
             if not target.exists():  # its result is True whatever happened
-                _fail("MNN's converter", said)
+                _raise_mnn_failure("MNN's converter", said)
             try:
                 with capture_native_output(said):
                     if self._runtime is None:
@@ -142,17 +142,17 @@ class Mnn(Backend):
                         self._runtime = MNN.nn.create_runtime_manager((config,))
                     return MNN.nn.load_module_from_file(str(target), inputs, outputs, runtime_manager=self._runtime)
             except Exception as error:
-                _fail("MNN's loader", said, error)
+                _raise_mnn_failure("MNN's loader", said, error)
 
 
-def _fail(who: str, said: list[str], error: Exception | None = None) -> NoReturn:
+def _raise_mnn_failure(who: str, said: list[str], error: Exception | None = None) -> NoReturn:
     """Raise Unsupported or RuntimeError with what MNN printed and, of a SystemError, what Python was told beneath it."""
     beneath = [str(error.__cause__ or error)] if error else []
     words = f"{who}: {' '.join(_NOISE.sub('', ' '.join([*said, *beneath])).split()) or 'no reason given'}"
     raise (Unsupported if _NOT_SUPPORTED.search(words) else RuntimeError)(words) from error
 
 
-def _feed(name: str, value: np.ndarray) -> tuple[np.ndarray, str]:
+def _make_mnn_input(name: str, value: np.ndarray) -> tuple[np.ndarray, str]:
     """An input as MNN takes it: its array and the name of its dtype in MNN.expr. Raises Unsupported."""
     dtype = dtype_name(value.dtype)
     if dtype not in _EXPR:
@@ -167,7 +167,7 @@ def _feed(name: str, value: np.ndarray) -> tuple[np.ndarray, str]:
     return value, _EXPR[dtype]
 
 
-def _runner(module: Any, feeds: list[tuple[np.ndarray, str]]) -> Callable[[], list[Any]]:
+def _make_mnn_runner(module: Any, feeds: list[tuple[np.ndarray, str]]) -> Callable[[], list[Any]]:
     """``run()`` of a Module over its inputs; outputs as numpy arrays of their own memory."""
     import MNN.expr as expr
 
@@ -176,17 +176,17 @@ def _runner(module: Any, feeds: list[tuple[np.ndarray, str]]) -> Callable[[], li
         try:
             with capture_native_output(said):
                 given = [expr.const(x, list(x.shape), expr.NCHW, getattr(expr, dtype)) for x, dtype in feeds]
-                arrays = [_array(x) for x in module.forward(given)]
+                arrays = [_copy_mnn_output(x) for x in module.forward(given)]
         except Exception as error:
-            _fail("MNN", said, error)
+            _raise_mnn_failure("MNN", said, error)
         if not arrays:
-            _fail("MNN computed nothing", said)
+            _raise_mnn_failure("MNN computed nothing", said)
         return arrays
 
     return run
 
 
-def _array(value: Any) -> np.ndarray:
+def _copy_mnn_output(value: Any) -> np.ndarray:
     """A numpy copy of an output. Raises what MNN raises where it could not compute it."""
     import MNN.expr as expr
 

@@ -98,17 +98,17 @@ class Ncnn(Backend):
         (the converter left no layer that computes); what pnnx or ncnn says otherwise, as RuntimeError.
         """
         values = list(inputs_by_name(form).values())
-        graph = onnx_graph.read(form.model or b"")
+        graph = onnx_graph.read_onnx_graph(form.model or b"")
         for value, array in zip(graph.inputs, values):
             plain = isinstance(array, np.ndarray)
-            _check(
+            _check_ncnn_mat(
                 f"input {value.name}",
                 "tensor" if plain else value.kind,
                 dtype_name(array.dtype) if plain else "",
                 array.shape if plain else None,
             )
         for value in graph.outputs:
-            _check(f"output {value.name}", value.kind, value.dtype, value.shape)
+            _check_ncnn_mat(f"output {value.name}", value.kind, value.dtype, value.shape)
         shapes = [list(x.shape) for x in values]
         others = [[n + (not k and i in form.batched) for k, n in enumerate(x)] for i, x in enumerate(shapes)]
         sizes = (shapes, others) if self._open else (shapes,)
@@ -119,13 +119,13 @@ class Ncnn(Backend):
                 f"pnnx leaves {len(model['inputs'])} of {len(values)} inputs and {len(model['outputs'])} of {len(graph.outputs)} outputs"
             )
         net = self._load(model["param"], bytes.fromhex(model["bin"]))
-        layers = _layers(model["param"])
+        layers = _list_ncnn_layers(model["param"])
         placement = "CPU: " + ", ".join(x for x in layers if x not in _IDLE)
         flags = " ".join(["float32", "threads=1", *(f"{k}={int(v)}" for k, v in self._switches.items())])
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
             others = inputs_by_name(form.with_arrays(arrays))
-            return _runner(net, list(others.values()), model["inputs"], model["outputs"])
+            return _make_ncnn_runner(net, list(others.values()), model["inputs"], model["outputs"])
 
         return Program(bind_inputs(form.arrays), placement, flags=flags, given=bind_inputs)
 
@@ -163,7 +163,7 @@ class Ncnn(Backend):
                 check=False,
             )
             text = done.stdout + "\n" + done.stderr
-            words = _words(text)
+            words = _cut_pnnx_output(text)
             if done.returncode and (reason := _NOT_SUPPORTED.search(text)):
                 raise Unsupported(f"pnnx: {reason[0]}")  # it goes on after that, and dies of what it has not
             if done.returncode < 0:
@@ -171,7 +171,7 @@ class Ncnn(Backend):
             param, script = path / "model.ncnn.param", path / "model_ncnn.py"
             if not param.exists() or not script.exists():
                 raise RuntimeError(f"pnnx made no model (exit code {done.returncode}): {words}")
-            inputs, outputs = _batches(script.read_text())
+            inputs, outputs = _read_batch_axes(script.read_text())
             made = {
                 "param": param.read_text(),
                 "bin": (path / "model.ncnn.bin").read_bytes().hex(),
@@ -183,7 +183,7 @@ class Ncnn(Backend):
     def _load(self, param: str, weights: bytes) -> Any:
         import ncnn
 
-        layers = _layers(param)
+        layers = _list_ncnn_layers(param)
         if missing := sorted({x for x in layers if ncnn.layer_to_index(x) < 0}):
             raise Unsupported(f"ncnn has no layer {', '.join(missing)}")
         if all(x in _IDLE for x in layers):
@@ -205,7 +205,7 @@ class Ncnn(Backend):
         return net
 
 
-def _check(what: str, kind: str, dtype: str, shape: tuple[int | None, ...] | None) -> None:
+def _check_ncnn_mat(what: str, kind: str, dtype: str, shape: tuple[int | None, ...] | None) -> None:
     """Raise Unsupported for what an ncnn.Mat cannot hold."""
     if kind != "tensor" or dtype != "float32":
         raise Unsupported(f"ncnn only computes float32 tensors, not {dtype} {kind}s ({what})".replace("  ", " "))
@@ -216,7 +216,7 @@ def _check(what: str, kind: str, dtype: str, shape: tuple[int | None, ...] | Non
             raise Unsupported(f"ncnn has tensors of up to {_AXES} axes and a batch's, not of {len(shape)} ({what})")
 
 
-def _layers(param: str) -> list[str]:
+def _list_ncnn_layers(param: str) -> list[str]:
     """Types of the layers of a param file: its lines after the magic number and the counts."""
     return [line.split()[0] for line in param.splitlines()[2:] if line.strip()]
 
@@ -227,7 +227,7 @@ _OUTPUT = re.compile(
 )
 
 
-def _batches(script: str) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+def _read_batch_axes(script: str) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
     """(blob, axis of the batch) of each input and output, from the script by which pnnx shows how its model is used."""
     found = []
     for kind, pattern in (("in", _INPUT), ("out", _OUTPUT)):
@@ -240,7 +240,7 @@ def _batches(script: str) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]
     return found[0], found[1]
 
 
-def _words(text: str) -> str:
+def _cut_pnnx_output(text: str) -> str:
     """The end of what pnnx printed, without its tables and the list of its passes."""
     lines = [x.strip() for x in errors.plain(text).splitlines()]
     said = [
@@ -279,7 +279,7 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _runner(
+def _make_ncnn_runner(
     net: Any, values: list[np.ndarray], inputs: list[Any], outputs: list[Any]
 ) -> Callable[[], list[np.ndarray]]:
     """``run()`` of a net; outputs as numpy arrays of their own memory."""

@@ -50,14 +50,14 @@ class Missing(Unavailable):
     def __init__(self, needs: Sequence[Need], why: str = "") -> None:
         installer = next((x for x in INSTALLERS if shutil.which(x)), "")
         command = ("" if os.geteuid() == 0 else "sudo ") + INSTALLERS.get(installer, "")
-        packages = [x.packages.get(_system()) or x.packages.get(installer) for x in needs if installer]
+        packages = [x.packages.get(_name_system_library()) or x.packages.get(installer) for x in needs if installer]
         self.installs = tuple((command, package) for package in packages if package)
         how = install_line(self.installs)
         text = why or f"no {', no '.join(x.what for x in needs)} on this machine"
         super().__init__(f"{text.rstrip('.')}: {how}" if how else text)
 
 
-def secure(needs: Iterable[Need]) -> dict[str, str]:
+def secure_needs(needs: Iterable[Need]) -> dict[str, str]:
     """Find every need and lead the runtime there; where each is, by name. Raises Missing, which names all that are not."""
     missing, found = [], {}
     for need in needs if sys.platform == "linux" else ():
@@ -71,7 +71,7 @@ def secure(needs: Iterable[Need]) -> dict[str, str]:
     return found
 
 
-def _system() -> str:
+def _name_system_library() -> str:
     with contextlib.suppress(OSError):
         return platform.freedesktop_os_release().get("ID", "")
     return ""
@@ -109,7 +109,7 @@ _INTEL_OPENCL = "libintelocl.so"
 _INTEL_FIRST = ("libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so", "libtbb.so.12")
 
 
-def _files(patterns: Iterable[str]) -> list[str]:
+def _find_files(patterns: Iterable[str]) -> list[str]:
     return [x for pattern in patterns for x in sorted(glob.glob(os.path.expanduser(pattern)))]
 
 
@@ -118,7 +118,7 @@ def _get_first_set(variables: Iterable[str]) -> str:
     return next((os.environ[x] for x in variables if os.environ.get(x)), "")
 
 
-def library(name: str, elsewhere: Callable[[], Iterable[str]] = tuple) -> Callable[[], str]:
+def make_library_finder(name: str, elsewhere: Callable[[], Iterable[str]] = tuple) -> Callable[[], str]:
     """A `Need.find` of a shared library: as the loader finds it, else the first of the paths ``elsewhere`` that can be
     loaded. Once loaded by this process, whoever asks for its name gets it."""
 
@@ -144,11 +144,11 @@ def _find_loaded_library(name: str) -> str:
 
 def software_vulkan() -> list[str]:
     """SwiftShader's driver files beside browsers."""
-    return _files(f"{x}/vk_swiftshader_icd.json" for x in _BROWSERS)
+    return _find_files(f"{x}/vk_swiftshader_icd.json" for x in _BROWSERS)
 
 
 def _vulkan_driver() -> str:
-    return _get_first_set(_VULKAN_VARIABLES) or next(iter([*_files(_VULKAN_DRIVERS), *software_vulkan()]), "")
+    return _get_first_set(_VULKAN_VARIABLES) or next(iter([*_find_files(_VULKAN_DRIVERS), *software_vulkan()]), "")
 
 
 def _use_vulkan(where: str) -> None:
@@ -164,7 +164,9 @@ def _add_software_vulkan(_: str) -> None:
 
 
 def _opencl_driver() -> str:
-    return _get_first_set(_OPENCL_VARIABLES) or next(iter(_files((*_OPENCL_DRIVERS, _of_wheel(_INTEL_OPENCL)))), "")
+    return _get_first_set(_OPENCL_VARIABLES) or next(
+        iter(_find_files((*_OPENCL_DRIVERS, _of_wheel(_INTEL_OPENCL)))), ""
+    )
 
 
 def _use_opencl(where: str) -> None:
@@ -179,17 +181,17 @@ def _of_wheel(name: str) -> str:
     return os.path.join(sys.prefix, "lib", name)
 
 
-def _clang() -> str:
+def _find_clang() -> str:
     """$CC if it is a clang; the one of the package ziglang; the newest on the path ("clang" may be one before 17,
     which has no __bf16 to compute with)."""
     if "clang" in compiler_version(os.environ.get("CC", "")):
         return os.environ["CC"]
-    if found := _zig():
+    if found := _find_zig():
         return found
     return next(filter(None, map(shutil.which, (*(f"clang-{n}" for n in range(40, 10, -1)), "clang"))), "")
 
 
-def _zig() -> str:
+def _find_zig() -> str:
     spec = importlib.util.find_spec("ziglang")
     path = Path(spec.origin).parent / "zig" if spec and spec.origin else None
     return str(path) if path and path.exists() else ""
@@ -197,7 +199,7 @@ def _zig() -> str:
 
 def _as_cc(where: str) -> None:
     """Name the compiler in $CC; zig, which is clang when it is told so, through a script of two lines."""
-    if where == _zig():
+    if where == _find_zig():
         # The same for every process: what a compiler makes is kept by its name.
         folder = Path(os.environ.get(FOLDER, tempfile.gettempdir())) / f"farm-clang-{os.getuid()}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -222,11 +224,11 @@ def compiler_version(compiler: str) -> str:
     return done.stdout.partition("\n")[0]
 
 
-def _cxx() -> str:
+def _find_cxx() -> str:
     return next(filter(None, map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "g++"))), "")
 
 
-def _cc() -> str:
+def _find_cc() -> str:
     """What Triton takes: $CC, whatever it says, gcc or clang."""
     return os.environ.get("CC", "") or next(filter(None, map(shutil.which, ("gcc", "clang"))), "")
 
@@ -240,7 +242,7 @@ def vulkan_lines(needs: Iterable[Need]) -> tuple[str, ...]:
     """The lines with which a run.py finds what of Vulkan was found here where no loader looks for it; none for other needs."""
     if VULKAN_LOADER not in needs:
         return ()
-    loader = secure(needs).get(VULKAN_LOADER.what, "")
+    loader = secure_needs(needs).get(VULKAN_LOADER.what, "")
     lines = [f"ctypes.CDLL({loader!r})"] if os.path.isabs(loader) else []
     given = {k: os.environ[k] for k in _VULKAN_VARIABLES if k in os.environ}
     lines += [f"os.environ.update({given!r})"] if given else []
@@ -249,19 +251,21 @@ def vulkan_lines(needs: Iterable[Need]) -> tuple[str, ...]:
 
 # --- the table --------------------------------------------------------------------------------------------------
 
-C_COMPILER = Need("C compiler (clang)", _clang, {"apt-get": "clang", "dnf": "clang", "pacman": "clang"}, _as_cc)
-CXX_COMPILER = Need("C++ compiler (g++)", _cxx, {"apt-get": "g++", "dnf": "gcc-c++", "pacman": "gcc"})
+C_COMPILER = Need("C compiler (clang)", _find_clang, {"apt-get": "clang", "dnf": "clang", "pacman": "clang"}, _as_cc)
+CXX_COMPILER = Need("C++ compiler (g++)", _find_cxx, {"apt-get": "g++", "dnf": "gcc-c++", "pacman": "gcc"})
 #: What Triton builds the part with that launches its kernels.
-ANY_C_COMPILER = Need("C compiler (gcc)", _cc, {"apt-get": "gcc", "dnf": "gcc", "pacman": "gcc"})
+ANY_C_COMPILER = Need("C compiler (gcc)", _find_cc, {"apt-get": "gcc", "dnf": "gcc", "pacman": "gcc"})
 PYTHON_HEADERS = Need("Python header (Python.h)", _python_headers, {"apt-get": "python3-dev", "dnf": "python3-devel"})
 GNU_OPENMP = Need(
     "OpenMP library (libgomp.so.1)",
-    library("libgomp.so.1", lambda: _files([os.path.join(os.environ.get(LENT, "/nowhere"), "libgomp.so.1")])),
+    make_library_finder(
+        "libgomp.so.1", lambda: _find_files([os.path.join(os.environ.get(LENT, "/nowhere"), "libgomp.so.1")])
+    ),
     {"apt-get": "libgomp1", "dnf": "libgomp", "pacman": "gcc-libs"},
 )
 VULKAN_LOADER = Need(
     "Vulkan loader (libvulkan.so.1)",
-    library("libvulkan.so.1", lambda: _files(f"{x}/libvulkan.so.1" for x in _BROWSERS)),
+    make_library_finder("libvulkan.so.1", lambda: _find_files(f"{x}/libvulkan.so.1" for x in _BROWSERS)),
     {"apt-get": "libvulkan1", "dnf": "vulkan-loader", "pacman": "vulkan-icd-loader"},
 )
 VULKAN_DRIVER = Need(
@@ -275,7 +279,9 @@ OPENCL_DRIVER = Need(
 )
 OPENCL_LOADER = Need(
     "OpenCL loader (libOpenCL.so.1)",
-    library("libOpenCL.so.1", lambda: _files([os.environ.get("OPENCL_PATH", ""), _of_wheel("libOpenCL.so.1")])),
+    make_library_finder(
+        "libOpenCL.so.1", lambda: _find_files([os.environ.get("OPENCL_PATH", ""), _of_wheel("libOpenCL.so.1")])
+    ),
     {"apt-get": "ocl-icd-libopencl1", "dnf": "ocl-icd", "pacman": "ocl-icd"},
     lambda where: os.environ.update(OPENCL_PATH=where),
 )

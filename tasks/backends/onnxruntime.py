@@ -18,7 +18,7 @@ from tasks.backends.base import FRACTION, TIMES_KERNELS, Arm, Backend, importing
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan, vulkan_lines
 from tasks.backends.shared import onnx_graph, ort_shapes, ort_timings
 from tasks.backends.shared.native_output import capture_native_output
-from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name, one_add, pack
+from tasks.backends.shared.onnx_form import flatten_lists, from_bytes, inputs_by_name, one_add, pack_low_bits
 from tasks.backends.shared.ort_passes import DISABLED, PASSES
 from tasks.backends.shared.ort_providers import CALLED, EMULATED_SOC, PROVIDERS, Provider, is_emulated
 from tasks.backends.shared.recipe import Recipe, check_model
@@ -201,7 +201,7 @@ class OnnxRuntime(Backend):
             compute_precision=precision,
             of_products=precision == "tfloat32",
             unasked=bool(precision) and not self._asks_for_precision(),
-            build=_commit(ort),
+            build=_read_ort_commit(ort),
         )
 
     def _find_provider(self, ort: Any) -> None:
@@ -293,7 +293,9 @@ class OnnxRuntime(Backend):
         placement, fallback = self._placement(session, form.model or b"")
 
         def runner(form: Form) -> Callable[[], list[Any]]:
-            return _runner(session, {name: _feed(ort, value) for name, value in inputs_by_name(form).items()})
+            return _make_ort_runner(
+                session, {name: _make_ort_input(ort, value) for name, value in inputs_by_name(form).items()}
+            )
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[Any]]:
             return runner(form.with_arrays(arrays))
@@ -321,7 +323,7 @@ class OnnxRuntime(Backend):
             imports = ["import onnxruntime as ort", *[f"import {package}"] * (not given)]
             register = f"ort.register_execution_provider_library({settings['provider']!r}, {library})"
             setup = (*setup, *imports, register)
-        graph = onnx_graph.read(form.model or b"")
+        graph = onnx_graph.read_onnx_graph(form.model or b"")
         if all(x.dtype in NATIVE or x.dtype == "str" for x in (*graph.inputs, *graph.outputs)):
             return Recipe(run_model, settings, (make_session,), setup=setup)
         return Recipe(run_values, settings, (make_session,), setup=setup)
@@ -406,7 +408,7 @@ class OnnxRuntime(Backend):
         words = [f"{name}: " + ", ".join(f"{n} {op}" for op, n in sorted(ops.items())) for name, ops in nodes.items()]
         placement = "; ".join(words) or f"{self._provider}: no node left after constant folding"
         elsewhere = [word for word, name in zip(words, nodes) if name != self._provider]
-        if elsewhere and ort_shapes.beside(self._provider, nodes, model):
+        if elsewhere and ort_shapes.is_left_by_design(self._provider, nodes, model):
             return f"{placement} (shapes, by design)", None
         if elsewhere:
             return placement, f"asked for {self._provider}, but {'; '.join(elsewhere)}"
@@ -435,7 +437,7 @@ def _assigned_nodes(session: Any) -> dict[str, Counter[str]] | None:
     return nodes
 
 
-def _feed(ort: Any, value: Any) -> Any:
+def _make_ort_input(ort: Any, value: Any) -> Any:
     """What ORT takes for an input: an OrtValue over the array's memory; strings, sequences and None as they are."""
     if value is None or isinstance(value, list):
         return value
@@ -451,14 +453,14 @@ def _feed(ort: Any, value: Any) -> Any:
     if name in PACKED_BITS:
         # ORT takes the shape of the array it is given and reads the packed bytes from its beginning.
         raw = np.zeros(value.shape, np.uint8)
-        packed = pack(value)
+        packed = pack_low_bits(value)
         raw.reshape(-1)[: packed.size] = packed
     else:
         raw = value.view(np.uint16 if value.dtype.itemsize == 2 else np.uint8)
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, ELEMENT_TYPE[name])
 
 
-def _runner(session: Any, feeds: dict[str, Any]) -> Callable[[], list[Any]]:
+def _make_ort_runner(session: Any, feeds: dict[str, Any]) -> Callable[[], list[Any]]:
     """``run()`` of a session; outputs as numpy arrays in their true dtype, sequences flattened, None for no value.
 
     ORT has two ways in: OrtValues, which keep every dtype, and its classic one, which alone takes and gives
@@ -468,8 +470,8 @@ def _runner(session: Any, feeds: dict[str, Any]) -> Callable[[], list[Any]]:
     names = [x.name for x in outputs]
     plain = all(x.type.startswith(("tensor(", "optional(tensor(")) for x in outputs)
     if plain and all(hasattr(x, "data_ptr") for x in feeds.values()):
-        return lambda: [_array(x) for x in session.run_with_ort_values(names, feeds)]
-    dtypes = [_dtype(x.type) for x in outputs]
+        return lambda: [_copy_ort_value(x) for x in session.run_with_ort_values(names, feeds)]
+    dtypes = [_name_ort_dtype(x.type) for x in outputs]
     for output, dtype in zip(outputs, dtypes):
         if "map(" in output.type or "sparse_tensor(" in output.type:
             raise Unsupported(f"output {output.name} is a {output.type}, which has no array form")
@@ -481,18 +483,18 @@ def _runner(session: Any, feeds: dict[str, Any]) -> Callable[[], list[Any]]:
 
     def run() -> list[Any]:
         found = session.run(names, feeds)
-        return [_as_dtype(x, dtype) for value, dtype in zip(found, dtypes) for x in flatten(value)]
+        return [_as_dtype(x, dtype) for value, dtype in zip(found, dtypes) for x in flatten_lists(value)]
 
     return run
 
 
-def _dtype(type_text: str) -> str:
+def _name_ort_dtype(type_text: str) -> str:
     """Dtype name of the innermost tensor of an ORT type: "seq(tensor(float))" → "float32"."""
     inner = type_text.rpartition("(")[2].rstrip(")")
     return _DTYPE_OF_TYPE.get(inner, inner)
 
 
-def _bits(dtype: str) -> int:
+def _count_element_bits(dtype: str) -> int:
     """Bits of one element in a tensor's bytes."""
     return PACKED_BITS.get(dtype) or 8 * np_dtype(dtype).itemsize
 
@@ -506,11 +508,11 @@ def _as_dtype(value: Any, dtype: str) -> Any:
     return array
 
 
-def _array(value: Any) -> Any:
+def _copy_ort_value(value: Any) -> Any:
     """A numpy copy of an OrtValue in its true dtype; None if it holds none."""
     if not value.has_value():
         return None
-    dtype = _dtype(value.data_type())
+    dtype = _name_ort_dtype(value.data_type())
     if dtype not in ELEMENT_TYPE:
         raise TypeError(f"onnxruntime returned a {value.data_type()}, which has no numpy dtype")
     if dtype == "str":
@@ -522,12 +524,12 @@ def _array(value: Any) -> Any:
         raise TypeError(f"a {value.data_type()} left on {value.device_name()} cannot be read from Python")
     shape = tuple(value.shape())
     # Not tensor_size_in_bytes(): onnxruntime before 1.24 has none.
-    size = -(-int(np.prod(shape, dtype=np.int64)) * _bits(dtype) // 8)
+    size = -(-int(np.prod(shape, dtype=np.int64)) * _count_element_bits(dtype) // 8)
     raw = np.frombuffer(ctypes.string_at(value.data_ptr(), size), np.uint8) if size else np.empty(0, np.uint8)
     return from_bytes(raw, dtype, shape)
 
 
-def _commit(ort: Any) -> str:
+def _read_ort_commit(ort: Any) -> str:
     """The commit that ONNX Runtime was built of, for the build of a backend; "" where it does not say."""
     told = re.search(r"git-commit-id=([0-9a-f]+)", ort.get_build_info()) if hasattr(ort, "get_build_info") else None
     return f"onnxruntime {told[1]}" if told else ""

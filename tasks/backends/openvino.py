@@ -14,7 +14,7 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Arm, Backend, importing, smoke_test
 from tasks.backends.needs import Missing, Need
-from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, pack, tensors_by_name
+from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, pack_low_bits, tensors_by_name
 from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.devices import device_number
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
@@ -89,7 +89,7 @@ _NOTHING_FUSED = {"SNIPPETS_MODE": "DISABLE", "LP_TRANSFORMS_MODE": "NO"}
 
 
 @functools.lru_cache(maxsize=1)
-def _core() -> Any:
+def _open_openvino_core() -> Any:
     """The process's one Core: it holds the loaded plugins, which take a second to load."""
     import openvino
 
@@ -139,7 +139,7 @@ class OpenVino(Backend):
         """
         with importing("openvino"):
             import openvino
-        core = _core()
+        core = _open_openvino_core()
         found = list(core.available_devices)
         if number := device_number() if self._target in ("GPU", "NPU") else 0:
             self._target = f"{self._target}.{number}"
@@ -151,7 +151,7 @@ class OpenVino(Backend):
 
         def compute() -> Any:
             compiled = self._compile(PROBE_MODEL)
-            read.update(_properties(compiled))
+            read.update(_read_openvino_properties(compiled))
             return self._program(compiled, {"x": np.ones(2, np.float32)}).run()[0]
 
         smoke_test(f"OpenVINO's {self._target}", compute)
@@ -200,7 +200,9 @@ class OpenVino(Backend):
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[Any]]:
             others = tensors_by_name(form.with_arrays(arrays), "OpenVINO")
-            return _runner(compiled, [_tensor(x) for x in _by_port(compiled.inputs, others)])
+            return _make_openvino_runner(
+                compiled, [_make_openvino_tensor(x) for x in _by_port(compiled.inputs, others)]
+            )
 
         return replace(self._program(compiled, values), given=bind_inputs, threads=True)
 
@@ -226,7 +228,7 @@ class OpenVino(Backend):
         )
 
     def _compile(self, model: bytes) -> Any:
-        core = _core()
+        core = _open_openvino_core()
         try:
             return core.compile_model(core.read_model(model), self._target, self._asked)
         except Exception as error:
@@ -240,12 +242,12 @@ class OpenVino(Backend):
         fallback = None
         if any(x.strip("()").partition(".")[0] != self._target.partition(".")[0] for x in devices):
             fallback = f"asked for {self._target}, it was compiled for {', '.join(devices)}"
-        tensors = [_tensor(x) for x in _by_port(compiled.inputs, values)]
-        return Program(_runner(compiled, tensors), ",".join(devices), fallback, self._flags(compiled))
+        tensors = [_make_openvino_tensor(x) for x in _by_port(compiled.inputs, values)]
+        return Program(_make_openvino_runner(compiled, tensors), ",".join(devices), fallback, self._flags(compiled))
 
     def _flags(self, compiled: Any) -> str:
         """The compiled model's properties, and which of them are not what was asked."""
-        read = _properties(compiled)
+        read = _read_openvino_properties(compiled)
         words = [f"{k.lower()}={v}" for k, v in read.items()]
         words += [
             f"asked:{k.lower()}={self._asked[k]}"
@@ -255,7 +257,7 @@ class OpenVino(Backend):
         return " ".join(words)
 
 
-def _properties(compiled: Any) -> dict[str, str]:
+def _read_openvino_properties(compiled: Any) -> dict[str, str]:
     """What the compiled model says of itself; a device without a property leaves it out."""
     supported = set(compiled.get_property("SUPPORTED_PROPERTIES"))
     found = {}
@@ -280,7 +282,7 @@ def _by_port(ports: list[Any], values: dict[str, np.ndarray]) -> list[np.ndarray
         if found[i]:
             continue
         element = port.element_type.to_string()
-        fitting = [k for k, v in left.items() if _ELEMENT.get(dtype_name(v.dtype)) == element and _fits(port, v)]
+        fitting = [k for k, v in left.items() if _ELEMENT.get(dtype_name(v.dtype)) == element and _fits_port(port, v)]
         if len(fitting) != 1:
             raise ValueError(
                 f"OpenVINO's input {sorted(port.names)} ({element}{port.partial_shape}) may be any of the graph's "
@@ -291,14 +293,14 @@ def _by_port(ports: list[Any], values: dict[str, np.ndarray]) -> list[np.ndarray
     return [values[x] for x in found]
 
 
-def _fits(port: Any, array: np.ndarray) -> bool:
+def _fits_port(port: Any, array: np.ndarray) -> bool:
     shape = port.partial_shape
     if shape.rank.is_dynamic:
         return True
     return len(shape) == array.ndim and all(d.is_dynamic or d.get_length() == n for d, n in zip(shape, array.shape))
 
 
-def _tensor(array: np.ndarray) -> tuple[Any, np.ndarray]:
+def _make_openvino_tensor(array: np.ndarray) -> tuple[Any, np.ndarray]:
     """An ov.Tensor in the array's true dtype and the memory it may be a view of. Raises Unsupported."""
     import openvino
 
@@ -312,14 +314,18 @@ def _tensor(array: np.ndarray) -> tuple[Any, np.ndarray]:
         raise Unsupported(f"OpenVINO has no element type {name}")
     if name in NATIVE:
         return openvino.Tensor(array), array
-    raw = pack(array) if name in PACKED_BITS else array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint8)
+    raw = (
+        pack_low_bits(array)
+        if name in PACKED_BITS
+        else array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint8)
+    )
     flat = raw.reshape(-1)  # before 2025 no memory of 0 dimensions is taken, nor any without elements
     if not flat.size:
         return openvino.Tensor(element, openvino.Shape(list(array.shape))), flat
     return openvino.Tensor(flat, list(array.shape), element), flat
 
 
-def _runner(compiled: Any, tensors: list[tuple[Any, np.ndarray]]) -> Callable[[], list[Any]]:
+def _make_openvino_runner(compiled: Any, tensors: list[tuple[Any, np.ndarray]]) -> Callable[[], list[Any]]:
     """``run()`` of a compiled model over its input tensors, each with its memory; numpy outputs."""
 
     def request() -> Any:
@@ -330,7 +336,7 @@ def _runner(compiled: Any, tensors: list[tuple[Any, np.ndarray]]) -> Callable[[]
 
     def infer(made: Any) -> list[Any]:
         made.infer()
-        return [_array(made.get_output_tensor(i)) for i in range(len(compiled.outputs))]
+        return [_copy_openvino_tensor(made.get_output_tensor(i)) for i in range(len(compiled.outputs))]
 
     if any(x.element_type.to_string() == "string" for x in [*compiled.inputs, *compiled.outputs]):
         # Freeing a request that hands strings through aborts the process (2026.4.1). Made and freed inside the
@@ -344,7 +350,7 @@ def _runner(compiled: Any, tensors: list[tuple[Any, np.ndarray]]) -> Callable[[]
     return run
 
 
-def _array(tensor: Any) -> np.ndarray:
+def _copy_openvino_tensor(tensor: Any) -> np.ndarray:
     """A numpy copy of a tensor in its true dtype. Raises TypeError for a type without one."""
     element = tensor.element_type.to_string()
     shape = tuple(tensor.shape)

@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import GNU_OPENMP
-from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke
+from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke_counterpart
 from tasks.backends.shared.recipe import Recipe
 from tasks.devices import cuda_driver
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
@@ -79,20 +79,20 @@ class Paddle(Backend):
         def run(given: list[Any]) -> list[np.ndarray]:
             # A function that writes to its inputs must not spoil the next run.
             try:
-                out = invoke(form, [x.clone() for x in given], str)
+                out = invoke_counterpart(form, [x.clone() for x in given], str)
             except Exception as error:
                 if _UNSUPPORTED.search(str(error)):
-                    raise Unsupported(_summary(str(error))) from error
+                    raise Unsupported(_summarise_paddle_error(str(error))) from error
                 raise
             where = sorted({str(x.place) for x in out if hasattr(x, "place")})
             program.placement = ",".join(where)
             kind = "cpu" if self.device == "cpu" else "gpu"
             if any(kind not in x.lower() for x in where):
                 program.fallback = f"the result lives on {program.placement}, not on {self.device}"
-            return [_array(x) for x in out]
+            return [_copy_paddle_tensor(x) for x in out]
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
-            return functools.partial(run, [_tensor(x) for x in input_arrays(form.with_arrays(arrays))])
+            return functools.partial(run, [_make_paddle_tensor(x) for x in input_arrays(form.with_arrays(arrays))])
 
         program.run, program.given = bind_inputs(form.arrays), bind_inputs
         return program
@@ -101,12 +101,12 @@ class Paddle(Backend):
         return Recipe(run_program, {"device": self._target, "threads": 1})
 
 
-def _summary(text: str) -> str:
+def _summarise_paddle_error(text: str) -> str:
     """What an error says behind the C++ frames that it lists first."""
     return " ".join(text.rpartition("Error Message Summary:")[2].strip("- \n").split())
 
 
-def _tensor(array: np.ndarray) -> Any:
+def _make_paddle_tensor(array: np.ndarray) -> Any:
     """A tensor of the array's dtype; Paddle takes bfloat16 as its bits."""
     import paddle
 
@@ -117,7 +117,7 @@ def _tensor(array: np.ndarray) -> Any:
     return paddle.to_tensor(array)
 
 
-def _array(x: Any) -> np.ndarray:
+def _copy_paddle_tensor(x: Any) -> np.ndarray:
     """The values in their true dtype: NumPy gets bfloat16 as uint16."""
     if not hasattr(x, "numpy"):
         return np.asarray(x)

@@ -128,7 +128,7 @@ class Rknn(Backend):
         if failed:
             if toolkit is not None:
                 toolkit.release()
-            raise _refusal(failed, "".join(said))
+            raise _make_rknn_refusal(failed, "".join(said))
         return Program(
             _Run(toolkit, list(arrays.values()), halves), f"{self.device} {'simulator' if self.emulated else 'NPU'}"
         )
@@ -165,7 +165,7 @@ class _Run:
             # Without a format, what has four dimensions is taken as NHWC.
             found = self._toolkit.inference(inputs=self._arrays, data_format=["nchw"] * len(self._arrays))
         if found is None:
-            raise _refusal("inference", "".join(said))
+            raise _make_rknn_refusal("inference", "".join(said))
         with np.errstate(over="ignore"):
             return [np.array(x, np.float16 if half else None) for x, half in zip_equal(found, self._halves)]
 
@@ -192,7 +192,7 @@ def _lower_opset(model: bytes) -> tuple[bytes, list[bool]]:
         return model, halves  # which the toolkit refuses in its own words
 
 
-def _refusal(step: str, said: str) -> Exception:
+def _make_rknn_refusal(step: str, said: str) -> Exception:
     """The error of a step that failed, in the words that the toolkit logged."""
     plain = _COLOURS.sub("", said)
     lines = _RAISED.findall(plain)[-1:] or [

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
-from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke
+from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke_counterpart
 from tasks.backends.shared.recipe import Recipe
 from tasks.devices import cuda_driver
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, errors
@@ -46,7 +46,7 @@ _MOVES = frozenset(
 _SHAPES = {0, 3, 7, 9, 10, 20, 21}
 
 
-def quiet(onednn: bool) -> None:
+def quiet_tensorflow(onednn: bool) -> None:
     """TensorFlow's variables, which it reads when it is imported."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = str(int(onednn))
@@ -74,7 +74,7 @@ class TensorFlow(Backend):
 
     def probe(self) -> RuntimeInfo:
         """Find the device and sum on it. Raises Unavailable with TensorFlow's own words."""
-        quiet(self.onednn)
+        quiet_tensorflow(self.onednn)
         with importing("tensorflow"):
             import tensorflow as tf
         tf.config.threading.set_intra_op_parallelism_threads(threads())
@@ -116,13 +116,13 @@ class TensorFlow(Backend):
         asked = f"/{self._kind}:0"
         with tf.device(asked):
             given = [tf.constant(x) for x in arrays]
-            signature = _signature(tf, form.model or b"", form.order) if saved else None
+            signature = _load_saved_model_signature(tf, form.model or b"", form.order) if saved else None
 
         def call(*tensors: Any) -> list[Any]:
             return (
                 signature(*tensors)
                 if signature
-                else [tf.convert_to_tensor(x) for x in invoke(form, tensors, tf.as_dtype)]
+                else [tf.convert_to_tensor(x) for x in invoke_counterpart(form, tensors, tf.as_dtype)]
             )
 
         strict = self._kind == "GPU" and not (saved or self.compiled)
@@ -188,19 +188,21 @@ def record_placement(asked: str, elsewhere: list[str]) -> Iterator[None]:
         told.disable_run_metadata()
     nodes = [n for graph in graphs for n in graph.node]
     found = {
-        f"{n.op} on {at}" for n in nodes if (at := n.device.rpartition("/device:")[2]) != asked[1:] and _computes(n)
+        f"{n.op} on {at}"
+        for n in nodes
+        if (at := n.device.rpartition("/device:")[2]) != asked[1:] and _computes_numbers(n)
     }
     elsewhere += sorted(found)
 
 
-def _computes(node: Any) -> bool:
+def _computes_numbers(node: Any) -> bool:
     """Whether a node of a graph computes with numbers of the model's: integers alone are shapes, which TensorFlow has on the CPU by
     design."""
     types = {t for value in node.attr.values() for t in (value.type, *value.list.type)}
     return node.op not in _MOVES and bool(types - _SHAPES)
 
 
-def _signature(tf: Any, folder: bytes, order: Sequence[int]) -> Callable[..., list[Any]]:
+def _load_saved_model_signature(tf: Any, folder: bytes, order: Sequence[int]) -> Callable[..., list[Any]]:
     """What a SavedModel (its folder as a zip) serves, of tensors in the order of its inputs' names; outputs as ``order`` says.
     Raises ValueError for one that serves nothing."""
     with tempfile.TemporaryDirectory() as place:

@@ -155,13 +155,13 @@ class TensorRt(Backend):
         assert self._gpu is not None, "probe() finds the device"
         inputs = self._inputs(form)
         outputs = _wanted_outputs(form, self.title)
-        log = _log(trt)
+        log = _make_tensorrt_logger(trt)
         where = (self.module, trt.__version__, self._gpu.name, self._gpu.capability)
         data = artefacts.load_or_make(
             "tensorrt", (*where, *self._content(form, inputs)), lambda: self._engine(trt, form, inputs, where)
         )
         log.clear()
-        engine = _runtime(trt).deserialize_cuda_engine(data)
+        engine = _open_tensorrt_runtime(trt).deserialize_cuda_engine(data)
         if engine is None:
             raise TensorRtError(f"the engine cannot be loaded: {log.words()}")
         flags = self._flags() + f" engine={len(data)}B"
@@ -236,7 +236,7 @@ class TensorRt(Backend):
         return self._build_engine(trt, fixed, inputs, where)
 
     def _build_engine(self, trt: Any, form: Form, inputs: dict[str, np.ndarray], where: tuple[str, ...]) -> bytes:
-        log = _log(trt)
+        log = _make_tensorrt_logger(trt)
         log.clear()
         builder = trt.Builder(log)
         builder.max_threads = 1
@@ -257,10 +257,10 @@ class TensorRt(Backend):
         if "INT8" in flags:
             assert self._gpu is not None
             config.int8_calibrator = calibrator = tensorrt_network.calibrator(trt, self._gpu, inputs)
-        profile = _profile(builder, network, inputs)
+        profile = _make_optimisation_profile(builder, network, inputs)
         if profile is not None:
             config.add_optimization_profile(profile)
-        timings = artefacts.recall("tensorrt-timings", where) or b""
+        timings = artefacts.recall_artefact("tensorrt-timings", where) or b""
         cache = config.create_timing_cache(timings) if where else None
         if cache is not None:
             config.set_timing_cache(cache, False)
@@ -277,7 +277,7 @@ class TensorRt(Backend):
         if cache is not None and (told := config.get_timing_cache()) is not None:
             grown = bytes(told.serialize())
             if len(grown) != len(timings):
-                artefacts.keep("tensorrt-timings", where, grown)
+                artefacts.keep_artefact("tensorrt-timings", where, grown)
         return bytes(made)
 
     def _builder_flags(self, trt: Any, form: Form) -> list[str]:
@@ -329,7 +329,7 @@ _LARGEST_SHAPE = 64
 
 def _wanted_outputs(form: Form, title: str) -> list[tuple[str, str]]:
     """(name, dtype) of the model's outputs. Raises Unsupported for one that TensorRT has no type for."""
-    outputs = onnx_graph.read(form.model or b"").outputs
+    outputs = onnx_graph.read_onnx_graph(form.model or b"").outputs
     for output in outputs:
         if output.dtype and output.dtype not in DATA_TYPE:
             raise Unsupported(f"{title} gives no {output.dtype} {output.kind}, which the output {output.name} is")
@@ -344,7 +344,7 @@ def _parse_error(errors: list[Any], logged: str) -> Exception:
     return Unsupported(text) if known or _UNSUPPORTED.search(text) else TensorRtError(text)
 
 
-def _profile(builder: Any, network: Any, inputs: dict[str, np.ndarray]) -> Any:
+def _make_optimisation_profile(builder: Any, network: Any, inputs: dict[str, np.ndarray]) -> Any:
     """The one optimisation profile: the shapes of this case, and the values of its shapes. None where all is static."""
     profile = None
     for i in range(network.num_inputs):
@@ -361,7 +361,7 @@ def _profile(builder: Any, network: Any, inputs: dict[str, np.ndarray]) -> Any:
 
 
 @functools.cache
-def _log(trt: Any) -> Any:
+def _make_tensorrt_logger(trt: Any) -> Any:
     """The process's one logger: TensorRT keeps to the first that it is given."""
 
     class Log(trt.ILogger):  # type: ignore[misc, name-defined]
@@ -383,8 +383,8 @@ def _log(trt: Any) -> Any:
 
 
 @functools.cache
-def _runtime(trt: Any) -> Any:
-    return trt.Runtime(_log(trt))
+def _open_tensorrt_runtime(trt: Any) -> Any:
+    return trt.Runtime(_make_tensorrt_logger(trt))
 
 
 # --- running ----------------------------------------------------------------------------------------------------
@@ -408,7 +408,7 @@ class _Loaded:
         self._context = engine.create_execution_context()
         if self._context is None:
             raise TensorRtError(f"no execution context: {log.words()}")
-        self._stream, self._begin, self._end = _timing(gpu)
+        self._stream, self._begin, self._end = _open_tensorrt_timing(gpu)
         names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
         self._given = [x for x in names if engine.get_tensor_mode(x) == trt.TensorIOMode.INPUT]
         made = [x for x in names if x not in self._given]
@@ -484,6 +484,6 @@ class _Loaded:
 
 
 @functools.cache
-def _timing(gpu: cuda_driver.Device) -> tuple[int, int, int]:
+def _open_tensorrt_timing(gpu: cuda_driver.Device) -> tuple[int, int, int]:
     """A stream and two events, once per process."""
     return gpu.stream(), gpu.event(), gpu.event()

@@ -20,7 +20,7 @@ from tasks.backends.base import TIMES_KERNELS, Backend, importing, smoke_test
 from tasks.backends.needs import C_COMPILER, OPENCL, Need, compiler_version
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.native_output import capture_native_output
-from tasks.backends.shared.onnx_form import flatten, inputs_by_name, one_add
+from tasks.backends.shared.onnx_form import flatten_lists, inputs_by_name, one_add
 from tasks.backends.shared.recipe import Recipe, check_model
 from tasks.devices import BY_LABEL, cuda_driver, device_number
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
@@ -131,7 +131,7 @@ class Tinygrad(Backend):
 
         Raises Unavailable: the package is missing, the device cannot be opened (in tinygrad's words), or it fails.
         """
-        os.environ.update(self._variables | _caches(self.found) | _ONE_THREAD)
+        os.environ.update(self._variables | _place_tinygrad_caches(self.found) | _ONE_THREAD)
         for library in files("nvidia", "*/lib/libnvrtc.so.*[0-9]"):
             os.environ.setdefault("NVRTC_PATH", str(library))
             os.environ.setdefault("CUDA_PATH", str(library.parents[1]))
@@ -172,15 +172,15 @@ class Tinygrad(Backend):
         said: list[str] = []
         try:
             with capture_native_output(said):
-                found = _runner(form.model or b"")({k: self._feed(k, v) for k, v in values.items()})
-                outputs = [self._output(k, x) for k, value in found.items() for x in flatten(value)]
+                found = _make_onnx_runner(form.model or b"")({k: self._feed(k, v) for k, v in values.items()})
+                outputs = [self._output(k, x) for k, value in found.items() for x in flatten_lists(value)]
                 pending = [x for x in outputs if 0 not in x.shape]
                 linear = compile_linear(Tensor.linear_with_vars(*pending)[0]) if pending else None
         except subprocess.CalledProcessError as error:
             raise RuntimeError(f"the kernel does not compile: {_last_words(said)}") from error
         kernels = sum(call.src[0].op.name == "PROGRAM" for call in linear.src) if linear is not None else 0
         flags = " ".join(f"{k}={v}" for k, v in self._variables.items() if v != "0")
-        return Program(_run(linear, outputs), f"{self._target}: {kernels} kernels", flags=flags)
+        return Program(_make_kernel_runner(linear, outputs), f"{self._target}: {kernels} kernels", flags=flags)
 
     def recipe(self, form: Form) -> Recipe:
         """With a clang: the one that the environment's package brings, else the machine's."""
@@ -236,7 +236,7 @@ def _from_bytes(value: np.ndarray, dtype: Any, device: str) -> Any:
     return Tensor(bits, device=device).reshape(value.shape)
 
 
-def _runner(model: bytes) -> Any:
+def _make_onnx_runner(model: bytes) -> Any:
     """tinygrad's OnnxRunner of a model; from a file, of which it maps the weights."""
     from tinygrad.nn.onnx import OnnxRunner
 
@@ -246,19 +246,19 @@ def _runner(model: bytes) -> Any:
         return OnnxRunner(file.name)
 
 
-def _run(linear: Any, outputs: list[Any]) -> Callable[[], list[np.ndarray]]:
+def _make_kernel_runner(linear: Any, outputs: list[Any]) -> Callable[[], list[np.ndarray]]:
     """``run()`` of compiled kernels; outputs in their true dtype and their own memory."""
     from tinygrad.engine.realize import run_linear
 
     def run() -> list[np.ndarray]:
         if linear is not None:
             run_linear(linear)
-        return [_array(x) for x in outputs]
+        return [_copy_tinygrad_tensor(x) for x in outputs]
 
     return run
 
 
-def _array(tensor: Any) -> np.ndarray:
+def _copy_tinygrad_tensor(tensor: Any) -> np.ndarray:
     from tinygrad import dtypes
 
     dtype = np_dtype(next(name for name, tiny in _TINY.items() if getattr(dtypes, tiny) is tensor.dtype))
@@ -268,17 +268,17 @@ def _array(tensor: Any) -> np.ndarray:
     return raw.view(dtype).reshape(tensor.shape)
 
 
-def _caches(found: Mapping[str, str]) -> dict[str, str]:
+def _place_tinygrad_caches(found: Mapping[str, str]) -> dict[str, str]:
     """Where compiled kernels are kept between runs: by what decides them, the processor and what compiles."""
     folder = os.environ.get(artefacts.FOLDER)
     if not folder:
         return {}
-    parts = [artefacts.processor(), *(f"{where} {_stamp(where)}" for where in found.values())]
+    parts = [artefacts.describe_processor(), *(f"{where} {_stamp_compiler(where)}" for where in found.values())]
     path = Path(folder) / "tinygrad" / hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
     return {"CACHEDB": str(path / "cache.db"), "POCL_CACHE_DIR": str(path / "pocl")}
 
 
-def _stamp(where: str) -> str:
+def _stamp_compiler(where: str) -> str:
     """What changes when a compiler is mended in its place."""
     with contextlib.suppress(OSError):
         stat = os.stat(where)

@@ -170,7 +170,7 @@ class TorchEager(Backend):
             try:
                 importlib.import_module(self.known.plugin)
             except Exception as error:  # a missing driver library is an ImportError, OSError or the plugin's own
-                raise Unavailable(f"{self.known.plugin} cannot be imported: {_line(error)}") from None
+                raise Unavailable(f"{self.known.plugin} cannot be imported: {_cut_first_line(error)}") from None
         if self.target == "xla":
             return xla_device(self.known.platform)
         if self.target == "mps":
@@ -183,7 +183,7 @@ class TorchEager(Backend):
                 f"torch {torch.__version__} knows no device type {self.target!r} (is its plugin installed?)"
             )
         if not module.is_available():
-            hint = _visible(self.device_vendor)
+            hint = _describe_visible_devices(self.device_vendor)
             try:
                 torch.empty(1, device=self.target)
             except Exception as error:
@@ -226,7 +226,7 @@ class TorchEager(Backend):
         itself are in the CPU's memory. A module is put on the device, and holds what it held before a run that wrote to it. place: see
         `tasks.arrays.torch_tree.decoder`."""
         if form.renew is not None or self.target != "cpu":
-            module_state.place(form, self.target)
+            module_state.place_module_state(form, self.target)
         copies = own_copies(form)
         target = "cpu" if copies else self.target
         leaf = torch_tree.decoder(form.arrays.__getitem__, target, place)
@@ -318,7 +318,7 @@ class TorchEager(Backend):
 
         made = torch_timing.TorchCalls(call, self.target, chain, arrays, place)
         if chain.cold:
-            self.run_and_wait(lambda: caches.flush(target))
+            self.run_and_wait(lambda: caches.flush_caches(target))
         return made
 
     def recipe(self, form: Form) -> Recipe:
@@ -424,14 +424,16 @@ class TorchEager(Backend):
         return (
             isinstance(error, MemoryError)
             or type(error).__name__ == "OutOfMemoryError"
-            or _says(self.known.out_of_memory, text)
+            or _says_pattern(self.known.out_of_memory, text)
             or ("can't allocate memory" in text or "not enough memory" in text)
         )
 
     def is_sticky(self, error: BaseException) -> bool:
         if self.target == "cpu" or self.is_out_of_memory(error) or self.is_unsupported(error):
             return False
-        return _says(self.known.sticky, str(error)) or (type(error).__name__ == "AcceleratorError" and self._is_lost())
+        return _says_pattern(self.known.sticky, str(error)) or (
+            type(error).__name__ == "AcceleratorError" and self._is_lost()
+        )
 
     def _is_lost(self) -> bool:
         """Whether the device no longer adds two numbers: a launch that it refused (of too many threads) spoils nothing."""
@@ -467,7 +469,7 @@ def xla_device(platform: str) -> str:
         found = str(runtime.device_type())
         count = int(runtime.addressable_device_count())
     except Exception as error:
-        raise Unavailable(f"torch_xla finds no {platform}: {_line(error)}") from None
+        raise Unavailable(f"torch_xla finds no {platform}: {_cut_first_line(error)}") from None
     if found.upper() != platform or not count:
         raise Unavailable(f"torch_xla runs on {found} here ({count} devices), not on {platform}")
     return found
@@ -479,16 +481,16 @@ def _cpu_counters() -> list[str]:
     return [f"{x} ran on the CPU" for x in names if x.startswith("aten::") and x != "aten::_local_scalar_dense"]
 
 
-def _says(pattern: str, text: str) -> bool:
+def _says_pattern(pattern: str, text: str) -> bool:
     return bool(pattern) and re.search(pattern, text) is not None
 
 
-def _line(error: BaseException) -> str:
+def _cut_first_line(error: BaseException) -> str:
     """The first line of what a driver or a plugin says: others say the same with advice."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def _visible(vendor: str) -> str:
+def _describe_visible_devices(vendor: str) -> str:
     """What the variables of a vendor's visible devices say, where they are set, as the end of a sentence."""
     names = BY_LABEL[vendor].find_heeded_variables(os.environ) if vendor in BY_LABEL else ()
     told = " and ".join(f"${name} is {os.environ[name]!r}" for name in names if name in os.environ)
@@ -497,7 +499,7 @@ def _visible(vendor: str) -> str:
 
 def _add_advice(error: BaseException) -> str:
     """What an error says, and what to do where the wheel is not for this driver or this device."""
-    said = _line(error)
+    said = _cut_first_line(error)
     for words, what in (
         (r"too old|driver version is insufficient", "; or add a torch for this driver to its packages"),
         (

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import importing, smoke_test
-from tasks.backends.executorch import PROBE, ExecuTorch, export_program, nodes
+from tasks.backends.executorch import PROBE, ExecuTorch, export_program, list_lowered_nodes
 from tasks.backends.shared.recipe import Recipe, check_program
 from tasks.backends.shared.torch_run import to_arrays
 from tasks.model import Form, RuntimeInfo, np_dtype
@@ -55,7 +55,7 @@ class Tosa(ExecuTorch):
         """The bytes: a line of JSON (inputs: places of the program's tensors; outputs: [place, dtype, shape] of the
         delegate's results), then the TOSA flatbuffer. None where there is not one delegate that computes all of it."""
         program = made.exported_program()
-        _, delegated = nodes(program)
+        _, delegated = list_lowered_nodes(program)
         # Not lowered further: their targets are of the edge dialect, each around one of torch's.
         kernels = Counter(str(x.target._op) for x in program.graph.nodes if hasattr(x.target, "_op"))
         calls = [x for x in program.graph.nodes if "executorch_call_delegate" in str(x.target)]
@@ -66,7 +66,7 @@ class Tosa(ExecuTorch):
         [call] = calls
         lowered = getattr(program.graph_module, call.args[0].target)
         graph = bytes(lowered.processed_bytes)
-        taken = _inputs(
+        taken = _list_tosa_inputs(
             graph
         )  # what no node uses after the lowering's passes is none: of isreal, which is a constant, nothing
         names = lowered.original_module.graph_signature.user_inputs
@@ -93,7 +93,7 @@ class Tosa(ExecuTorch):
             )
             if status != tosa_reference_model.GraphStatus.TOSA_VALID:
                 raise RuntimeError(f"the reference model says {status} of the graph that was lowered")
-            return [_result(found[i], np_dtype(dtype), shape) for i, dtype, shape in header["outputs"]]
+            return [_read_tosa_result(found[i], np_dtype(dtype), shape) for i, dtype, shape in header["outputs"]]
 
         return run
 
@@ -103,7 +103,7 @@ class Tosa(ExecuTorch):
         return Recipe(run_program, {"held": held, "profile": PROFILE}, (to_arrays, export_program))
 
 
-def _result(found: np.ndarray, dtype: np.dtype[Any], shape: list[int]) -> np.ndarray:
+def _read_tosa_result(found: np.ndarray, dtype: np.dtype[Any], shape: list[int]) -> np.ndarray:
     """A result in the program's dtype, of which the reference model knows the bits alone; one of another size as it is, which
     is for the judge to say."""
     if found.dtype.itemsize != dtype.itemsize:
@@ -111,7 +111,7 @@ def _result(found: np.ndarray, dtype: np.dtype[Any], shape: list[int]) -> np.nda
     return np.frombuffer(np.ascontiguousarray(found).tobytes(), dtype).reshape(shape)
 
 
-def _inputs(graph: bytes) -> set[str]:
+def _list_tosa_inputs(graph: bytes) -> set[str]:
     """Names of a TOSA flatbuffer's inputs."""
     from tosa.TosaGraph import TosaGraph
 

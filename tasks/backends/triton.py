@@ -113,7 +113,7 @@ class Triton(Backend):
     def _kernels(self, launch: Callable[[], Any]) -> list[Any]:
         """What was compiled when ``launch`` was called, by launches that compile and run nothing."""
         found: list[Any] = []
-        with _compiling(self._target, found):
+        with _compile_launches(self._target, found):
             launch()
         return found
 
@@ -134,7 +134,7 @@ def _compile_call(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _compiling(target: Target, found: list[Any]) -> Iterator[None]:
+def _compile_launches(target: Target, found: list[Any]) -> Iterator[None]:
     """Triton's and inductor's launches compile for the target, add what they compiled to ``found``, and launch nothing."""
     import torch._inductor.config as config
     from torch._inductor.runtime import hints, triton_helpers, triton_heuristics
@@ -155,16 +155,21 @@ def _compiling(target: Target, found: list[Any]) -> Iterator[None]:
     )
 
     def of_user(kernel: Any, *args: Any, **kwargs: Any) -> None:
-        found.append(_fitting(target, launched(kernel, *args, **{**kwargs, "warmup": True})))
+        found.append(_fit_kernel_to_target(target, launched(kernel, *args, **{**kwargs, "warmup": True})))
 
     def of_each(tuned: Any, *args: Any, **kwargs: Any) -> None:
-        _any([functools.partial(tuned.fn.run, *args, **kwargs, **x.all_kwargs()) for x in tuned.configs])
+        _keep_compilations([functools.partial(tuned.fn.run, *args, **kwargs, **x.all_kwargs()) for x in tuned.configs])
 
     def of_inductor(tuned: Any, *args: Any, **kwargs: Any) -> None:
         if not hasattr(tuned, "farm_compiled"):
             tuned.farm_compiled = [functools.partial(tuned._precompile_config, x) for x in tuned.configs]
             found.extend(
-                _any([functools.partial(lambda make: _fitting(target, make().kernel), x) for x in tuned.farm_compiled])
+                _keep_compilations(
+                    [
+                        functools.partial(lambda make: _fit_kernel_to_target(target, make().kernel), x)
+                        for x in tuned.farm_compiled
+                    ]
+                )
             )
 
     with contextlib.ExitStack() as all_of_them:
@@ -184,7 +189,7 @@ def _compiling(target: Target, found: list[Any]) -> Iterator[None]:
         yield
 
 
-def _fitting(target: Target, kernel: Any) -> Any:
+def _fit_kernel_to_target(target: Target, kernel: Any) -> Any:
     """A compiled kernel that the target can launch; Triton itself asks for its shared memory only where it is loaded. Raises
     Triton's OutOfResources."""
     from triton.runtime.errors import OutOfResources
@@ -194,7 +199,7 @@ def _fitting(target: Target, kernel: Any) -> Any:
     return kernel
 
 
-def _any(compilations: list[Callable[[], Any]]) -> list[Any]:
+def _keep_compilations(compilations: list[Callable[[], Any]]) -> list[Any]:
     """What those that succeed give: of a kernel's configurations an autotuner leaves out those that do not compile. Raises the
     last one's error where none does."""
     made, said = [], None

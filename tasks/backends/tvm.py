@@ -63,7 +63,7 @@ class Tvm(Backend):
             import tvm
             from tvm.relax.frontend.onnx import from_onnx  # noqa: F401
         smoke_test("TVM", lambda: self.build(one_add()).run()[0])
-        target = _target(**self._target)
+        target = _choose_tvm_target(**self._target)
         return RuntimeInfo(tvm.__version__, str(target.attrs.get("mcpu", target.kind.name)))
 
     def recipe(self, form: Form) -> Recipe:
@@ -79,11 +79,11 @@ class Tvm(Backend):
         _collect_inputs(form)
         import tvm
 
-        target = _target(**self._target)
-        machine = tvm.relax.VirtualMachine(_executable(form.model or b"", target), tvm.cpu())
+        target = _choose_tvm_target(**self._target)
+        machine = tvm.relax.VirtualMachine(_load_tvm_executable(form.model or b"", target), tvm.cpu())
 
         def bind_inputs(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
-            return _runner(machine["main"], _collect_inputs(form.with_arrays(arrays)))
+            return _make_tvm_runner(machine["main"], _collect_inputs(form.with_arrays(arrays)))
 
         where = f"llvm ({target.attrs.get('mcpu', 'generic')})"
         return Program(bind_inputs(form.arrays), where, None, str(target), bind_inputs)
@@ -99,7 +99,7 @@ def _collect_inputs(form: Form) -> list[np.ndarray]:
 
 
 @functools.cache
-def _target(**options: Any) -> Any:
+def _choose_tvm_target(**options: Any) -> Any:
     import tvm
 
     own = {"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()}
@@ -110,7 +110,7 @@ class _NoObject(Exception):
     """The compiled model is no object file: TVM has no kernel for it, and writes what it does have as C."""
 
 
-def _executable(model: bytes, target: Any) -> Any:
+def _load_tvm_executable(model: bytes, target: Any) -> Any:
     """What the virtual machine runs: a shared library that is kept, or code in memory where none can be linked."""
     import tvm
 
@@ -119,7 +119,7 @@ def _executable(model: bytes, target: Any) -> Any:
         return _compile_model(model, target)
     try:
         code = artefacts.load_or_make(
-            "tvm", (tvm.__version__, str(target), model), lambda: _library(model, target, linker)
+            "tvm", (tvm.__version__, str(target), model), lambda: _link_tvm_library(model, target, linker)
         )
     except _NoObject:
         return _compile_model(model, target)
@@ -129,7 +129,7 @@ def _executable(model: bytes, target: Any) -> Any:
         return tvm.runtime.load_module(file.name)
 
 
-def _library(model: bytes, target: Any, linker: str) -> bytes:
+def _link_tvm_library(model: bytes, target: Any, linker: str) -> bytes:
     """The compiled model as a shared library; linking costs what compiling its code in memory would."""
 
     def link(output: str, files: list[str], **_: Any) -> None:
@@ -157,22 +157,22 @@ def _compile_model(model: bytes, target: Any) -> Any:
         return tvm.compile(from_onnx(proto), target)
 
 
-def _runner(main: Any, values: list[np.ndarray]) -> Callable[[], list[np.ndarray]]:
+def _make_tvm_runner(main: Any, values: list[np.ndarray]) -> Callable[[], list[np.ndarray]]:
     """``run()`` of a function of the virtual machine over copies of ``values``."""
     import tvm
 
     tensors = [tvm.runtime.tensor(x) for x in values]
-    return lambda: [_array(x) for x in _leaves(main(*tensors))]
+    return lambda: [_copy_tvm_tensor(x) for x in _list_tvm_leaves(main(*tensors))]
 
 
-def _leaves(value: Any) -> list[Any]:
+def _list_tvm_leaves(value: Any) -> list[Any]:
     """Tensors of a result: one, or an array of them, nested for sequences."""
     import tvm_ffi
 
-    return [y for x in value for y in _leaves(x)] if isinstance(value, tvm_ffi.Array) else [value]
+    return [y for x in value for y in _list_tvm_leaves(x)] if isinstance(value, tvm_ffi.Array) else [value]
 
 
-def _array(value: Any) -> np.ndarray:
+def _copy_tvm_tensor(value: Any) -> np.ndarray:
     """A numpy copy of a tensor; a shape (what an ONNX Shape becomes) as int64."""
     import tvm_ffi
 

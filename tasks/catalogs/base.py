@@ -304,7 +304,7 @@ class Catalog:
 CANDIDATES = 3
 
 
-def candidates(count: int, wanted: int) -> list[int]:
+def spread_candidates(count: int, wanted: int) -> list[int]:
     """``wanted`` places spread over range(count), then further ones between them: CANDIDATES times as many in all."""
     first = spread_indices(count, wanted)
     return list(dict.fromkeys(first + spread_indices(count, CANDIDATES * wanted)))

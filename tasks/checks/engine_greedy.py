@@ -37,7 +37,7 @@ def measure_margins(model: ServedModel, prompt: Sequence[int], answer: Answer) -
     references = compute()
     elements = sum(x.size for x in weights.values())
     floors = []
-    for y, floor in zip(references, noise.floor(references, evaluate, OpClass.MODEL, DRAWS, elements)):
+    for y, floor in zip(references, noise.compute_noise_floor(references, evaluate, OpClass.MODEL, DRAWS, elements)):
         assert floor is not None
         # That of a row, as logits are judged.
         high = np.maximum(floor, np.sqrt(np.mean(np.square(floor), -1, keepdims=True)))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tasks.model import RACE_S, Timed
-from tasks.run_queue import subtract
+from tasks.run_queue import subtract_readings
 
 #: Confidence of an interval: twenty comparisons of an arm with itself are to find nothing, all of them.
 CONFIDENCE = 0.999
@@ -93,7 +93,7 @@ def race(
                 end, after = clock(), queued()
                 if not uncounted(turn):
                     told, count = replace(found[name], outputs=(), digests=()), found[name].calls
-                    waited, waited_whole = subtract(after, before), subtract(after, at_first)
+                    waited, waited_whole = subtract_readings(after, before), subtract_readings(after, at_first)
                     if (running := _find_running(told, waited)) is None or waited is None or waited_whole is None:
                         waited = waited_whole = 0.0
                     else:

@@ -31,7 +31,7 @@ from tasks.model import (
 )
 from tasks.model.errors import shorten_error
 from tasks.model.kind import KIND_BASELINE, KIND_KEPT_RESULT, KIND_LATE, KIND_OTHER_INPUTS, KIND_ROOFLINE
-from tasks.run_queue import RunQueueClock, subtract, sum_readings
+from tasks.run_queue import RunQueueClock, subtract_readings, sum_readings
 
 if TYPE_CHECKING:
     from tasks.backends.base import Arm, Backend
@@ -410,7 +410,7 @@ def _time_whole(
     def timed() -> Timed:
         before, cpu, begin = queued(), cpu_clock(), time.perf_counter()
         outputs = run()
-        cpu, wall, waited_s = cpu_clock() - cpu, time.perf_counter() - begin, subtract(queued(), before)
+        cpu, wall, waited_s = cpu_clock() - cpu, time.perf_counter() - begin, subtract_readings(queued(), before)
         return Timed([np.array(x) for x in outputs], wall, cpu, waited_s=waited_s)
 
     return timed

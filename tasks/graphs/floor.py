@@ -87,7 +87,7 @@ def input_floors(
     """δ of every output of one or more nodes whose inputs move; None for zero everywhere, infinite where a draw is refused or
     changes a shape.
 
-    ops: of the nodes; dtypes: of the outputs in the model; witness: see `tasks.arrays.noise.floor`. What rounds to nothing
+    ops: of the nodes; dtypes: of the outputs in the model; witness: see `tasks.arrays.noise.compute_noise_floor`. What rounds to nothing
     counts as moved (`_estimate_flush_loss`), and no δ is lower than `raise_floor` says.
     """
 
@@ -102,7 +102,7 @@ def input_floors(
     elements = sum(x.size for value in values for x in (value if isinstance(value, list) else [value]) if x is not None)
     floors: list[np.ndarray | None] = [None] * len(references)
     if any(x.eps for x in inputs):
-        floors = noise.floor(references, draw_outputs, op_class, draws, elements, witness)
+        floors = noise.compute_noise_floor(references, draw_outputs, op_class, draws, elements, witness)
     if op_class in WITHOUT_NOISE or not draws:
         return floors
     if flushed := _estimate_flush_loss(ops, values):
@@ -232,5 +232,5 @@ def _floors(
             except NoOracle:
                 yield None
 
-    found = noise.floor(references, evaluate, op_class, draws, elements)
+    found = noise.compute_noise_floor(references, evaluate, op_class, draws, elements)
     return [np.zeros(y.shape) if delta is None else delta for y, delta in zip(references, found)]

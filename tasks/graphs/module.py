@@ -108,10 +108,12 @@ def exactly(
     before = torch.get_default_dtype()
     dispatch = modes.Wide(draw, precision, before, round, read)
     given = list(map(dispatch.argument, tensors(inputs)))
-    put_back = module_state.keep(module)
+    put_back = module_state.keep_module_state(module)
     # Writes to what floats go to its twin in float64; the others are written to where they lie.
     whole = [
-        (x, x.clone()) for x in module_state.tensors(module).values() if not (x.is_floating_point() or x.is_complex())
+        (x, x.clone())
+        for x in module_state.list_module_tensors(module).values()
+        if not (x.is_floating_point() or x.is_complex())
     ]
     torch.set_default_dtype(torch.float64)
     try:

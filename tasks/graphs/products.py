@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.watched_arrays import Run, plain
+from tasks.arrays.watched_arrays import Run, unwatch_array
 from tasks.judge import op_classes
 from tasks.model import OpClass
 
@@ -129,7 +129,7 @@ class InNumpy(Run):
         if not (name in _PRODUCTS or algebra):
             return super().call(function, name, args, kwargs)
         self.found.append(name.removeprefix("linalg."))
-        return self.wrap(function(*map(self._change_factors, plain(list(args))), **plain(dict(kwargs))))
+        return self.wrap(function(*map(self._change_factors, unwatch_array(list(args))), **unwatch_array(dict(kwargs))))
 
     def _change_factors(self, x: Any) -> Any:
         if isinstance(x, (list, tuple)):

@@ -13,7 +13,7 @@ from tasks import catalogs
 from tasks.arrays import layouts
 from tasks.arrays.tree import TensorSpec, contiguous, encode_tensor, tensor_specs, with_tensors
 from tasks.catalogs.base import Sample
-from tasks.hunt.case import digest, integers, with_integers
+from tasks.hunt.case import digest_case, list_case_integers, with_integers
 from tasks.hunt.dialogue import Unfit
 from tasks.model import Group
 from tasks.prepare import derived
@@ -73,7 +73,7 @@ class CallCase:
 
     @property
     def integers(self) -> dict[str, int]:
-        return dict([*integers(self.args, ("args",)), *integers(self.kwargs, ("kwargs",))])
+        return dict([*list_case_integers(self.args, ("args",)), *list_case_integers(self.kwargs, ("kwargs",))])
 
     def with_integers(self, integers: Mapping[str, int]) -> CallCase:
         return replace(self, **with_integers({"args": self.args, "kwargs": self.kwargs}, integers))
@@ -145,11 +145,11 @@ class CallCase:
         return replace(CallCase.of(self.make_sample()[1], self.group, self.draws), structure=self.structure)
 
     def key(self) -> Any:
-        return digest([self.args, self.kwargs], self.arrays)
+        return digest_case([self.args, self.kwargs], self.arrays)
 
 
 def _store_array(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, TensorSpec]:
     """The storage of an array that lies in memory as a view does, and the view of it."""
     if like.strides is not None and like.shape is not None and len(like.shape) == x.ndim:
-        return layouts.relaid(x, like)
+        return layouts.lay_out_like(x, like)
     return np.ascontiguousarray(x).reshape(x.shape), TensorSpec(like.id)

@@ -46,7 +46,7 @@ class Case(Runnable, Protocol):
         """Equal for equal cases."""
 
 
-def elements(case: Case) -> int:
+def count_case_elements(case: Case) -> int:
     """Numbers in its tensors."""
     return sum(x.size for x in case.arrays.values())
 
@@ -62,7 +62,7 @@ def build_group(catalog: str, ops: Sequence[str], dtype: str) -> Group:
     return Group(f"{catalog}:{'+'.join([*each[:_TOLD], *more])}", "", dtype, 1)
 
 
-def digest(tree: Any, arrays: Mapping[str, np.ndarray]) -> bytes:
+def digest_case(tree: Any, arrays: Mapping[str, np.ndarray]) -> bytes:
     """Equal for equal trees (JSON) over equal arrays."""
     found = hashlib.sha256(json.dumps(tree).encode())
     for name in sorted(arrays):
@@ -70,15 +70,15 @@ def digest(tree: Any, arrays: Mapping[str, np.ndarray]) -> bytes:
     return found.digest()
 
 
-def integers(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[str, int]]:
+def list_case_integers(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[str, int]]:
     """(place, value) of the whole numbers of an encoded tree (`tasks.arrays.tree`), but for what names a tensor."""
     if type(node) is int:
         yield json.dumps(path), node
     elif isinstance(node, list):
         for k, x in enumerate(node):
-            yield from integers(x, (*path, k))
+            yield from list_case_integers(x, (*path, k))
     elif isinstance(node, dict) and node["$"] in ("tuple", "dict", "slice"):
-        yield from integers(node["v"], (*path, "v"))
+        yield from list_case_integers(node["v"], (*path, "v"))
 
 
 def with_integers(tree: Any, found: Mapping[str, int]) -> Any:

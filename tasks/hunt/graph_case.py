@@ -52,7 +52,7 @@ class GraphCase:
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> GraphCase:
         from onnx import numpy_helper
 
-        model = copy(self.model)
+        model = copy_model(self.model)
         for place, tensor in enumerate(model.graph.initializer):
             if tensor.name in arrays and tensor.name not in self.feeds:
                 made = numpy_helper.from_array(np.ascontiguousarray(arrays[tensor.name]), tensor.name)
@@ -76,7 +76,7 @@ class GraphCase:
         return found
 
     def with_integers(self, integers: Mapping[str, int]) -> GraphCase:
-        model = copy(self.model)
+        model = copy_model(self.model)
         for place, value in integers.items():
             number, name, k = place.split(".")
             attribute = next(x for x in model.graph.node[int(number)].attribute if x.name == name)
@@ -90,7 +90,7 @@ class GraphCase:
         graph = self.model.graph
         outputs = [x.name for x in graph.output]
         for name in outputs if len(outputs) > 1 else ():
-            model = copy(self.model)
+            model = copy_model(self.model)
             model.graph.output.remove(model.graph.output[outputs.index(name)])
             yield f"output {name}", replace(self, model=model).tidy()
         if any(node.op_type == "Constant" for node in graph.node):
@@ -104,7 +104,7 @@ class GraphCase:
                     yield f"{node.op_type} input {k}", self._without_input(n, k)
 
     def _without_attribute(self, place: int, name: str) -> GraphCase:
-        model = copy(self.model)
+        model = copy_model(self.model)
         node = model.graph.node[place]
         kept = [x for x in node.attribute if x.name != name]
         del node.attribute[:]
@@ -112,7 +112,7 @@ class GraphCase:
         return replace(self, model=model)
 
     def _without_input(self, place: int, k: int) -> GraphCase:
-        model = copy(self.model)
+        model = copy_model(self.model)
         names = list(model.graph.node[place].input)
         names[k] = ""
         while names and not names[-1]:
@@ -124,7 +124,7 @@ class GraphCase:
         """With what nodes Constant give as initializers."""
         from onnx import helper, numpy_helper
 
-        model = copy(self.model)
+        model = copy_model(self.model)
         kept = []
         for node in model.graph.node:
             value = helper.get_attribute_value(node.attribute[0]) if node.op_type == "Constant" else None
@@ -172,7 +172,7 @@ class GraphCase:
 
     def tidy(self) -> GraphCase:
         """Without the inputs and weights that no node reads, and without what is told of tensors in between."""
-        model = copy(self.model)
+        model = copy_model(self.model)
         read = {name for node in model.graph.node for name in reads(node)} | {x.name for x in model.graph.output}
         for values in (model.graph.input, model.graph.initializer):
             kept = [x for x in values if x.name in read]
@@ -219,14 +219,14 @@ class GraphCase:
         leaves, op_class = self._compute_expected() if self.judged else ([], OpClass.COMPOSITE)
         if self.whole is not None and self._is_whole:
             op_class = self.whole[1]
-        model = copy(self.model)
+        model = copy_model(self.model)
         for value, leaf in zip(model.graph.output, leaves):
             if leaf.dtype != "str" and leaf.dtype in ELEMENT_TYPE:
                 value.type.tensor_type.elem_type = ELEMENT_TYPE[leaf.dtype]
                 _set_shape(value, leaf.shape)
         self._check(model)
         arrays: list[np.ndarray] = []
-        args = tuple(_node(self.feeds[x.name], arrays) for x in model.graph.input if x.name in self.feeds)
+        args = tuple(_encode_graph_input(self.feeds[x.name], arrays) for x in model.graph.input if x.name in self.feeds)
         content, batched = model.SerializeToString(deterministic=True), self._places(arrays)
         return self.label, Sample(
             0, args, arrays=arrays, expected=leaves, op_class=op_class, model=content, batched=batched
@@ -287,7 +287,7 @@ class GraphCase:
 
     def shorten_names(self) -> GraphCase:
         """With short names: inputs x, x1 …, weights w …, what nodes make y …; nodes have none."""
-        model, names = copy(self.model), {"": ""}
+        model, names = copy_model(self.model), {"": ""}
         if any(a.HasField("g") or a.graphs for node in model.graph.node for a in node.attribute):
             return self  # what is inside reads names from outside
         graph = model.graph
@@ -305,7 +305,7 @@ class GraphCase:
         return replace(self, model=model, feeds=feeds, batched=tuple(names.get(k, k) for k in self.batched))
 
 
-def copy(model: Any) -> Any:
+def copy_model(model: Any) -> Any:
     """A ModelProto of its own."""
     import onnx
 
@@ -333,12 +333,12 @@ def _value_info(name: str, value: Any) -> Any:
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
 
 
-def _node(value: Any, arrays: list[np.ndarray]) -> Any:
+def _encode_graph_input(value: Any, arrays: list[np.ndarray]) -> Any:
     """An input as a tree over ``arrays``."""
     if value is None:
         return None
     if isinstance(value, list):
-        return [_node(x, arrays) for x in value]
+        return [_encode_graph_input(x, arrays) for x in value]
     made = np.asarray(value, order="C")
     np_dtype(dtype_name(made.dtype))
     arrays.append(made)

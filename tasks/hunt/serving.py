@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tasks import wire
-from tasks.arrays.pack import Pack, save
+from tasks.arrays.pack import Pack, save_pack
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.graphs.program import Part
@@ -85,7 +85,7 @@ class Searcher:
         if isinstance(piece.program, Part):
             part, inputs = str(self._folder / f"{number}.part"), piece.program.inputs
             header = {"inputs": inputs, "outputs": piece.program.outputs}
-            save(part, header, [np.asarray(piece.feeds[name]) for name in inputs])
+            save_pack(part, header, [np.asarray(piece.feeds[name]) for name in inputs])
             return replace(self.item, part=part)
         arrays = [np.asarray(piece.feeds[x.name]) for x in piece.program.graph.input]
         args, content = tuple(map(TensorSpec, range(len(arrays)))), piece.program.SerializeToString()

@@ -116,7 +116,7 @@ class TorchProgram(Program):
                 yield [found[name] for name in exact]
 
         elements = sum(x.size for x in feeds.values())
-        floors = noise.floor(references, evaluate, OpClass.COMPOSITE, draws, elements)
+        floors = noise.compute_noise_floor(references, evaluate, OpClass.COMPOSITE, draws, elements)
         return {
             name: np.zeros(y.shape) if delta is None else delta for name, y, delta in zip(exact, references, floors)
         }

@@ -64,7 +64,7 @@ class TracedCase:
     @property
     def integers(self) -> dict[str, int]:
         given = ((("nodes", k, name), one[name]) for k, one in self._computing for name in ("args", "kwargs"))
-        return dict(found for path, tree in given for found in cases.integers(tree, path))
+        return dict(found for path, tree in given for found in cases.list_case_integers(tree, path))
 
     def with_integers(self, integers: Mapping[str, int]) -> TracedCase:
         return replace(self, program=cases.with_integers(self.program, integers))
@@ -74,7 +74,7 @@ class TracedCase:
         for name in outputs if len(outputs) > 1 else ():
             yield f"output {name}", self._with(outputs=[x for x in outputs if x != name])
         for place, one in self._computing:
-            for name, _, other in options(one):
+            for name, _, other in list_operation_options(one):
                 nodes = [other if k == place else x for k, x in enumerate(self.program["nodes"])]
                 yield f"{one['name']}.{name}", self._with(nodes=nodes)
 
@@ -155,7 +155,7 @@ class TracedCase:
         )
 
     def key(self) -> Any:
-        return cases.digest(self.program, self.arrays)
+        return cases.digest_case(self.program, self.arrays)
 
     def shorten_names(self) -> TracedCase:
         """With short names of its arguments: x, x1 …"""
@@ -174,7 +174,7 @@ class TracedCase:
         return replace(self, program=program, arrays={names[name]: x for name, x in self.arrays.items()})
 
 
-def options(one: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+def list_operation_options(one: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """(name, encoded value, the operation without it) of each argument of an operation that is not the default."""
     known = () if one["op"] == programs.PICK else programs.function(one["op"])._schema.arguments
     usual = {x.name: encode(x.default_value, torch_tree.word) for x in known if x.has_default_value()}

@@ -51,7 +51,7 @@ def powers_of(values: np.ndarray, lowest: int) -> np.ndarray:
     return np.where(values == 0, 0.0, np.ldexp(1.0, exponents))
 
 
-def outer(a: np.ndarray, b: np.ndarray, place: int, out: np.ndarray | None = None) -> np.ndarray:
+def multiply_outer(a: np.ndarray, b: np.ndarray, place: int, out: np.ndarray | None = None) -> np.ndarray:
     """Products (..., m, n) of the elements at one place of the summed axis."""
     made: np.ndarray = np.multiply(a[..., place, :, None], b[..., place, None, :], out=out)
     return made
@@ -76,7 +76,7 @@ class Adder:
         shape = np.broadcast_shapes(a.values.shape[:-2], b.values.shape[:-2])
         total = np.zeros((*shape, a.values.shape[-1], b.values.shape[-1]))
         with np.errstate(over="ignore", invalid="ignore"):
-            for start, stop in steps(a.values.shape[-2], self.fused):
+            for start, stop in list_unit_steps(a.values.shape[-2], self.fused):
                 total = self.add(total, a.cut(start, stop), b.cut(start, stop))
         return total
 
@@ -89,7 +89,7 @@ class Finite(Adder):
         shape = np.broadcast_shapes(a.values.shape[:-2], b.values.shape[:-2])
         total = np.zeros((*shape, a.values.shape[-1], b.values.shape[-1]))
         special = np.zeros_like(total)
-        for start, stop in steps(a.values.shape[-2], self.fused):
+        for start, stop in list_unit_steps(a.values.shape[-2], self.fused):
             left, right = a.cut(start, stop), b.cut(start, stop)
             if not known:
                 with np.errstate(invalid="ignore", over="ignore"):
@@ -141,8 +141,8 @@ class Truncating(Finite):
         term = np.empty_like(total)
         places = range(a.values.shape[-2])
         for place in places:
-            np.maximum(top, outer(a.powers, b.powers, place, term), out=top)
-        products = (outer(a.values, b.values, place, term) for place in places)
+            np.maximum(top, multiply_outer(a.powers, b.powers, place, term), out=top)
+        products = (multiply_outer(a.values, b.values, place, term) for place in places)
         units = sum_aligned(itertools.chain([total.copy()], products), top * 2.0**-self.kept)
         if self.half:
             with np.errstate(over="ignore"):
@@ -172,12 +172,12 @@ class Grouped(Finite):
         assert a.scale_powers is not None and b.scale_powers is not None
         top = np.maximum(powers_of(total, LOWEST), 2.0**self.floor)
         sums = []
-        for start, stop in steps(a.values.shape[-2], self.group):
+        for start, stop in list_unit_steps(a.values.shape[-2], self.group):
             block = start // a.block
-            pairs = [outer(a.values, b.values, place) for place in range(start, stop)]
+            pairs = [multiply_outer(a.values, b.values, place) for place in range(start, stop)]
             some = np.logical_or.reduce([x != 0 for x in pairs])
-            sums.append(np.add.reduce(pairs) * outer(a.scales, b.scales, block))
-            np.maximum(top, np.where(some, outer(a.scale_powers, b.scale_powers, block), 0.0), out=top)
+            sums.append(np.add.reduce(pairs) * multiply_outer(a.scales, b.scales, block))
+            np.maximum(top, np.where(some, multiply_outer(a.scale_powers, b.scale_powers, block), 0.0), out=top)
         return cut_off(sum_aligned((total.copy(), *sums), top * 2.0**-self.kept))
 
 
@@ -192,8 +192,8 @@ class Exact(Finite):
         return "exact, rounded once to nearest"
 
     def add(self, total: np.ndarray, a: Factors, b: Factors) -> np.ndarray:
-        terms = [total, *(outer(a.values, b.values, place) for place in range(a.values.shape[-2]))]
-        return round_to_single(*_distil(terms))
+        terms = [total, *(multiply_outer(a.values, b.values, place) for place in range(a.values.shape[-2]))]
+        return round_to_single(*_distil_sum(terms))
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class Chained(Adder):
         return "fused multiply-add, rounded to nearest"
 
     def add(self, total: np.ndarray, a: Factors, b: Factors) -> np.ndarray:
-        return round_to_single(*two_sum(total, outer(a.values, b.values, 0)))
+        return round_to_single(*two_sum(total, multiply_outer(a.values, b.values, 0)))
 
 
 @dataclass(frozen=True)
@@ -223,11 +223,11 @@ class Paired(Adder):
 
     def add(self, total: np.ndarray, a: Factors, b: Factors) -> np.ndarray:
         count = a.values.shape[-2]
-        sums = [_flush(outer(a.values, b.values, place)) for place in range(count)]
+        sums = [_flush_subnormals(multiply_outer(a.values, b.values, place)) for place in range(count)]
         sums += [np.zeros_like(sums[0])] * (self.fused - count)
         while len(sums) > 1:
-            sums = [_flush(x + y) for x, y in zip(sums[::2], sums[1::2])]
-        return _flush(_flush(total) + sums[0]).astype(np.float64)
+            sums = [_flush_subnormals(x + y) for x, y in zip(sums[::2], sums[1::2])]
+        return _flush_subnormals(_flush_subnormals(total) + sums[0]).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -276,12 +276,12 @@ class Late(Adder):
         """(the largest power of two among some products, their sum cut off below it)."""
         top, term = np.zeros_like(total), np.empty_like(total)
         for place in places:
-            np.maximum(top, outer(a.powers, b.powers, place, term), out=top)
-        products = (_overflow(outer(a.values, b.values, place, term)) for place in places)
+            np.maximum(top, multiply_outer(a.powers, b.powers, place, term), out=top)
+        products = (_overflow_to_infinity(multiply_outer(a.values, b.values, place, term)) for place in places)
         return top, sum_aligned(products, np.where(top > 0, top, 1.0) * 2.0**-self.kept)
 
 
-def _overflow(values: np.ndarray) -> np.ndarray:
+def _overflow_to_infinity(values: np.ndarray) -> np.ndarray:
     """Values of which those beyond float32's range are ±inf."""
     beyond = np.abs(values) >= BEYOND
     if beyond.any():
@@ -331,7 +331,7 @@ def round_to_single(high: np.ndarray, low: np.ndarray) -> np.ndarray:
         return round_to_odd(high, low).astype(np.float32).astype(np.float64)
 
 
-def _distil(terms: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _distil_sum(terms: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """(the sum of some arrays rounded to float64, the largest part of what is lost in it), by adding neighbours with their errors until
     none changes: each is then below half a spacing of the next."""
     changed = True
@@ -344,7 +344,7 @@ def _distil(terms: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return terms[-1], terms[-2]
 
 
-def _flush(values: np.ndarray) -> np.ndarray:
+def _flush_subnormals(values: np.ndarray) -> np.ndarray:
     """As float32, subnormal numbers as zero."""
     with np.errstate(over="ignore", invalid="ignore"):
         made = values.astype(np.float32, copy=False)
@@ -357,7 +357,7 @@ def _round_down(values: np.ndarray, unit: np.ndarray) -> np.ndarray:
     return made
 
 
-def steps(count: int, size: int) -> Iterator[tuple[int, int]]:
+def list_unit_steps(count: int, size: int) -> Iterator[tuple[int, int]]:
     """(first, behind the last) of each step of ``size`` elements of ``count``."""
     for start in range(0, count, size):
         yield start, min(start + size, count)

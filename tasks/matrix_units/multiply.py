@@ -12,7 +12,7 @@ from tasks.model.dtypes import TABLE, dtype_name
 _CUT = 13
 
 
-def multiply(
+def multiply_in_unit(
     unit: Unit, a: np.ndarray, b: np.ndarray, scales: tuple[np.ndarray, np.ndarray] | None = None
 ) -> np.ndarray:
     """The accumulators of ``unit`` for a (..., m, k) times b (..., k, n), both of its dtype, as a kernel that adds in one sequence has them.
@@ -20,21 +20,23 @@ def multiply(
     scales: of a unit whose elements share them, (..., m, k / block) and (..., k / block, n), of the unit's scale dtype. Returns float32, or
     int32 of integers, (..., m, n). Raises ValueError for shapes or dtypes that do not go with the unit or with one another.
     """
-    _check(unit, a, b, scales)
+    _check_unit_operands(unit, a, b, scales)
     if unit.adder is None:
         with np.errstate(invalid="ignore"):
             exact = np.matmul(
                 a.astype(np.float64), b.astype(np.float64)
             )  # of 14 bits and a sign: exact for 2^38 of them
         return exact.astype(np.int64).astype(np.int32)  # what overflows wraps around
-    left = _read(unit, np.swapaxes(a, -1, -2), None if scales is None else np.swapaxes(scales[0], -1, -2))
-    right = _read(unit, b, None if scales is None else scales[1])
+    left = _read_unit_operand(unit, np.swapaxes(a, -1, -2), None if scales is None else np.swapaxes(scales[0], -1, -2))
+    right = _read_unit_operand(unit, b, None if scales is None else scales[1])
     made: np.ndarray = unit.adder.sum(left, right) + 0.0  # a sum that is zero is +0
     with np.errstate(over="ignore"):
         return made.astype(np.float32)
 
 
-def _check(unit: Unit, a: np.ndarray, b: np.ndarray, scales: tuple[np.ndarray, np.ndarray] | None) -> None:
+def _check_unit_operands(
+    unit: Unit, a: np.ndarray, b: np.ndarray, scales: tuple[np.ndarray, np.ndarray] | None
+) -> None:
     for name, x in (("a", a), ("b", b)):
         if dtype_name(x.dtype) != unit.dtype:
             raise ValueError(f"{name} is {dtype_name(x.dtype)}; this unit of {unit.architecture} takes {unit.dtype}")
@@ -57,7 +59,7 @@ def _check(unit: Unit, a: np.ndarray, b: np.ndarray, scales: tuple[np.ndarray, n
             raise ValueError(f"scales of {name} are {dtype_name(x.dtype)} {x.shape}; they must be {unit.scale} {shape}")
 
 
-def _read(unit: Unit, stored: np.ndarray, scales: np.ndarray | None) -> Factors:
+def _read_unit_operand(unit: Unit, stored: np.ndarray, scales: np.ndarray | None) -> Factors:
     """One side, summed axis first, as the unit reads it."""
     lowest = TABLE[unit.dtype].lowest
     assert lowest is not None

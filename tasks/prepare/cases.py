@@ -18,7 +18,7 @@ import numpy as np
 from tasks import catalogs, checks, counterparts, sources
 from tasks.arrays import module_state
 from tasks.arrays.noise import DRAWS
-from tasks.arrays.pack import Pack, PackError, Written, save
+from tasks.arrays.pack import Pack, PackError, Written, save_pack
 from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, decode_specs, encode_tensor, tensor_specs
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.catalogs.user_definitions import USER
@@ -157,7 +157,7 @@ def prepare(
 
     made = derived.samples(catalog, group, draws, bad or {}, first)
     header, arrays, records = _collect_pack(made, group, draws, bad or {}, started, with_products)
-    return name, PreparedGroup(path, written=save(path, header, arrays), records=records)
+    return name, PreparedGroup(path, written=save_pack(path, header, arrays), records=records)
 
 
 def _collect_pack(
@@ -187,7 +187,7 @@ def _collect_pack(
             sample = next(made)
             sample.failure = bad.get(place, sample.failure)
             if with_products:
-                products.tell(sample, group, draws)
+                products.fill_in_products(sample, group, draws)
         except StopIteration:
             break
         except Exception as error:
@@ -233,9 +233,9 @@ def save_alone(path: Path, group: Group, sample: Sample, with_products: bool = T
     """Write a pack of one sample that no catalog makes. with_products: see `prepare`. Raises OSError."""
     arrays: list[np.ndarray] = []
     if with_products and sample.expected:
-        products.tell(sample, group, DRAWS)
+        products.fill_in_products(sample, group, DRAWS)
     untold = not with_products and products.may_have_products(group)
-    save(path, _make_header(group, False, [_make_record(sample, arrays, {})], untold), arrays)
+    save_pack(path, _make_header(group, False, [_make_record(sample, arrays, {})], untold), arrays)
 
 
 def _flag_strong_samples(found: list[tuple[Sample, float]], sound: list[bool], single: list[int]) -> list[bool]:
@@ -372,7 +372,7 @@ def _make_record(
         wrt=tuple(sample.wrt),
         cotangents=tuple(sample.cotangents),
         digest=_digest_sample(sample),
-        shapes=" ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
+        shapes=" ".join("x".join(map(str, _get_spec_shape(s, sample.arrays))) or "scalar" for s in specs),
         model=None if sample.model is None else models[sample.model],
         columns=sample.columns,
         failure=failure,
@@ -414,7 +414,7 @@ def _digest_sample(sample: Sample) -> str:
     for array in sample.arrays:
         digest.update(array.tobytes() if array.dtype.kind != "O" else repr(array.tolist()).encode())
     digest.update(sample.model or b"")
-    digest.update(module_state.digest(sample.state).encode() if sample.state else b"")
+    digest.update(module_state.digest_module_state(sample.state).encode() if sample.state else b"")
     return digest.hexdigest()[:16]
 
 
@@ -423,7 +423,7 @@ def _classify_dtype(dtype: str) -> tuple[bool, bool]:
     return is_inexact(dtype), is_complex(dtype)
 
 
-def _shape(spec: TensorSpec, arrays: list[np.ndarray]) -> tuple[int, ...]:
+def _get_spec_shape(spec: TensorSpec, arrays: list[np.ndarray]) -> tuple[int, ...]:
     return spec.shape if spec.shape is not None else arrays[spec.id].shape
 
 

@@ -8,25 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.pack import Pack, PackError, save
+from tasks.arrays.pack import Pack, PackError, save_pack
 from tasks.model import Invalid, Vacuous
 from tasks.prepare.cases import WITH_PRODUCTS, PreparedGroup, form_path
 
 
-def version(form: str) -> str:
+def get_exporter_version(form: str) -> str:
     """Version of the exporter of ``form``: part of the key of what it makes."""
     from tasks.prepare import onnx_export
 
-    return {"onnx": onnx_export.version}[form]()
+    return {"onnx": onnx_export.read_exporter_version}[form]()
 
 
 def path_of(pack: Path, cache: Path, form: str, count: int, bad: dict[int, str]) -> Path:
     """Where the exported forms of the first ``count`` samples of the group in ``pack`` are kept."""
     content = pack.stem.removesuffix(WITH_PRODUCTS)  # of which no form tells anything
-    return form_path(cache, content, form, f"{version(form)} {count} {sorted(bad)}")
+    return form_path(cache, content, form, f"{get_exporter_version(form)} {count} {sorted(bad)}")
 
 
-def export(pack: Path, cache: Path, form: str, count: int, bad: dict[int, str], started: Callable[[int], None]) -> Path:
+def export_forms(
+    pack: Path, cache: Path, form: str, count: int, bad: dict[int, str], started: Callable[[int], None]
+) -> Path:
     """Export the first ``count`` samples of a prepared group, or find them in the cache.
 
     ``bad`` maps places to why they are not tried (they killed an exporter). A sample that does not export
@@ -40,7 +42,7 @@ def export(pack: Path, cache: Path, form: str, count: int, bad: dict[int, str], 
         return target
     except (FileNotFoundError, PackError):
         pass
-    onnx_export.load()
+    onnx_export.load_exporter()
     group = PreparedGroup(pack)
     arrays: list[np.ndarray] = []
     made: dict[str, Any] = {}
@@ -52,7 +54,7 @@ def export(pack: Path, cache: Path, form: str, count: int, bad: dict[int, str], 
             continue
         started(place)
         try:
-            model, inputs, paired = onnx_export.export(sample)
+            model, inputs, paired = onnx_export.export_sample_to_onnx(sample)
         except Vacuous as error:
             made[str(sample.index)] = {"vacuous": str(error)}
             continue
@@ -60,11 +62,11 @@ def export(pack: Path, cache: Path, form: str, count: int, bad: dict[int, str], 
             made[str(sample.index)] = {"bad": str(error)}
             continue
         except Exception as error:
-            made[str(sample.index)] = {"error": onnx_export.reason(error)}
+            made[str(sample.index)] = {"error": onnx_export.explain_export_failure(error)}
             continue
         arrays.append(np.frombuffer(model, dtype=np.uint8))
         made[str(sample.index)] = {"model": len(arrays) - 1, "inputs": inputs, "paired": paired}
-        if reason := onnx_export.invalid(model):
+        if reason := onnx_export.explain_invalid_graph(model):
             made[str(sample.index)]["invalid"] = reason
-    save(target, {"form": form, "samples": made}, arrays)
+    save_pack(target, {"form": form, "samples": made}, arrays)
     return target

@@ -27,14 +27,14 @@ def find_catalog_function(catalog: Catalog, group: Group, public: bool, module: 
     """The function that a catalog has for a group. public: see `Named`; module: what a module that was made in this process becomes,
     that of the sample. Raises Invalid where that cannot be, and what finding the function raises."""
     call = catalog.public(group) if public else catalog.call(group)
-    renew = None if module is None else _restore(call, module)
+    renew = None if module is None else _restore_named_module(call, module)
     return Found(call, catalog.own_kernel(group), renew)
 
 
-def _restore(call: Any, module: Named) -> Callable[[], None] | None:
+def _restore_named_module(call: Any, module: Named) -> Callable[[], None] | None:
     """Make a module the one that a sample is of. Returns what does so again, of one that a call writes to."""
     try:
-        module_state.load(call, module.state)
+        module_state.load_module_state(call, module.state)
     except module_state.NotAlike as error:
         raise Invalid(f"made again it is another module: {error}; what it is made of must not change") from None
     if module_state.plain_digest(call) != module.alike:
@@ -42,4 +42,4 @@ def _restore(call: Any, module: Named) -> Callable[[], None] | None:
             "made again it is another module: a number or an array that it holds is another; draw it by a seed"
         )
     call.written = module.written
-    return functools.partial(module_state.load, call, module.state) if module.writes else None
+    return functools.partial(module_state.load_module_state, call, module.state) if module.writes else None

@@ -25,12 +25,12 @@ from tasks.prepare.cases import PreparedSample
 GROSS = 0.05
 
 
-def version() -> str:
+def read_exporter_version() -> str:
     return f"torch {metadata.version('torch')} onnxscript {metadata.version('onnxscript')}"
 
 
 @functools.cache
-def load() -> None:
+def load_exporter() -> None:
     """Import the exporter, and let it keep what it builds anew at each call: its function registry and lists of decompositions.
 
     Measured on 40 ops: 0.56 s an export without, 0.15 s with.
@@ -52,7 +52,7 @@ def load() -> None:
     logging.getLogger("torch.export").setLevel(logging.CRITICAL)
 
 
-def export(sample: PreparedSample) -> tuple[bytes, list[int], list[int]]:
+def export_sample_to_onnx(sample: PreparedSample) -> tuple[bytes, list[int], list[int]]:
     """(serialized ModelProto, which tensors of the sample its inputs are by order of appearance, paired outputs).
 
     Raises Vacuous for a graph without a node, NotFaithful for one that computes something else than the op,
@@ -60,7 +60,7 @@ def export(sample: PreparedSample) -> tuple[bytes, list[int], list[int]]:
     """
     import torch
 
-    load()
+    load_exporter()
     form = sample.form("torch")
     assert form.call is not None
     call: Callable[..., Any] = form.call
@@ -116,7 +116,7 @@ def export(sample: PreparedSample) -> tuple[bytes, list[int], list[int]]:
     return model.SerializeToString(), order, paired
 
 
-def invalid(model: bytes) -> str:
+def explain_invalid_graph(model: bytes) -> str:
     """Why ONNX's type rules forbid a graph, on one line; "" if they do not."""
     from onnx import shape_inference
 
@@ -246,6 +246,6 @@ def _map_tree_leaves(value: Any, change: Any) -> Any:
     return change(value)
 
 
-def reason(error: BaseException) -> str:
+def explain_export_failure(error: BaseException) -> str:
     """One line that says why an export failed."""
     return f"not exported: {essential(error)}"

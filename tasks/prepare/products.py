@@ -42,7 +42,7 @@ def may_have_products(group: Group) -> bool:
     return group.dtype in DTYPES
 
 
-def tell(sample: Sample, group: Group, draws: int) -> None:
+def fill_in_products(sample: Sample, group: Group, draws: int) -> None:
     """Fill in ``sample.products`` and, of a chain of products, the leaves' ``of_products``.
 
     A sample that nobody can look inside is what its class says: the numbers of a kernel in Triton whose reference is a script are in
@@ -57,7 +57,7 @@ def tell(sample: Sample, group: Group, draws: int) -> None:
             sample.products = sample.model is None or _has_product_nodes(sample.model)
         return
     try:
-        run = _run(sample, group)
+        run = _make_products_run(sample, group)
         found = [] if run is None else run(None, False)[1]
     except Exception:  # what its reference takes, a look inside need not: sparse tensors, scripts
         return
@@ -68,7 +68,7 @@ def tell(sample: Sample, group: Group, draws: int) -> None:
     sample.products = seen or (sample.products and not transforms)
     alone = sample.op_class in _MADE_OF or sample.definition or checks.get(group.check).gradient
     if seen and not alone:
-        floors = [x for part in _split_sets(sample) for x in draw_floors(_run(part, group), part, draws)]
+        floors = [x for part in _split_sets(sample) for x in draw_floors(_make_products_run(part, group), part, draws)]
         sample.expected = [replace(leaf, of_products=delta) for leaf, delta in zip(sample.expected, floors)]
 
 
@@ -102,7 +102,7 @@ def draw_floors(run: Run | None, sample: Sample, draws: int) -> list[np.ndarray 
         exact = run(None, True)[0]
         if [y.shape for y in exact] != [tuple(leaf.shape) for leaf in sample.expected]:
             return [None] * len(sample.expected)
-        found = noise.floor(exact, evaluate, sample.op_class, draws, elements)
+        found = noise.compute_noise_floor(exact, evaluate, sample.op_class, draws, elements)
     except (ArithmeticError, RuntimeError, ValueError):
         return [None] * len(sample.expected)
     return [np.zeros(y.shape) if delta is None else delta for y, delta in zip(exact, found)]
@@ -112,7 +112,7 @@ def _perturb_array(draw: int, x: np.ndarray, place: int) -> np.ndarray:
     return noise.perturb_values(x, EPS[PRECISION], draw, place)
 
 
-def _run(sample: Sample, group: Group) -> Run | None:
+def _make_products_run(sample: Sample, group: Group) -> Run | None:
     if sample.model is not None:
         return _of_graph(sample)
     if sample.op_class is OpClass.MODEL:
@@ -158,7 +158,7 @@ def _of_torch(function: Callable[..., Any], sample: Sample) -> Run:
     from tasks.arrays import torch_tree
     from tasks.arrays.widened import compute_in_float64
 
-    args, kwargs = _trees(sample)
+    args, kwargs = _encode_sample_trees(sample)
     leaf = torch_tree.decoder(lambda number: sample.arrays[number], "cpu")
 
     def widest(kind: str, node: dict[str, Any]) -> Any:
@@ -184,7 +184,7 @@ def _of_torch(function: Callable[..., Any], sample: Sample) -> Run:
 
 
 def _make_numpy_run(function: Callable[..., Any], sample: Sample) -> Run:
-    args, kwargs = _trees(sample)
+    args, kwargs = _encode_sample_trees(sample)
 
     def run(change: Change | None, exactly: bool) -> tuple[list[np.ndarray], list[str]]:
         seen = products.InNumpy(change)
@@ -201,7 +201,7 @@ def _make_numpy_run(function: Callable[..., Any], sample: Sample) -> Run:
     return run
 
 
-def _trees(sample: Sample) -> tuple[Any, Any]:
+def _encode_sample_trees(sample: Sample) -> tuple[Any, Any]:
     try:
         return sample.encoded()
     except NotEncodable as error:

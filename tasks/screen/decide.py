@@ -43,7 +43,7 @@ class Decision:
         return self.kind == WRONG
 
 
-def decide(equals: Mapping[str, Observed]) -> dict[str, Decision]:
+def decide_devices(equals: Mapping[str, Observed]) -> dict[str, Decision]:
     """What follows for each of the devices, by name, that have run an exercise, from what all of them gave."""
     usual = Counter(one.usual.digest for one in equals.values())
     digest, votes = usual.most_common(1)[0] if usual else ("", 0)
@@ -56,23 +56,27 @@ def _decide_one(one: Observed, witness: Variant | None, votes: int, devices: int
     wrong = [k for k, v in enumerate(one.variants) if v.wrong or _has_odd_lanes(v)]
     if wrong and _is_arithmetic(one):
         return Decision(
-            COMMON, f"{describe(one.usual, one)}; alike wherever it is computed, as a coarser arithmetic gives it", (0,)
+            COMMON,
+            f"{describe_wrong_output(one.usual, one)}; alike wherever it is computed, as a coarser arithmetic gives it",
+            (0,),
         )
     if wrong:
         shared = witness is not None and one.usual.digest == witness.digest
         own = [k for k in wrong if not shared or k > 0]
         if not own:
             return Decision(
-                COMMON, f"{describe(one.usual, one)}; {votes} of {devices} equal devices give the same bytes", (0,)
+                COMMON,
+                f"{describe_wrong_output(one.usual, one)}; {votes} of {devices} equal devices give the same bytes",
+                (0,),
             )
-        return Decision(WRONG, describe(one.variants[own[0]], one), tuple(own))
+        return Decision(WRONG, describe_wrong_output(one.variants[own[0]], one), tuple(own))
     for k, variant in enumerate(one.variants[1:], 1):
         if _is_spot(variant, one.usual):
-            why = f"other bytes than in most passes in few places, and {_times(variant, one.usual)} as far from float64"
+            why = f"other bytes than in most passes in few places, and {_describe_times_usual(variant, one.usual)} as far from float64"
             return Decision(WRONG, why, (k,))
     if witness is not None and one.usual.digest != witness.digest:
         if _is_spot(one.usual, witness):
-            why = f"other bytes than {votes} of {devices} equal devices in few places, and {_times(one.usual, witness)} as far from float64"
+            why = f"other bytes than {votes} of {devices} equal devices in few places, and {_describe_times_usual(one.usual, witness)} as far from float64"
             return Decision(WRONG, why, (0,))
         return Decision(
             DISSENT,
@@ -106,11 +110,11 @@ def _is_spot(variant: Variant, usual: Variant) -> bool:
     return len(differ) <= FEW * len(usual.parts) and variant.units >= TIMES * usual.units > 0
 
 
-def _times(variant: Variant, usual: Variant) -> str:
+def _describe_times_usual(variant: Variant, usual: Variant) -> str:
     return f"{variant.units / usual.units:.3g} times"
 
 
-def describe(variant: Variant, one: Observed) -> str:
+def describe_wrong_output(variant: Variant, one: Observed) -> str:
     """In words how an output is wrong."""
     if _has_odd_lanes(variant) and not variant.wrong:
         return f"{variant.odd:.2%} of the copies of one number differ from the others, farther from float64"

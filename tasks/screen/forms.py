@@ -45,19 +45,25 @@ def build_model(
 ) -> bytes:
     """Ops of two inputs, one after another, over tensors of an element type of ONNX: (a op b) op c … (IR 7), by the field numbers of
     onnx.proto."""
-    from tasks.backends.shared.onnx_graph import as_varint, message
+    from tasks.backends.shared.onnx_graph import as_varint, encode_message
 
     def node(op: str, inputs: str, output: str) -> bytes:
-        return b"".join(message(1, x.encode()) for x in inputs) + message(2, output.encode()) + message(4, op.encode())
+        return (
+            b"".join(encode_message(1, x.encode()) for x in inputs)
+            + encode_message(2, output.encode())
+            + encode_message(4, op.encode())
+        )
 
     def value(name: str, shape: Sequence[int]) -> bytes:
-        dims = message(2, b"".join(message(1, b"\x08" + as_varint(n)) for n in shape))
-        return message(1, name.encode()) + message(2, message(1, b"\x08" + bytes([element]) + dims))
+        dims = encode_message(2, b"".join(encode_message(1, b"\x08" + as_varint(n)) for n in shape))
+        return encode_message(1, name.encode()) + encode_message(
+            2, encode_message(1, b"\x08" + bytes([element]) + dims)
+        )
 
     inputs, made = "abcdefg"[: len(ops) + 1], "a"
-    graph = message(2, name.encode()) + b"".join(message(11, value(x, s)) for x, s in zip(inputs, shapes))
+    graph = encode_message(2, name.encode()) + b"".join(encode_message(11, value(x, s)) for x, s in zip(inputs, shapes))
     for op, operand, output in zip(ops, inputs[1:], "tuvwxyz"):
-        graph, made = graph + message(1, node(op, made + operand, output)), output
-    graph += message(12, value(made, shape))
+        graph, made = graph + encode_message(1, node(op, made + operand, output)), output
+    graph += encode_message(12, value(made, shape))
     opset = BITWISE_OPSET if any(op.startswith("Bitwise") for op in ops) else OPSET
-    return b"\x08\x07" + message(7, graph) + message(8, b"\x10" + bytes([opset]))
+    return b"\x08\x07" + encode_message(7, graph) + encode_message(8, b"\x10" + bytes([opset]))

@@ -90,7 +90,7 @@ def digest_bytes(array: np.ndarray) -> str:
     return hashlib.sha256(head + np.ascontiguousarray(array).view(np.uint8).tobytes()).hexdigest()[:16]
 
 
-def screen(
+def screen_device(
     backend: Backend,
     declared: str,
     seconds: float,
@@ -111,7 +111,7 @@ def screen(
         if number in skip:
             continue
         tick(number)
-        made = _build(backend, kind, exercise)
+        made = _build_exercise(backend, kind, exercise)
         if isinstance(made, Observed):
             yield made
         else:
@@ -131,10 +131,10 @@ def screen(
     heat = measure()
     yield from failed
     for _, one in running:
-        yield replace(describe(one), pass_s=pass_s, heat=heat)
+        yield replace(describe_exercise_pass(one), pass_s=pass_s, heat=heat)
 
 
-def _build(backend: Backend, kind: str, exercise: Exercise) -> Running | Observed:
+def _build_exercise(backend: Backend, kind: str, exercise: Exercise) -> Running | Observed:
     """An exercise that is ready, its first output thrown away; or why the backend does not run it."""
     known = Observed(exercise.name, exercise.dtype, exercise.unit)
     if not exercise.can_be_asked(kind):
@@ -163,7 +163,7 @@ def _tell_error(exercise: Exercise, error: Exception, passes: int) -> Observed:
     return replace(known, error_type=name, skipped=f"pass {passes + 1}: {name}: {words}")
 
 
-def describe(one: Running) -> Observed:
+def describe_exercise_pass(one: Running) -> Observed:
     exercise, answer = one.exercise, one.answer
     seen = sorted((s for s in one.seen if s.count), key=lambda s: -s.count)
     variants = tuple(
@@ -196,7 +196,7 @@ def describe_output(answer: Answer, output: np.ndarray, digest: str = "", turned
         at = np.flatnonzero(flipped)
         bits = f"{int(np.bitwise_or.reduce(flipped[at])):x}" if len(at) else ""
         return Variant(digest, 1, 1, len(at), bits, int(at[0]) if len(at) else -1)
-    split = tuple(digest_bytes(part) for part in _split(output))
+    split = tuple(digest_bytes(part) for part in _split_output(output))
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(output.astype(np.float64) - answer.expected)
         units = np.where(np.isfinite(error), error / answer.bound, np.inf).reshape(-1)
@@ -211,13 +211,13 @@ def describe_output(answer: Answer, output: np.ndarray, digest: str = "", turned
         int(at[0]) if len(at) else -1,
         float(min(units.max(), 1e30)),
         split,
-        tuple(float(min(part.max(), 1e30)) for part in _split(units)),
+        tuple(float(min(part.max(), 1e30)) for part in _split_output(units)),
         odd,
         farther,
     )
 
 
-def _split(array: np.ndarray) -> Sequence[np.ndarray]:
+def _split_output(array: np.ndarray) -> Sequence[np.ndarray]:
     return np.array_split(array.reshape(-1), min(PARTS, max(array.size, 1)))
 
 

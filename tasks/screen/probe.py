@@ -25,11 +25,11 @@ SIDE = 16
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
-def _multiply(a: Any, b: Any) -> Any:
+def _multiply_probe(a: Any, b: Any) -> Any:
     return a @ b
 
 
-def _fuse(a: Any, b: Any, c: Any) -> Any:
+def _fuse_probe(a: Any, b: Any, c: Any) -> Any:
     return a * b + c
 
 
@@ -37,12 +37,18 @@ def _fuse(a: Any, b: Any, c: Any) -> Any:
 _ROW, _COLUMN = tuple(range(SIDE)), tuple(range(0, SIDE * SIDE, SIDE))
 _PRODUCT = (
     "probe_product",
-    _multiply,
+    _multiply_probe,
     ("MatMul",),
     2 * [(SIDE, SIDE)],
     Terms(0, (0, _ROW), (1, _COLUMN), fill=(0.0, 0.0)),
 )
-_SINGLE = ("probe_single", _fuse, ("Mul", "Add"), 3 * [(64,)], Terms(0, (0, (0,)), (1, (0,)), (2, 0), (0.0, 0.0, 0.0)))
+_SINGLE = (
+    "probe_single",
+    _fuse_probe,
+    ("Mul", "Add"),
+    3 * [(64,)],
+    Terms(0, (0, (0,)), (1, (0,)), (2, 0), (0.0, 0.0, 0.0)),
+)
 
 
 def _make_sum(backend: Backend, what: Any, dtype: str) -> Sum:
@@ -62,7 +68,7 @@ def _make_sum(backend: Backend, what: Any, dtype: str) -> Sum:
     return Sum(run, [np.zeros(shape, np_dtype(dtype)) for shape in shapes], terms, dtype)
 
 
-def probe(backend: Backend) -> Iterator[tuple[str, str]]:
+def probe_device_features(backend: Backend) -> Iterator[tuple[str, str]]:
     """(feature, what it is) of a backend's device; "not computed" where it does not have the dtype."""
     for dtype in DTYPES:
         sums = {id(what): _make_sum(backend, what, dtype) for what in (_PRODUCT, _SINGLE)}
@@ -75,7 +81,7 @@ def probe(backend: Backend) -> Iterator[tuple[str, str]]:
                 yield f"{name} {dtype}", said
 
 
-def _add(device: Sum, *terms: float) -> float:
+def _add_probe_terms(device: Sum, *terms: float) -> float:
     """The sum of the first terms, times one each, and of as many zeros as there are more."""
     left = np.zeros(device.count)
     left[: len(terms)] = terms
@@ -85,7 +91,7 @@ def _add(device: Sum, *terms: float) -> float:
 def find_kept_digits(device: Sum) -> str:
     """Digits behind the point of a factor that a product of it and 1 has."""
     digits = range(TABLE[device.dtype].digits or 0, 0, -1)
-    kept = next((k for k in digits if _add(device, 1 + 2.0**-k) == 1 + 2.0**-k), 0)
+    kept = next((k for k in digits if _add_probe_terms(device, 1 + 2.0**-k) == 1 + 2.0**-k), 0)
     other = {10: " (as TF32)", 7: " (as bfloat16)"}.get(kept, "") if device.dtype == "float32" else ""
     return f"{kept}{other}"
 
@@ -114,7 +120,7 @@ def find_rounding(device: Sum) -> str:
     """Of a sum of two numbers, from 3/4 and 1/2 of the last place, of both signs."""
     u = 2.0 ** -(TABLE[device.dtype].digits or 0)
     pairs = ((1, 0.75 * u), (-1, -0.75 * u), (1, u / 2), (1 + u, u / 2))
-    up, down, even, odd = (_add(device, *pair) for pair in pairs)
+    up, down, even, odd = (_add_probe_terms(device, *pair) for pair in pairs)
     if (up, down) == (1 + u, -1 - u):
         ties = {(1.0, 1 + 2 * u): "to nearest, ties to even", (1 + u, 1 + 2 * u): "to nearest, ties away"}
         return ties.get((even, odd), "to nearest")

@@ -156,5 +156,5 @@ def right_engines(cache: Path, size: Mapping[str, Any]) -> Result:
 
 def forget_references() -> None:
     """Requests of another length are other samples."""
-    for kept in (catalog.draw_requests, catalog.evaluate):
+    for kept in (catalog.draw_requests, catalog.evaluate_decoder_sample):
         kept.cache_clear()

@@ -11,7 +11,7 @@ import pandas as pd
 
 from farm.plan import config as configs
 from farm.plan.known import not_known
-from farm.policies.rejudge import rejudge
+from farm.policies.rejudge import rejudge_rows
 from tasks.judge import policy as rules
 from tasks.judge import verdict
 from tasks.model import FAILED, MEASURED, NOT_VALID, Status, names
@@ -52,7 +52,7 @@ def bands(rows: pd.DataFrame) -> dict[str, list[str]]:
 
     def failed(band: float, digit: float) -> set[str]:
         with mock.patch.multiple(rules, BAND=band, DIGIT=digit):
-            status = rejudge(rows, policy)["status"]
+            status = rejudge_rows(rows, policy)["status"]
         some = rows[status.isin(names(FAILED))]
         return set(some["op"].str.removeprefix("user:") + " " + some["dtype"])
 

@@ -17,7 +17,7 @@ from tasks.backends.base import Backend
 from tasks.cache import default_cache
 from tasks.hunt.dialogue import Ask, NotFailing, Piece, Ran
 from tasks.hunt.localise.question import Clock, Question
-from tasks.hunt.localise.search import Culprit, search
+from tasks.hunt.localise.search import Culprit, search_culprit
 from tasks.hunt.localise.serving import question_of, read_onnx_form, settings_of
 from tasks.hunt.localise.windows import WIDEST
 from tasks.hunt.onnx_program import OnnxProgram
@@ -157,7 +157,7 @@ def _try_single(one: Loaded, fault: Fault, tally: Tally) -> None:
 def _searched(one: Loaded, fault: Fault) -> tuple[Culprit | None, float]:
     """(what the search finds, None where the model passes, CPU seconds)."""
     begin = time.process_time()
-    searching = search(replace(one.question, clock=Clock(BOUND_S)))
+    searching = search_culprit(replace(one.question, clock=Clock(BOUND_S)))
 
     def run(model: Any, feeds: Mapping[str, np.ndarray]) -> Ran:
         return stand_in.run(model, feeds, fault)
@@ -223,7 +223,7 @@ def _clean(models: Sequence[Loaded], backends: Sequence[str]) -> Tally:
             begin = time.process_time()
             whole = "" if "onnx" in backend.forms else "it takes no ONNX"
             question = replace(one.question, clock=Clock(BOUND_S))
-            searching = search(question, settings_of(backend), whole)
+            searching = search_culprit(question, settings_of(backend), whole)
             try:
                 found = _asked(searching, one, backend)
             except NotFailing as error:

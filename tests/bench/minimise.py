@@ -12,7 +12,7 @@ import numpy as np
 from tasks.backends import BackendSpec
 from tasks.hunt.dialogue import Ask, NotFailing, Piece, Ran
 from tasks.hunt.graph_case import GraphCase
-from tasks.hunt.minimise.search import Minimal, search
+from tasks.hunt.minimise.search import Minimal, search_minimal_case
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.model.row import Row
@@ -94,7 +94,7 @@ def _made_small(folder: Path, lines: list[str], device: str) -> Minimal | None:
     stored = judged(Ask())
     if stored.status != "wrong":
         return None
-    searching: Any = search(stored, lambda: case, "shrink-all", 200, triggers=False)
+    searching: Any = search_minimal_case(stored, lambda: case, "shrink-all", 200, triggers=False)
     try:
         asked = next(searching)
         while True:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from farm import lake
 from farm.report.tables.coverage import FAILED_STATUSES, PASSED_STATUSES, distinct
-from farm.report.tables.speedups import speedups
+from farm.report.tables.speedups import list_speedups
 from tasks.cache import default_cache
 from tests.bench.record import ROOT, Result
 from tests.bench.running import Size, environment, launch, run, write_config
@@ -71,7 +71,7 @@ def _race_beside_load(config: Path, folder: Path, load: int) -> pd.DataFrame:
     """The speedups of a config, measured beside ``load`` busy processes."""
     others = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(load)]
     try:
-        return speedups(rows_of(config, folder, "--cpus", "1"))
+        return list_speedups(rows_of(config, folder, "--cpus", "1"))
     finally:
         for one in others:
             one.kill()
@@ -153,7 +153,7 @@ def baseline(folder: Path, size: Size) -> Result:
 
 def faster(folder: Path, size: Size) -> Result:
     """configs/speedup.yaml: how many times as fast as eager torch each backend is on each op, by CPU time."""
-    found = speedups(of_config("speedup", folder, size, "--cpus", "1"))
+    found = list_speedups(of_config("speedup", folder, size, "--cpus", "1"))
     figures: dict[str, float] = {}
     words = []
     for line in found.to_dict("records"):

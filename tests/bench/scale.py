@@ -23,7 +23,7 @@ from farm.fleet import inventory
 from farm.fleet.inventory import Offer
 from farm.lake import Origin
 from farm.lake.origin_columns import SCHEMA
-from farm.lake.store import parts as parts_of
+from farm.lake.store import list_parts as parts_of
 from farm.lake.store import to_batch
 from farm.plan.config import BackendConfig, CatalogConfig, Config
 from farm.plan.matrix import Matrix

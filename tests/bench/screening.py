@@ -15,10 +15,10 @@ import numpy as np
 
 from tasks.model import Program
 from tasks.model.dtypes import TABLE, np_dtype
-from tasks.screen.decide import DISSENT, decide
+from tasks.screen.decide import DISSENT, decide_devices
 from tasks.screen.exercises import CORE, DEVICE, TERMS, Answer, Exercise, Sizes, list_exercises
 from tasks.screen.observed import Observed, Variant
-from tasks.screen.passes import Running, describe, describe_output
+from tasks.screen.passes import Running, describe_exercise_pass, describe_output
 from tests.bench.record import Result
 from tests.bench.running import Size
 from tests.plugin.planted_screen import Fault, compute
@@ -85,7 +85,7 @@ def run_faulty(made: Made, fault: Fault, draw: np.random.Generator, passes: int,
     for _ in range(passes):
         at += 1
         running.run(lambda: "")
-    return describe(running)
+    return describe_exercise_pass(running)
 
 
 def is_found(all_made: list[Made], fault: Fault, seed: int, passes: int = PASSES, pass_s: float = 0.0) -> bool:
@@ -95,9 +95,9 @@ def is_found(all_made: list[Made], fault: Fault, seed: int, passes: int = PASSES
         if fault.touches(made.exercise.unit, made.exercise.dtype):
             seen = run_faulty(made, fault, draw, passes, pass_s)
             fleet = {"faulty": seen} | {f"sound {n}": made.sound for n in range(EQUALS)}
-            if any(d.is_sick for name, d in decide(fleet).items() if name != "faulty"):
+            if any(d.is_sick for name, d in decide_devices(fleet).items() if name != "faulty"):
                 raise AssertionError("a sound device was blamed")
-            if decide(fleet)["faulty"].is_sick:
+            if decide_devices(fleet)["faulty"].is_sick:
                 return True
     return False
 
@@ -212,7 +212,7 @@ def blame_sound(all_made: list[Made], count: int, draw: np.random.Generator) -> 
                         if times:
                             seen[variant.digest] = replace(variant, count=had + int(times))
                 fleet[f"device {n}"] = of_variants(made.exercise, made.answer, list(seen.values()))
-            for name, decision in decide(fleet).items():
+            for name, decision in decide_devices(fleet).items():
                 sick |= {name} if decision.is_sick else set()
                 dissents |= {name} if decision.kind == DISSENT else set()
         told.update(devices=size, quarantined=len(sick), dissents=len(dissents))

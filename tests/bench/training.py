@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from farm.report.tables.training import steps
+from farm.report.tables.training import list_training_steps
 from tasks.cache import default_cache
 from tasks.judge import verdict
 from tasks.judging import judge_outputs
@@ -35,7 +35,7 @@ def training(folder: Path, size: Size) -> Result:
     rows = rows_of(write_config(folder, "training", [catalog], ["torch-cpu"], **named), folder, *size.get("flags", ()))
     figures: dict[str, float] = {"steps": len(rows), "passed": int((rows["status"] == Status.PASS.value).sum())}
     words = []
-    for op, lines in steps(rows).groupby("op"):
+    for op, lines in list_training_steps(rows).groupby("op"):
         name = str(op).partition(":")[2]
         by = lines.set_index("dtype")
         for dtype, line in by.iterrows():

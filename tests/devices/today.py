@@ -23,7 +23,7 @@ from farm.plan import config as configs
 from farm.plan import known
 from farm.plan.config import known_failures
 from farm.plan.model import KnownFailure
-from farm.policies.rejudge import rejudge
+from farm.policies.rejudge import rejudge_rows
 from tasks import catalogs
 from tasks.arrays import accumulators
 from tasks.backends import BackendSpec
@@ -230,7 +230,7 @@ def _by_policy(row: Row, precision: str) -> str:
     """The status of a row's numbers by the default policy, in a declared precision."""
     found = pd.DataFrame([dict(row) | ({"compute_precision": precision} if precision else {})])
     found = found.assign(limit=None, max_diff=np.nan, strict_units=None, second_units=None)
-    return str(rejudge(found, verdict.load("error_units"))["status"][0])
+    return str(rejudge_rows(found, verdict.load("error_units"))["status"][0])
 
 
 # -- known failures ----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import yaml
 
 from farm.commands.bisect import main
 from farm.fleet import pip_settings
-from farm.reproduction.bisect import Answer, search, versions_of
+from farm.reproduction.bisect import Answer, search_versions, versions_of
 from farm.reproduction.find import ReproduceError
 from tests.conftest import here
 from tests.wheels import NAME, release
@@ -29,7 +29,7 @@ def test_the_release_is_found_wherever_it_is_and_what_tells_nothing_is_stepped_o
         n = VERSIONS.index(version)
         return Answer(version, "" if n in silent else "failed" if n >= broken else "right", "wrong")
 
-    found = search(VERSIONS, ask)
+    found = search_versions(VERSIONS, ask)
     assert found.before and found.after
     before, after = (VERSIONS.index(x.version) for x in (found.before, found.after))
     assert before < broken <= after and set(range(before + 1, after)) <= set(silent)
@@ -38,9 +38,9 @@ def test_the_release_is_found_wherever_it_is_and_what_tells_nothing_is_stepped_o
 
 
 def test_ends_that_are_alike_or_tell_nothing_are_said() -> None:
-    assert search(VERSIONS, lambda v: Answer(v, "failed", "wrong")).after is None
+    assert search_versions(VERSIONS, lambda v: Answer(v, "failed", "wrong")).after is None
     with pytest.raises(ReproduceError, match=r"1\.0 tells nothing \(no wheel\)"):
-        search(VERSIONS, lambda v: Answer(v, "", "unavailable", "no wheel"))
+        search_versions(VERSIONS, lambda v: Answer(v, "", "unavailable", "no wheel"))
 
 
 def test_versions_are_a_list_or_a_range_and_anything_else_is_refused() -> None:

@@ -73,7 +73,10 @@ def found(
     path: Path, *more: dict[str, Any], rows: list[dict[str, Any]] = ROWS, apart: tuple[str, ...] = ()
 ) -> dict[tuple[str, str], calibrate.Finding]:
     frame = lake.read(make(path, *more, rows=rows))
-    return {(x.op_class, x.dtype): x for x in calibrate.calibrate(calibrate.evidence(frame, ["torch-cpu"]), 0.9, apart)}
+    return {
+        (x.op_class, x.dtype): x
+        for x in calibrate.calibrate_limits(calibrate.select_evidence(frame, ["torch-cpu"]), 0.9, apart)
+    }
 
 
 @pytest.mark.parametrize(("value", "power"), [(1, 1), (1.01, 2), (4, 4), (4.1, 8), (0.3, 0.5), (33, 64)])
@@ -206,7 +209,7 @@ def test_rows_without_a_class_are_refused(tmp_path: Path, capsys: pytest.Capture
 
 def test_findings_are_frames_of_the_evidence_alone(tmp_path: Path) -> None:
     frame = lake.read(make(tmp_path, row("exp", 2.0, op_class="elementary"), row("sum", 9.0, 9, check="backward")))
-    made = calibrate.evidence(frame, ["torch-cpu"])
+    made = calibrate.select_evidence(frame, ["torch-cpu"])
     assert set(made["op_class"]) == {"reduction"} and made["error_units"].max() < 9
     assert isinstance(made, pd.DataFrame) and len(made) == 30
 

@@ -12,7 +12,7 @@ import pytest
 
 from farm import lake
 from farm.commands.report import main
-from farm.report.tables.checklists import CHECKLISTS, FAILED, NOT_RUN, PARTLY, PROVED, checklist, is_proved
+from farm.report.tables.checklists import CHECKLISTS, FAILED, NOT_RUN, PARTLY, PROVED, is_proved, list_checklist
 from farm.report.tables.view import Report
 from tests.farm.test_report import RUN, frame, make_row
 
@@ -37,7 +37,7 @@ def run_of(*backends: tuple[str, str], **unavailable: str) -> dict[str, Any]:
 
 
 def line(name: str, item: str, run: dict[str, Any], *rows: dict, backend: str = "") -> Any:
-    found = checklist(Report.of(frame(*rows), run), name, backend)
+    found = list_checklist(Report.of(frame(*rows), run), name, backend)
     (one,) = [record for record in found.to_dict("records") if record["item"] == item]
     return one
 
@@ -147,7 +147,7 @@ def test_a_cell_whose_flags_are_others_is_not_asked_but_one_that_failed_before_i
 def test_without_the_vendors_backend_every_item_is_not_run_with_its_reason() -> None:
     rows = frame(make_row(), make_row("wrong", op="torch:mm"))
     for name, asked in CHECKLISTS.items():
-        found = checklist(Report.of(rows, run_of(("torch-cpu", ""))), name)
+        found = list_checklist(Report.of(rows, run_of(("torch-cpu", ""))), name)
         assert found["item"].tolist() == [item.words for item in asked.items]
         assert set(found["state"]) == {NOT_RUN} and found["said"].str.len().gt(10).all()
         assert is_proved(found) is None

@@ -127,7 +127,7 @@ def test_no_failure_of_the_farms_own_looks_like_wrong_numbers(
         raise raised
 
     monkeypatch.setattr("farm.commands.envs.main", fail)
-    for entry in (lambda: main(["envs", "list"]), lambda: exits.door("envs")(["list"])):
+    for entry in (lambda: main(["envs", "list"]), lambda: exits.open_command_door("envs")(["list"])):
         assert entry() == INCOMPLETE
         assert re.fullmatch(said, capfd.readouterr().err.strip())
 

@@ -28,10 +28,10 @@ def case(name: str, check: str, dtype: str, backend: str = "torch-cpu") -> Case:
     import torch
 
     group = Group(f"models:{name}", "small", dtype, 1, check=check)
-    arrays = list(architectures.example(name, "small", 0).values())
-    call: Any = architectures.build(name, "small")
+    arrays = list(architectures.draw_architecture_example(name, "small", 0).values())
+    call: Any = architectures.build_architecture(name, "small")
     if check != "forward":
-        call = training.step(group)
+        call = training.make_training_step(group)
         arrays.append(np.array([0, 9], np.int64))
     tensors = [torch.from_numpy(x) for x in arrays]
     if isinstance(call, TrainingStep):

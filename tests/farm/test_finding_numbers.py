@@ -78,7 +78,7 @@ def test_a_finding_says_of_each_number_what_the_judge_does(
                 with pytest.raises(NoProgram, match="has no bound"):
                     expected_arrays([leaf], row, policy)
                 continue
-            shown = checks.compare([a], expected_arrays([leaf], row, policy))
+            shown = checks.compare_output([a], expected_arrays([leaf], row, policy))
             # A moved complex number is judged part by part: of one that is not finite a finding may say less.
             less = op_class is OpClass.EXACT and a.dtype.kind == "c" and not np.isfinite([came, exact]).all()
             said, told = shown == 1, status is not Status.PASS

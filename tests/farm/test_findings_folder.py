@@ -31,7 +31,7 @@ from tests.farm.in_process import exit_code
 def shows(run: str, row: dict[str, Any], times: int = 1, timeout_s: float = 300) -> tuple[bool, str]:
     """Of a run.py of this text."""
     with trial.write_temporary_script({RUN: run.encode()}) as folder:
-        return trial.check(folder, row, timeout_s, sys.executable, times)
+        return trial.try_finding(folder, row, timeout_s, sys.executable, times)
 
 
 def written(form: Form, leaves: list[Leaf], backend: str, actual: Any = None, **row: Any) -> dict[str, bytes]:
@@ -67,7 +67,7 @@ def test_a_finding_shows_what_is_wrong_and_nothing_else(backend: str) -> None:
     for expected, expectedly in ((right, False), (right + np.float32(1e-3), True), (right.reshape(6, 4), True)):
         files = of_model(model, feeds, [expected], backend)
         with trial.write_temporary_script(files) as folder:
-            good, said = trial.check(folder, {"status": "wrong", "kind": "numbers"}, 300)
+            good, said = trial.try_finding(folder, {"status": "wrong", "kind": "numbers"}, 300)
         assert good is expectedly, said
         assert "farm" not in files[RUN].decode()
 
@@ -162,7 +162,9 @@ def test_what_a_finding_contains_is_formatted_and_names_nothing_that_it_lacks(ba
             {"torch-cpu": "torch", "inductor-cpu": "torch", "litert-cpu": "tensorflow"}.get(backend, backend[:-4]),
             backend,
         )
-    trial.write({name: data for name, data in files.items() if name in (RUN, "compare.py", PROGRAM)}, tmp_path)
+    trial.write_finding_files(
+        {name: data for name, data in files.items() if name in (RUN, "compare.py", PROGRAM)}, tmp_path
+    )
     ruff = ["ruff", "check", "--isolated", "--select", "F", str(tmp_path)]
     formatted = [
         "ruff",
@@ -266,7 +268,7 @@ def test_the_title_of_an_issue_says_what_the_error_says(error: str, told: str) -
         "flaky": False,
         "outcome": {"status": "error", "kind": "", "error": error},
     }
-    assert issue.title(record) == f"[b] Celu of float16 with alpha=0.01: {told}"
+    assert issue.title_issue(record) == f"[b] Celu of float16 with alpha=0.01: {told}"
 
 
 @pytest.mark.parametrize(
@@ -290,8 +292,8 @@ def test_the_title_of_an_issue_says_what_came_where_it_is_little(
     finding = {"ops": ["Add"], "attributes": {}, "modes": ["open sizes"]}
     record = {"finding": finding, "backend": "b", "dtype": "float32", "flaky": False}
     record |= {"outcome": {"status": "wrong", "error": "", **outcome}, "expected": results[0], "got": results[1]}
-    assert issue.title(record) == f"[b] Add (dynamic shapes): {told}"
-    flaky = issue.title(record | {"flaky": True})
+    assert issue.title_issue(record) == f"[b] Add (dynamic shapes): {told}"
+    flaky = issue.title_issue(record | {"flaky": True})
     assert flaky.endswith(", intermittent") and "expected 3" not in flaky
 
 
@@ -312,14 +314,14 @@ def test_an_issue_names_the_dtype_of_the_result_and_tells_no_ulps_of_what_is_not
             {"what": "open sizes", "status": "pass", "fails": False},
         ],
     }
-    rounded, whole = (issue.text({**record, "results": [dtype]}, "") for dtype in ("bfloat16", "bool"))
+    rounded, whole = (issue.write_issue({**record, "results": [dtype]}, "") for dtype in ("bfloat16", "bool"))
     assert rounded.startswith("# [b] Cast of float32 to bfloat16: wrong result\n")
     assert "1 ulps off; the limit is 0.5." in rounded and "ulps" not in whole
     assert (
         whole.startswith("# [b] Cast: wrong result\n")
         and "This would give the same result: cut off, not rounded." in whole
     )
-    told = issue.text({**record, "results": ["bool"], "known": "cut off", "link": "https://x/1"}, "")
+    told = issue.write_issue({**record, "results": ["bool"], "known": "cut off", "link": "https://x/1"}, "")
     assert "\n\nKnown cause: cut off. Published: https://x/1\n\n" in told and "Known cause" not in whole
     assert "| dynamic shapes | correct |" in whole and "without Cast.to" not in whole
 

@@ -311,7 +311,7 @@ def test_a_plug_in_that_is_installed_beside_torch_is_imported_and_among_what_a_f
     spec, group = BackendSpec.parse("torch-npu"), Group("torch:clone", "", "float32", 1)
     case: Any = SimpleNamespace(spec=spec, environment=envs.of(spec), group=group, cache=tmp_path)
     assert case.environment is None
-    named = [x.partition("==")[0] for x in requirements.requirements(case)]
+    named = [x.partition("==")[0] for x in requirements.list_requirements(case)]
     assert named[:2] == ["torch", "torch-npu"] and not {*TORCH_CATALOG} & {*named}
     tree, x = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}, np.ones(2, np.float32)
     form = Form("torch", "torch:clone", "float32", [x], call=torch.clone, args=tree, kwargs=encode({}))
@@ -338,5 +338,5 @@ def test_what_computed_in_an_interpreter_that_is_there_is_named(version: str, pa
     stored = {"runtime_version": version}
     case: Any = SimpleNamespace(spec=spec, environment=envs.of(spec), group=Group("torch:clone", "", "float32", 1))
     case.stored = case.row = stored
-    assert [x for x in requirements.requirements(case) if x.startswith("torch")] == packages
+    assert [x for x in requirements.list_requirements(case) if x.startswith("torch")] == packages
     assert requirements.describe_place(case) == " It ran in ssh board /opt/torch/bin/python."

@@ -13,7 +13,14 @@ import pytest
 from farm import lake
 from farm.__main__ import main
 from farm.lake import beside
-from farm.report.tables.passports import compare, describe_orders, explain_batches, load_readings, newest, passport_view
+from farm.report.tables.passports import (
+    compare_passports,
+    describe_orders,
+    explain_batches,
+    load_readings,
+    passport_view,
+    select_newest_readings,
+)
 from tasks.passport import CODES
 from tasks.passport.trees import decode_tree, encode_tree, list_blocks, make_pairwise, make_sequential, name_kind
 
@@ -93,12 +100,12 @@ def test_the_table_the_drawing_and_json(
 def test_a_passport_differs_from_itself_in_nothing_and_from_another_in_what_changed(
     kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine = newest(load_readings(str(kept)))
-    assert compare(mine, mine).empty
+    mine = select_newest_readings(load_readings(str(kept)))
+    assert compare_passports(mine, mine).empty
     other = mine.copy()
     changed = other.index[other["op"] == "critical:sum"][0]
     other.at[changed, "bits"], other.at[changed, "accumulator"] = 11, "float16"
-    found = compare(mine, other)
+    found = compare_passports(mine, other)
     assert set(found["what"]) == {"bits", "added in"} and set(found["op"]) == {"critical:sum"}
     assert main(["fingerprint", "--diff", "torch-cpu", "torch-cpu", "--results", str(kept)]) == 0
     assert "add alike" in capsys.readouterr().out
@@ -129,11 +136,11 @@ def test_bad_input_is_a_line(kept: Path, words: str, said: str, capsys: pytest.C
 def test_the_report_has_the_passport(kept: Path) -> None:
     (run,) = lake.run_ids(str(kept))
     from farm.report import Report
-    from farm.report.tables.passports import passports
+    from farm.report.tables.passports import view_passports
 
     rows = lake.read(str(kept), run)
     rows.attrs["results"] = str(kept)
-    view = passports(Report.of(rows, lake.read_run(str(kept), run)))
+    view = view_passports(Report.of(rows, lake.read_run(str(kept), run)))
     assert view is not None and len(view.frame) == 2
     assert view.frame["tree"].notna().all()
 
@@ -151,7 +158,7 @@ def test_a_device_that_flushes_is_told_from_its_twin(kept: Path) -> None:
     flushing = readings.assign(flushes_inputs=True, flushes_results=False)
     assert any(note.startswith("Flushed") for note in passport_view(flushing).notes)
     assert not any(note.startswith("Flushed") for note in passport_view(sound).notes)
-    assert set(compare(sound, flushing)["what"]) == {"subnormal inputs are zero"}
+    assert set(compare_passports(sound, flushing)["what"]) == {"subnormal inputs are zero"}
 
 
 def test_sums_whose_order_alone_is_read_stand_beside_the_others(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,8 +177,10 @@ def test_the_sums_of_an_op_are_lines_of_their_own(kept: Path) -> None:
     both = pd.concat([readings.assign(part="values"), readings.assign(part="weights", code="order alone")])
     view = passport_view(both)
     assert len(view.frame) == 2 * len(passport_view(readings).frame)
-    assert compare(both, both).empty
-    assert set(newest(both)["part"]) == {"values", "weights"} and len(newest(both)) == 2 * len(newest(readings))
+    assert compare_passports(both, both).empty
+    assert set(select_newest_readings(both)["part"]) == {"values", "weights"} and len(
+        select_newest_readings(both)
+    ) == 2 * len(select_newest_readings(readings))
 
 
 def test_a_config_names_its_backends(kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

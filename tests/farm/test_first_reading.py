@@ -15,12 +15,12 @@ from farm.commands.report import main
 from farm.exits import OK
 from farm.plan import known
 from farm.plan.model import KnownFailure
-from farm.program import _program
+from farm.program import _find_program
 from farm.report import Report, by_vendor, causes, coverage, ranking, stale, unique, verdict
 from farm.report.faces.markdown import markdown
 from farm.report.faces.page import render
 from farm.report.tables import first
-from farm.report.tables.overview import backend_lines, best
+from farm.report.tables.overview import backend_lines, describe_best_backends
 from farm.reproduction.show import _find_known_cause
 from tests.farm.test_conclusion import REC, given, lake_of
 from tests.farm.test_page import Shown
@@ -194,7 +194,7 @@ def test_one_sentence_names_the_best_backend_of_every_vendor_for_what_current_mo
     report = Report.of(frame(*rows), REC)
     for said in (printed(report, REC), markdown(report, REC)):
         assert sentence in said
-    assert best(Report.of(frame(*rows[:2]), REC)) == "", "one vendor is no comparison"
+    assert describe_best_backends(Report.of(frame(*rows[:2]), REC)) == "", "one vendor is no comparison"
 
 
 LONG = "seen: " + " ".join(f"word{n}" for n in range(45))
@@ -221,10 +221,10 @@ def test_commands_are_as_they_can_be_typed(tmp_path: Path, monkeypatch: pytest.M
     own = tmp_path / "venv" / "bin" / "farm"
     own.touch(0o755)
     prefix = own.parent.parent
-    assert _program(str(own.parent), tmp_path, prefix) == "farm"
-    assert _program("/nowhere", tmp_path, prefix) == "venv/bin/farm"
-    assert _program("/nowhere", tmp_path / "elsewhere", prefix) == str(own)
-    assert _program("/nowhere", tmp_path, tmp_path) == "farm", "no other name is known"
+    assert _find_program(str(own.parent), tmp_path, prefix) == "farm"
+    assert _find_program("/nowhere", tmp_path, prefix) == "venv/bin/farm"
+    assert _find_program("/nowhere", tmp_path / "elsewhere", prefix) == str(own)
+    assert _find_program("/nowhere", tmp_path, tmp_path) == "farm", "no other name is known"
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.chdir(Path(sys.prefix).parent)
     name = f"{Path(sys.prefix).name}/bin/farm reproduce 'r1:"
@@ -244,7 +244,7 @@ def test_the_first_command_is_one_whose_environment_is_there_or_says_that_it_is_
     monkeypatch.setenv("FARM_CACHE", "/nowhere")
 
     def shown(some: pd.DataFrame) -> tuple[str, str]:
-        causes = next(view for view in first.why(Report.of(some, record)))
+        causes = next(view for view in first.view_known_causes(Report.of(some, record)))
         ((words, command),) = causes.see
         return words, command.rpartition(":")[2]
 

@@ -311,7 +311,7 @@ def test_a_config_without_generated_cases_is_refused(
 def test_without_a_config_the_lists_in_the_usual_folder_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lake = lakes.open_lake("lake")
-    assert not fuzz_request.new("", lake, CHUNK).config.known_failures
+    assert not fuzz_request.make_fuzz_request("", lake, CHUNK).config.known_failures
     (tmp_path / "configs" / "known").mkdir(parents=True)
     (tmp_path / "configs" / "known" / "fuzz.yaml").write_text("- {op: 'fuzz:Add', reason: sums}\n")
-    assert [k.reason for k in fuzz_request.new("", lake, CHUNK).config.known_failures] == ["sums"]
+    assert [k.reason for k in fuzz_request.make_fuzz_request("", lake, CHUNK).config.known_failures] == ["sums"]

@@ -50,6 +50,6 @@ def test_the_pair_is_what_is_left(found: tuple[Path, pd.DataFrame]) -> None:
     key = f"{row['run_id']}:{row['case_id']}:fusing-errs"
     assert reproduce.main([key, "--results", str(results)]) == 0
     assert minimise.main([key, "--results", str(results)]) == minimise.NO_SCRIPT  # of a stand-in there is none
-    (kept,) = minimal.read(results)
+    (kept,) = minimal.read_minimal_cases(results)
     assert kept["finding"]["ops"] == ["Sub", "Tanh"]
     assert kept["nodes"][1] == 2 and kept["elements"][1] <= 4

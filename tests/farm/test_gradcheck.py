@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from farm.commands import gradcheck
-from farm.report.tables.gradient_oracles import MEANING, agreement, two_oracles
+from farm.report.tables.gradient_oracles import MEANING, compare_gradient_oracles, two_oracles
 from tasks.catalogs.torch import gradient_samples as samples_of_torch
 from tests.conftest import here
 
@@ -101,16 +101,16 @@ def test_every_entry_of_the_two_oracle_table() -> None:
         "differences alone, wrong": _row("wrong", 98, None, None, "numbers", oracle="complex step, finite differences"),
     }
     rows = pd.DataFrame(list(said.values()))
-    assert list(agreement(rows)) == list(said) and list(said) == [k for k in said if k in MEANING]
+    assert list(compare_gradient_oracles(rows)) == list(said) and list(said) == [k for k in said if k in MEANING]
     both_off = pd.DataFrame([_row("invalid", 1e6, 2e6, 1e6, "oracle"), _row("imprecise", 40, 41, 0, "numbers")])
-    assert list(agreement(both_off)) == ["neither agrees", "both agree"]
+    assert list(compare_gradient_oracles(both_off)) == ["neither agrees", "both agree"]
     other = [
         _row("pass", 1, 1, 0, check="forward"),
         _row("error", 0, None, None),
         _row("pass", 0, None, None, oracle="metadata"),
         _row("wrong", None, None, None, "aliasing"),
     ]
-    assert list(agreement(pd.DataFrame(other))) == ["", "", "", ""]
+    assert list(compare_gradient_oracles(pd.DataFrame(other))) == ["", "", "", ""]
     (line,) = two_oracles(rows).to_dict("records")
     assert line["samples"] == len(MEANING) and all(line[name] == 1 for name in MEANING)
 

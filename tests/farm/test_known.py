@@ -22,7 +22,7 @@ from farm.plan.model import ConfigError, Gate, KnownFailure
 from farm.report.faces.exchange import junit
 from farm.report.tables.causes import with_standing
 from farm.report.tables.gate import judge_gate
-from farm.report.tables.known_failures import life
+from farm.report.tables.known_failures import list_known_failures
 from farm.report.tables.view import Report
 from tests.farm.test_report import make_row
 
@@ -97,7 +97,7 @@ def test_what_fails_otherwise_is_new_and_what_passes_is_stale() -> None:
     )
     run = {"config": {"known_failures": entries[:-2]}}
     assert list(with_standing(rows, run)["standing"]) == ["known", "new", "stale", "", "new"]
-    found = life(rows, [KnownFailure(**entry) for entry in entries])
+    found = list_known_failures(rows, [KnownFailure(**entry) for entry in entries])
     assert list(found["state"]) == ["met", "stale", "not tried", "expired", "not tried", "doubled", "not met", "met"]
     assert list(found["otherwise"]) == [1, *[0] * 7] and list(found["right"]) == [0, 1, *[0] * 6]
     assert list(found["instead"])[:3] == ["wrong shape", "pass", ""]
@@ -208,7 +208,9 @@ def test_a_generated_failure_is_known_by_what_is_left_of_it(tmp_path: Path) -> N
             "words": "",
             "attributes": attributes,
         }
-        minimal.write(results, {"run_id": RUN, "case_id": case_id, "backend": "torch-cpu", "finding": finding}, {})
+        minimal.write_minimal_case(
+            results, {"run_id": RUN, "case_id": case_id, "backend": "torch-cpu", "finding": finding}, {}
+        )
     file = tmp_path / "k.yaml"
     assert main(["add", f"last:{cases[0]}:torch-cpu", "--reason", "r", "--results", results, "--file", str(file)]) == 0
     (entry,) = known_failures(file)
@@ -343,7 +345,7 @@ def test_what_passes_where_a_failure_was_not_seen_makes_it_not_stale(tmp_path: P
     entry = NDTR | {"reason": "r"}
     for backend, state in (("torch-xpu", "not tried"), ("torch-cuda", "stale")):
         frame = pd.DataFrame([row("pass", "torch:ndtr", backend=backend)])
-        assert list(life(frame, [KnownFailure(**entry)])["state"]) == [state]
+        assert list(list_known_failures(frame, [KnownFailure(**entry)])["state"]) == [state]
         standing = with_standing(frame, {"config": {"known_failures": [entry]}})["standing"]
         assert list(standing) == ["stale" * (state == "stale")]
 

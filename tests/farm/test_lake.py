@@ -28,7 +28,7 @@ from farm import lake
 from farm.commands import site
 from farm.lake import SCHEMA, Lake, LakeError, LakeWarning
 from farm.lake.origin_columns import KEY
-from farm.lake.store import parts
+from farm.lake.store import list_parts
 from farm.work.launch import durable, run_id_at
 from farm.work.state import Before
 from tasks.model.row import Row
@@ -113,7 +113,7 @@ def test_variants_and_seeds_are_in_the_case_id() -> None:
 def test_nothing_to_append_makes_no_file(local: Lake) -> None:
     lake.append(local, RUN, [])
     lake.append(local, RUN, [batch()])
-    assert parts(local, RUN) == []
+    assert list_parts(local, RUN) == []
 
 
 def test_pandas_alone_reads_the_root(local: Lake) -> None:
@@ -188,7 +188,7 @@ def test_a_file_that_is_no_part_is_skipped_and_named(local: Lake, plant: Any) ->
         assert len(lake.read(local.root)) == 2
     # It is not thrown away either.
     lake.compact(local.root, RUN)
-    assert place(local, "strange.parquet").exists() and len(parts(local, RUN)) == 2
+    assert place(local, "strange.parquet").exists() and len(list_parts(local, RUN)) == 2
 
 
 def test_a_folder_that_is_called_like_a_part(local: Lake) -> None:
@@ -205,7 +205,7 @@ def test_parts_of_another_version_of_the_schema(local: Lake) -> None:
     frame = quietly(local.root, RUN)
     assert sorted(frame["sample"]) == [0, 1] and list(frame.columns) == SCHEMA.names
     lake.compact(local.root, RUN)
-    assert len(parts(local, RUN)) == 1 and sorted(quietly(local.root)["sample"]) == [0, 1]
+    assert len(list_parts(local, RUN)) == 1 and sorted(quietly(local.root)["sample"]) == [0, 1]
 
 
 # --- keys -------------------------------------------------------------------------------------------------------
@@ -392,17 +392,17 @@ def test_compaction_keeps_every_row(local: Lake) -> None:
     lake.write_run(local, RUN, {"a": 1})
     before = quietly(local.root, RUN)
     lake.compact(local.root, RUN)
-    assert len(parts(local, RUN)) == 1
+    assert len(list_parts(local, RUN)) == 1
     after = quietly(local.root, RUN)
     pd.testing.assert_frame_equal(
         after.sort_values("sample", ignore_index=True), before.sort_values("sample", ignore_index=True)
     )
     assert lake.read_run(local.root, RUN) == {"a": 1}
-    (part,) = parts(local, RUN)
+    (part,) = list_parts(local, RUN)
     lake.compact(local.root, RUN)
     lake.compact(local.root, "none")
-    assert parts(local, RUN) == [part]
-    assert pq.read_schema(parts(local, RUN)[0]).equals(SCHEMA)
+    assert list_parts(local, RUN) == [part]
+    assert pq.read_schema(list_parts(local, RUN)[0]).equals(SCHEMA)
 
 
 @pytest.mark.parametrize("survivors", (1, 2, 3))
@@ -411,7 +411,7 @@ def test_a_crash_between_writing_and_deleting_doubles_nothing(
 ) -> None:
     for s in range(3):
         lake.append(local, RUN, [batch(s)])
-    old = {p: Path(p).read_bytes() for p in parts(local, RUN)}
+    old = {p: Path(p).read_bytes() for p in list_parts(local, RUN)}
     lake.compact(local.root, RUN)
     for path in list(old)[:survivors]:  # as if the process had died before these deletions
         Path(path).write_bytes(old[path])
@@ -483,9 +483,9 @@ def test_s3_from_end_to_end(s3: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lake.run_ids(s3.uri) == [RUN]
     frame = quietly(s3.uri, RUN)
     assert dict(zip(frame["sample"], frame["status"])) == {0: "pass", 1: "wrong", 2: "pass"}
-    assert len(parts(s3, RUN)) == 2
+    assert len(list_parts(s3, RUN)) == 2
     lake.compact(s3.uri, RUN)
-    assert len(parts(s3, RUN)) == 1
+    assert len(list_parts(s3, RUN)) == 1
     assert len(quietly(s3.uri)) == 3 and len(pd.read_parquet(s3.uri)) == 3
 
 

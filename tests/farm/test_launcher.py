@@ -22,7 +22,7 @@ from farm.fleet.envs import EnvError, Environment
 from farm.plan.config import ConfigError, load
 from farm.plan.known import _of_version
 from farm.report.tables.history import version_key
-from farm.reproduction.versions import _packages
+from farm.reproduction.versions import _read_row_versions
 from tasks import wire
 from tests.conftest import here
 from tests.farm.test_faults import EXPECTED, SAMPLES, config
@@ -207,5 +207,5 @@ def test_a_build_of_ones_own_is_read_as_its_release(label: str) -> None:
     assert _of_version(">=2.9", told) and _of_version("==2.9.*", told)
     assert not _of_version("<2.9", told) and not _of_version(">=2.10", told)
     assert version_key("torch 2.8.0") < version_key(told) < version_key("torch 2.10.0")
-    assert _packages(told, "torch") == {}
+    assert _read_row_versions(told, "torch") == {}
     assert not _of_version(">=2.9", "torch 2.9.0rc1")

@@ -15,7 +15,7 @@ from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan import published, submissions
 from farm.plan.config import ConfigError
-from farm.report.tables.submissions import submission_view, summarise
+from farm.report.tables.submissions import submission_view, summarise_submission
 from farm.report.tables.view import Report
 from tasks.catalogs import user_definitions
 from tests.farm.test_report import frame, make_row
@@ -257,7 +257,7 @@ def test_the_example_has_thirty_of_which_ten_cheat(results: Path) -> None:
 def test_a_time_with_what_may_be_hidden_counted_in_is_ranked_and_says_so() -> None:
     seen = {"check": "speedup", "op": "user:double", "speedup": 2.0, "speedup_low": 1.9, "speedup_high": 2.1}
     unseen = seen | {"speedup": 1.0, "time_doubt": "unseen"}
-    both = summarise(frame(make_row(sample=0, **seen), make_row(sample=1, **unseen)))
+    both = summarise_submission(frame(make_row(sample=0, **seen), make_row(sample=1, **unseen)))
     assert (both["speedup"], both["time_doubt"]) == (1.5, "unseen")
 
 

@@ -17,7 +17,7 @@ from farm.plan import config as configs
 from farm.plan.config import Config
 from farm.plan.left_out import LeftOut, merge_left_out
 from farm.plan.matrix import Matrix, build
-from farm.report.tables.overview import headline
+from farm.report.tables.overview import list_headline
 from farm.report.tables.view import Report
 from farm.work import catalog_lists
 from tasks import catalogs, checks
@@ -119,7 +119,7 @@ def test_the_record_and_the_report_have_what_is_left_out(
         "text": "backward, double_backward of user:plain: no gradient is declared: name its inputs, gradient: [x] "
         "(backward=True of the client)",
     }
-    assert f"Not planned: {line['text']}" in headline(Report.of(lakes.read(results), record))
+    assert f"Not planned: {line['text']}" in list_headline(Report.of(lakes.read(results), record))
 
 
 @pytest.mark.parametrize("narrow", [(), ("--backends", "torch-cpu")])

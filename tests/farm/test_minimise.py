@@ -70,7 +70,9 @@ class Lake:
     def minimised(self, key: str, *more: str) -> tuple[int, dict[str, Any]]:
         """(exit code, what is kept of the minimal case; {} where there is nothing)."""
         code = minimise.main([key, "--results", str(self.results), *more])
-        found = [x for x in minimal.read(self.results) if f"{x['run_id']}:{x['case_id']}:{x['backend']}" == key]
+        found = [
+            x for x in minimal.read_minimal_cases(self.results) if f"{x['run_id']}:{x['case_id']}:{x['backend']}" == key
+        ]
         return code, found[-1] if found else {}
 
 
@@ -168,8 +170,8 @@ def test_a_hang_is_made_smaller(tmp_path: Path, cache: Path) -> None:
 
 
 def test_values_that_are_too_many_to_print_end_in_dots() -> None:
-    assert show._short("1.5, " * 200).endswith("1.5, …") and len(show._short("1.5, " * 200)) <= 302
-    assert show._short("1.5, 2.5") == "1.5, 2.5"
+    assert show._shorten_values("1.5, " * 200).endswith("1.5, …") and len(show._shorten_values("1.5, " * 200)) <= 302
+    assert show._shorten_values("1.5, 2.5") == "1.5, 2.5"
 
 
 def test_what_hangs_is_given_as_long_as_cases_that_end_take(cache: Path) -> None:
@@ -253,7 +255,7 @@ def test_a_model_with_its_inputs_is_run_and_made_small(
     np.savez("mine.npz", x=np.random.default_rng(0).uniform(-1, 1, (4, 6)).astype(np.float32))
     asked = ["--model", "mine.onnx", "--inputs", "mine.npz", "--backend"]
     assert minimise.main([*asked, "small-numbers", "--results", "lake"]) == SMALLER
-    (found,) = minimal.read("lake")
+    (found,) = minimal.read_minimal_cases("lake")
     assert (found["finding"]["ops"], found["finding"]["attributes"]) == (["Softmax"], {"Softmax.axis": 0})
     assert minimise.main([*asked, "small-clean", "--results", "lake"]) == BAD_INPUT
     assert "only failed" in capsys.readouterr().err
@@ -347,9 +349,9 @@ def test_an_error_of_a_word_is_told_with_its_type() -> None:
     outcome = {"status": "error", "kind": "", "error": "'num_heads'", "error_type": "KeyError"}
     finding = {"ops": ["Attention"], "attributes": {}, "modes": [], "status": "error"}
     record = {"backend": "tvm-cpu", "dtype": "float32", "flaky": False, "outcome": outcome, "finding": finding}
-    assert issue.title(record) == "[tvm-cpu] Attention: KeyError: 'num_heads'"
+    assert issue.title_issue(record) == "[tvm-cpu] Attention: KeyError: 'num_heads'"
     outcome["error"] = "the axis 3 is out of range"
-    assert issue.title(record).endswith("Attention: the axis 3 is out of range")
+    assert issue.title_issue(record).endswith("Attention: the axis 3 is out of range")
 
 
 @pytest.mark.parametrize(
@@ -368,7 +370,7 @@ def test_a_crash_is_told_and_searched_for_by_what_was_seen(kind: str, error: str
     outcome = {"status": "crash", "kind": kind, "error": error, "error_type": "RuntimeError"}
     finding = {"ops": ["relu"], "attributes": {}, "modes": [], "status": "crash", "words": ""}
     record = {"backend": "torch-npu", "dtype": "float32", "flaky": False, "outcome": outcome, "finding": finding}
-    assert issue.title(record) == f"[torch-npu] relu: {failing}"
+    assert issue.title_issue(record) == f"[torch-npu] relu: {failing}"
     assert issue._make_search_words(record).startswith(f"Search for duplicates with: `relu {searched}")
 
 
@@ -409,7 +411,7 @@ def test_findings_are_the_distinct_defects_with_their_minimal_cases(
     made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here, rows = made
-    if not any(x["finding"]["ops"] == ["Gather"] for x in minimal.read(here.results)):
+    if not any(x["finding"]["ops"] == ["Gather"] for x in minimal.read_minimal_cases(here.results)):
         here.minimised(here.key(rows, "gather", "numbers"))
     capsys.readouterr()
     out = tmp_path / "issues"
@@ -452,7 +454,7 @@ def test_what_only_leans_to_one_side_has_no_issue(tmp_path: Path, capsys: pytest
     }
     for number, kind in enumerate(("biased", "numbers")):
         record = {**shared, "case_id": f"{key['case_id']}{number}", "outcome": {"status": "imprecise", "kind": kind}}
-        minimal.write(results, record | {"finding": {**base, "ops": [f"Op{kind}"], "kind": kind}}, {})
+        minimal.write_minimal_case(results, record | {"finding": {**base, "ops": [f"Op{kind}"], "kind": kind}}, {})
     assert findings.main(["--results", str(results), "--issues", str(tmp_path / "issues")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "2 distinct defects" in said
@@ -469,7 +471,7 @@ def test_what_is_not_the_backends_is_counted_apart(tmp_path: Path, capsys: pytes
     for op, by_parts in (("softmax", ""), ("OpPass", "pass"), ("OpImprecise", "imprecise")):
         case = key["case_id"] if op == "softmax" else f"{key['case_id']}{op}"
         found = {"case_id": case, "by_parts": by_parts, "finding": {**told, "ops": [op], "after": False}}
-        minimal.write(results, {**shared, **found, "outcome": {"status": "wrong", "kind": "numbers"}}, {})
+        minimal.write_minimal_case(results, {**shared, **found, "outcome": {"status": "wrong", "kind": "numbers"}}, {})
     assert findings.main(["--results", str(results)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "2 distinct defects" in said
@@ -529,11 +531,11 @@ def test_what_a_later_run_got_right_is_no_open_defect(later: dict[str, str], now
     }
     record = {**row, "folder": "", "flaky": False, "finding": {**finding, "id": "f"}}
     for runs in ({"r1": {}, "r2": {}}, {"2 runs": {}}):  # of a report over several runs there is one record
-        (line,) = defects.defects([record], rows, runs).to_dict("records")
+        (line,) = defects.list_defects([record], rows, runs).to_dict("records")
         assert (line["passes"], line["fault"]) == (now, defects.GONE if now else defects.BACKENDS)
     by_chance = {"flaky": True}, {"finding": {**record["finding"], "after": True}}
     for more in by_chance:
-        (line,) = defects.defects([{**record, **more}], rows, {"r1": {}, "r2": {}}).to_dict("records")
+        (line,) = defects.list_defects([{**record, **more}], rows, {"r1": {}, "r2": {}}).to_dict("records")
         assert line["fault"] == defects.BACKENDS
 
 

@@ -36,7 +36,7 @@ def of_config(folder: Path, text: str, backend: str) -> tuple[pd.Series, int, di
     launch.main([str(folder / "one.yaml"), "--on", "processes", "--results", str(results)])
     row = lake.read(results, lake.run_ids(results)[-1]).sort_values("case_id").iloc[0]
     code = minimise.main([f"last:{row.case_id}:{backend}", "--results", str(results)])
-    found = minimal.read(results)
+    found = minimal.read_minimal_cases(results)
     return row, code, found[-1] if found else {}
 
 

@@ -52,7 +52,7 @@ def test_a_dimension_of_an_expression_is_searched_and_sizes_are_told_as_they_wer
     rows = lake.read(results, lake.run_ids(results)[-1])
     (row,) = (x for _, x in rows[rows.status == "wrong"].iterrows())
     assert minimise.main([f"last:{row.case_id}:torch-cpu", "--results", str(results)]) == minimise.SMALLER
-    (found,) = minimal.read(results)
+    (found,) = minimal.read_minimal_cases(results)
     assert found["shapes"][1] == [[1, 42]] and found["attributes"] == {"half.window": 10}
     program, run = ((Path(found["folder"]) / name).read_text() for name in ("program.py", "run.py"))
     assert "window=10" in program and "shows the wrong result" in found["script_said"]

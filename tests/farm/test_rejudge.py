@@ -15,7 +15,7 @@ from farm import lake
 from farm.commands import run as launch
 from farm.commands.rejudge import BAD_INPUT, CHANGED, SAME, main
 from farm.lake import SCHEMA
-from farm.policies.rejudge import changes, rejudge
+from farm.policies.rejudge import find_rejudged_changes, rejudge_rows
 from tasks.judge import verdict
 
 CONFIG = """
@@ -61,7 +61,7 @@ def test_judged_again_is_what_a_run_under_that_policy_says(
     launch.main([str(tmp_path / "again.yaml"), "--on", "inline", "--results", str(tmp_path / "results")])
     keys = ["case_id", "backend"]
     fresh = lake.read(tmp_path / "results").set_index(keys)[["status", "kind", "limit"]].sort_index()
-    again = rejudge(rows, verdict.load(name))
+    again = rejudge_rows(rows, verdict.load(name))
     assert (again["why"] == "").all()
     assert {"pass", "wrong"} <= set(again["status"])
     made = again.set_index(pd.MultiIndex.from_frame(rows[keys]))[["status", "kind", "limit"]].sort_index()
@@ -133,7 +133,7 @@ def row(**more: Any) -> dict[str, Any]:
 
 
 def again(policy: verdict.Policy, **more: Any) -> tuple[str, str, Any, str]:
-    made = rejudge(pd.DataFrame([row(**more)]), policy).iloc[0]
+    made = rejudge_rows(pd.DataFrame([row(**more)]), policy).iloc[0]
     return made["status"], made["kind"], None if pd.isna(made["limit"]) else made["limit"], made["why"]
 
 
@@ -215,9 +215,9 @@ def test_rows_without_the_new_columns(capsys: pytest.CaptureFixture[str]) -> Non
     old = pd.DataFrame([row(), row(sample=1, status="wrong", kind="numbers", error_units=1e6, classic=False)]).drop(
         columns=["op_class", "distribution", "limit", "nonfinite"]
     )
-    made = rejudge(old, LAX)
+    made = rejudge_rows(old, LAX)
     assert made["status"].tolist() == ["pass", "pass"]
-    assert changes(old.assign(distribution="own", limit=None), made)["new_status"].tolist() == ["pass"]
+    assert find_rejudged_changes(old.assign(distribution="own", limit=None), made)["new_status"].tolist() == ["pass"]
 
 
 def test_a_lake_of_an_older_schema_is_judged_and_counted(

@@ -39,13 +39,13 @@ from farm.report.tables.coverage import (
     cell_matrix,
     count_built,
     distinct,
-    latest,
-    records,
-    unavailable,
+    list_table_lines,
+    list_unavailable_backends,
+    select_latest_rows,
     worst_matrix,
 )
 from farm.report.tables.excused import find_excused
-from farm.report.tables.findings import disagreements
+from farm.report.tables.findings import list_oracle_disagreements
 from farm.report.tables.kept_results import find_kept
 from farm.report.tables.view import Report
 from farm.report.words import number, percent
@@ -266,7 +266,7 @@ def test_rows_are_made_ready_once_and_again_where_others_were_put_beside_them() 
 def test_the_same_case_in_two_runs_is_two_rows_and_latest_takes_the_newer_run() -> None:
     rows = frame(make_row("pass", run_id="r2"), make_row("wrong"), make_row("error", op="torch:old"))
     assert coverage(rows).loc["torch-cpu", "planned"] == 3
-    line: Any = coverage(latest(rows, ["r1", "r2"])).loc["torch-cpu"]
+    line: Any = coverage(select_latest_rows(rows, ["r1", "r2"])).loc["torch-cpu"]
     assert (line["planned"], line["pass"], line["error"]) == (2, 1, 1)
 
 
@@ -338,12 +338,14 @@ def test_where_oracles_disagree_is_said_with_both_numbers_and_blames_nobody() ->
         make_row("invalid", op="torch:none"),
         make_row(),
     )
-    found: Any = disagreements(rows)
+    found: Any = list_oracle_disagreements(rows)
     assert len(found) == 1
     line = found.iloc[0]
     assert (line["oracles_units"], line["units"], line["second_units"], line["samples"]) == (77, 0.25, 76.5, 2)
     assert line["backends"] == "ort-cpu, torch-cpu" and line["reproduce"].startswith("farm reproduce '")
-    elementary: Any = disagreements(frame(make_row("invalid", **differ, op_class="elementary", max_ulp=3.0))).iloc[0]
+    elementary: Any = list_oracle_disagreements(
+        frame(make_row("invalid", **differ, op_class="elementary", max_ulp=3.0))
+    ).iloc[0]
     assert elementary["units"] == 3
     for text in (printed(rows, RUN), markdown(rows, RUN), render(rows, RUN)):
         assert "Oracles disagree: 1 ops and dtypes, no backend is blamed" in text
@@ -351,7 +353,7 @@ def test_where_oracles_disagree_is_said_with_both_numbers_and_blames_nobody() ->
     assert "<b>" not in render(rows, RUN).partition("Oracles disagree")[2]
     assert coverage(rows).loc["torch-cpu", "failed"] == 0
     nothing = frame(make_row())
-    assert disagreements(nothing).empty
+    assert list_oracle_disagreements(nothing).empty
     assert not any(
         "Oracles disagree" in text for text in (printed(nothing, RUN), markdown(nothing, RUN), render(nothing, RUN))
     )
@@ -419,7 +421,7 @@ def test_an_unavailable_backend_is_a_line_with_its_reason_and_without_numbers(tm
     line: Any = table.loc[("qualcomm", "ort-qnn")]
     assert not line["available"] and line["reason"] == "no node has an NPU" and line["planned"] == 0
     assert math.isnan(line["coverage"]) and table.loc[("pytorch", "torch-cpu"), "available"]
-    assert unavailable(RUN["inventory"]).loc["ort-qnn", "reason"] == "no node has an NPU"
+    assert list_unavailable_backends(RUN["inventory"]).loc["ort-qnn", "reason"] == "no node has an NPU"
     assert worst_matrix(rows, RUN["inventory"])["ort-qnn"].tolist() == ["unavailable"]
 
     (shown,) = [text for text in printed(rows, RUN).splitlines() if "ort-qnn" in text]
@@ -725,7 +727,7 @@ def test_what_was_only_built_does_not_count_as_numbers(tmp_path: Path) -> None:
     rows = frame(*numbers, *aot)
     pd.testing.assert_frame_equal(coverage(rows, by=()), coverage(frame(*numbers), by=()))
     assert list(coverage(rows).index) == ["torch-cpu"] and list(worst_matrix(rows).columns) == ["torch-cpu"]
-    (line,) = records(count_built(rows).reset_index())
+    (line,) = list_table_lines(count_built(rows).reset_index())
     assert line == {
         "vendor": "NVIDIA",
         "backend": "aot",
@@ -736,7 +738,7 @@ def test_what_was_only_built_does_not_count_as_numbers(tmp_path: Path) -> None:
         "failed": 2,
         "build_rate": 4 / 6,
     }
-    assert {f["backend"] for f in records(findings(rows, statuses=["error", "crash"]))} == {
+    assert {f["backend"] for f in list_table_lines(findings(rows, statuses=["error", "crash"]))} == {
         "aot"
     }  # and still a finding
     text = printed(rows, RUN)

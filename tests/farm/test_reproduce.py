@@ -27,8 +27,8 @@ from farm.commands.reproduce import BAD_INPUT, DIFFERENT, SAME
 from farm.fleet import envs
 from farm.plan.config import Config
 from farm.reproduction import find, trial, versions
-from farm.reproduction.in_torch import literal
-from farm.reproduction.show import METRICS, conclusion
+from farm.reproduction.in_torch import write_literal
+from farm.reproduction.show import METRICS, conclude_reproduction
 from tasks.backends import BackendSpec
 from tasks.backends.shared.recipe import NoProgram
 from tasks.model import Group
@@ -174,8 +174,8 @@ def test_a_single_other_bit_of_a_metric_is_told(rows: pd.DataFrame, column: str)
         None,
         None,  # type: ignore[arg-type]
     )
-    assert conclusion(case, row) == (True, "reproduced: same status and same metrics")
-    same, line = conclusion(case, other)
+    assert conclude_reproduction(case, row) == (True, "reproduced: same status and same metrics")
+    same, line = conclude_reproduction(case, other)
     assert same and line.startswith(f"reproduced the status, metrics differ: {column} ")
 
 
@@ -256,19 +256,19 @@ def test_a_finding_that_does_not_show_the_failure_is_not_claimed_to(
     row = pick(rows, op="torch:log_softmax", backend="torch-cpu", status="wrong")
     for text in ("print('wrong')", "raise SystemExit(0)", "raise SystemExit(2)", "raise ValueError('wrong')"):
         (tmp_path / "run.py").write_text(text)
-        shown, words = trial.check(tmp_path, {str(k): v for k, v in row.items()}, 60)
+        shown, words = trial.try_finding(tmp_path, {str(k): v for k, v in row.items()}, 60)
         assert not shown and "does NOT show the wrong" in words
 
 
 def test_nothing_of_an_argument_becomes_code() -> None:
     hostile = '\');import os;os.abort()#\n"""@data@'
-    assert eval(literal({"$": "tuple", "v": [hostile, {"$": "dict", "v": [[hostile, 1]]}]}, str)) == (
+    assert eval(write_literal({"$": "tuple", "v": [hostile, {"$": "dict", "v": [[hostile, 1]]}]}, str)) == (
         hostile,
         {hostile: 1},
     )
     for node in ({"$": "torch.dtype", "name": "float32;x"}, {"$": "torch.dtype", "name": "load"}, {"$": hostile}):
         with pytest.raises(NoProgram):
-            literal(node, str)
+            write_literal(node, str)
 
 
 def test_a_run_whose_record_is_of_another_version_is_refused(
@@ -314,7 +314,7 @@ def test_as_many_samples_are_exported_again_as_the_run_exported(skip: list[str],
 @pytest.mark.parametrize(("code", "shown"), [(3, True), (4, False)])
 def test_a_finding_that_exits_as_stored_shows_the_crash(tmp_path: Path, code: int, shown: bool) -> None:
     (tmp_path / "run.py").write_text(f"import os\nos._exit({code})\n")
-    said = trial.check(tmp_path, {"status": "crash", "kind": "exit code 3"}, 30)
+    said = trial.try_finding(tmp_path, {"status": "crash", "kind": "exit code 3"}, 30)
     assert said[0] is shown and f"exit code {code}" in said[1]
 
 
@@ -322,7 +322,7 @@ def test_a_finding_that_raises_something_else_says_what(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text("raise AssertionError('Torch not compiled with CUDA enabled')")
     row = {"status": "crash", "kind": "", "error_type": "RuntimeError", "error": "HIP error: an illegal memory access"}
     said = "does NOT show the crash: it raises AssertionError: Torch not compiled with CUDA enabled"
-    assert trial.check(tmp_path, row, 30) == (False, said)
+    assert trial.try_finding(tmp_path, row, 30) == (False, said)
 
 
 def test_a_backend_with_an_environment_is_run_in_it_and_its_finding_says_what_to_install(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from farm import lake
-from farm.exits import door
+from farm.exits import open_command_door
 from farm.fleet.child_process import Limits
 from farm.screening import run as screening
 from farm.work.each_device import run_on_each
@@ -26,7 +26,7 @@ EXERCISES = len(list(list_exercises(CORE)))
 #: Device 2 of the machine: a lane of its float16 matrix unit has a bit stuck.
 SICK = {"2": {"unit": "matrix", "dtype": "float16", "where": "lane", "place": 5, "bit": 9, "how": "1"}}
 
-screen, node, report, gate, reproduce = map(door, ("screen", "node", "report", "gate", "reproduce"))
+screen, node, report, gate, reproduce = map(open_command_door, ("screen", "node", "report", "gate", "reproduce"))
 
 
 @pytest.fixture

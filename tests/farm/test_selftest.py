@@ -12,7 +12,7 @@ import pytest
 from farm import lake
 from farm.commands import selftest
 from farm.options.selftest import RESULTS
-from farm.policies.selftest import count
+from farm.policies.selftest import count_caught_faults
 from tasks import zoo
 from tasks.model.row import Row
 
@@ -45,7 +45,7 @@ def test_what_counts_as_caught(kind: str, statuses: list[set[str]], caught: int,
     faults = planted(kind)
     ((name, fault),) = faults.items()
     by_dtype = dict(zip(("float32", "float16"), statuses))
-    made = count({name: by_dtype, fault.twin: {"float32": {"pass"}}}, faults)
+    made = count_caught_faults({name: by_dtype, fault.twin: {"float32": {"pass"}}}, faults)
     assert (len(made.caught), len(made.imprecise), len(made.escaped)) == (caught, imprecise, 1 - caught - imprecise)
     assert made.detected == caught + imprecise
     assert not made.alarms
@@ -57,13 +57,15 @@ def test_a_twin_that_does_not_pass_everywhere_is_a_false_alarm(statuses: set[str
     ((name, fault),) = faults.items()
     beside = statuses - {"vacuous"} or {"error"}
     for twin in ({"float32": statuses}, {"float32": {"pass"}, "float16": beside}):
-        assert count({name: {"float32": {"wrong"}}, fault.twin: twin}, faults).alarms == [fault.twin]
+        assert count_caught_faults({name: {"float32": {"wrong"}}, fault.twin: twin}, faults).alarms == [fault.twin]
 
 
 def test_an_empty_input_among_others_says_nothing_of_a_twin() -> None:
     faults = planted("sign")
     ((name, fault),) = faults.items()
-    assert not count({name: {"float32": {"wrong"}}, fault.twin: {"float32": {"pass", "vacuous"}}}, faults).alarms
+    assert not count_caught_faults(
+        {name: {"float32": {"wrong"}}, fault.twin: {"float32": {"pass", "vacuous"}}}, faults
+    ).alarms
 
 
 def test_a_slice_of_the_zoo(

@@ -26,7 +26,7 @@ from farm.report.faces.site import pages
 from farm.report.faces.site_defects import Minimal
 from farm.report.faces.strip import Bar, badge, bars, spark, strip
 from farm.report.tables.overview import rate_columns
-from farm.report.tables.trends import Trends, failures, find_changes, stretches, summarise_run
+from farm.report.tables.trends import Trends, count_failing_runs, find_changes, list_outcome_stretches, summarise_run
 from farm.report.tables.view import Column, Report
 from farm.work.launch import run_id_at
 from tasks.model.row import Row
@@ -162,7 +162,10 @@ def test_a_flaky_square_is_told_by_how_often_it_turned(many: Path) -> None:
     trends = Trends.of(every[::-1])
     assert [n.facts["run_id"] for n in trends.runs] == lake.run_ids(many)
     turned = {
-        (line.label, line.backend): (failures(trends.series(at)), trends.runs[trends.series(at)[-1].first].began[:10])
+        (line.label, line.backend): (
+            count_failing_runs(trends.series(at)),
+            trends.runs[trends.series(at)[-1].first].began[:10],
+        )
         for at, line in enumerate(trends.squares.itertuples())
     }
     assert turned["torch:gelu", "good-cpu"] == ((3, 1, 0), "2025-01-08")
@@ -185,7 +188,9 @@ def test_modes_of_one_code_count_once_for_their_vendor() -> None:
 
 def test_failures_of_a_series_are_counted_with_how_they_end() -> None:
     def counted(text: str) -> tuple[int, int, int]:
-        return failures(stretches((at, {"p": "pass", "w": "wrong"}[x]) for at, x in enumerate(text)))
+        return count_failing_runs(
+            list_outcome_stretches((at, {"p": "pass", "w": "wrong"}[x]) for at, x in enumerate(text))
+        )
 
     assert counted("ppww") == (2, 1, 0) and counted("ppwp") == (1, 1, 1) and counted("pwpw") == (2, 2, 1)
     assert counted("wwpp") == (2, 0, 0) and counted("p") == (0, 0, 0) and counted("pwwpp") == (2, 1, 0)

@@ -67,7 +67,7 @@ def test_a_case_that_was_run_again_has_the_steps_of_the_row_that_is_kept(opened:
     for _ in range(2):  # before and after compaction
         assert lake.read_trace(opened, RUN)["status"].tolist() == ["pass", "wrong", "pass"]
         lake.compact(opened, RUN)
-    assert len(beside.TRACE.paths(opened, RUN)) == 1 and len(store.parts(opened, RUN)) == 1
+    assert len(beside.TRACE.paths(opened, RUN)) == 1 and len(store.list_parts(opened, RUN)) == 1
 
 
 def test_no_row_is_without_its_steps_and_a_second_try_doubles_nothing(
@@ -105,11 +105,11 @@ def test_a_signature_holds_for_the_trace(opened: lake.Lake, tmp_path: Path) -> N
     write(opened, 0, steps(2))
     lake.write_run(opened, RUN, {"run_id": RUN})
     public = manifest.new_key(tmp_path / "key.pem")
-    manifest.sign(opened, RUN, tmp_path / "key.pem")
-    assert manifest.check(opened, RUN, public).good and manifest.check(opened, RUN, public).files == 3
+    manifest.sign_run(opened, RUN, tmp_path / "key.pem")
+    assert manifest.check_manifest(opened, RUN, public).good and manifest.check_manifest(opened, RUN, public).files == 3
     (path,) = beside.TRACE.paths(opened, RUN)
     pq.write_table(pq.read_table(path).slice(0, 1), path)
-    assert manifest.check(opened, RUN, public).changed == (Path(path).name,)
+    assert manifest.check_manifest(opened, RUN, public).changed == (Path(path).name,)
 
 
 def test_the_example_names_the_step_at_which_each_twin_goes_wrong(

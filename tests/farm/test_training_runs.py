@@ -10,7 +10,7 @@ import pytest
 from farm import lake
 from farm.lake import beside
 from farm.report.faces.heat import heat
-from farm.report.tables.training_runs import PHASE_OF_KIND, _show_steps, phases
+from farm.report.tables.training_runs import PHASE_OF_KIND, _show_steps, list_training_phases
 from tasks.checks.train import KIND_FORWARD, KIND_REDUCTION
 from tasks.model.row import Row
 from tasks.model.trace import Step
@@ -43,7 +43,7 @@ def test_the_place_stands_at_the_first_phase_that_is_off_on_its_rank(opened: lak
     beside.append(
         opened, RUN, [lake.to_batch([case], ORIGIN)], beside.from_stream(beside.TRACE.to_stream([(case, some)], ORIGIN))
     )
-    table = phases(lake.read(opened, RUN), lake.read_trace(opened, RUN)).to_dict("records")
+    table = list_training_phases(lake.read(opened, RUN), lake.read_trace(opened, RUN)).to_dict("records")
     found: dict[Any, dict[str, Any]] = {(line["phase"], line["rank"]): dict(line) for line in table}  # type: ignore[arg-type]
     assert {key: line["place"] for key, line in found.items()} == {
         ("own gradients", "0"): "",

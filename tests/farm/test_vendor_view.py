@@ -19,8 +19,8 @@ from farm.report import by_vendor, case, diff, unique
 from farm.report.faces.markdown import diff_markdown
 from farm.report.faces.page import payload, render
 from farm.report.faces.terminal import print_case, print_coverage, print_diff
-from farm.report.tables.agreement import groups
-from farm.report.tables.changes import gate
+from farm.report.tables.agreement import group_agreeing_rows
+from farm.report.tables.changes import gate_diff
 from farm.report.tables.coverage import backend_order, distinct
 from farm.report.tables.view import Report
 from tests.farm.test_report import RUN, decoded, frame, make_row
@@ -214,10 +214,10 @@ def test_every_change_is_told_by_its_name() -> None:
         "torch:other": "other inputs",
     }
     assert table.set_index("op")["change"].to_dict() == wanted
-    assert table["change"].iloc[0] == "regression" and gate(table) == 1
+    assert table["change"].iloc[0] == "regression" and gate_diff(table) == 1
     assert (table.attrs["only_a"], table.attrs["only_b"]) == (1, 1)
     assert table.set_index("op").at["torch:bytes", "same_bytes"] == 1 and table.attrs["same_bytes"] == 1
-    assert gate(diff(rows[rows["op"].isin(["torch:5", "torch:6", "torch:8", "torch:4"])], "a-1", "a-2")) == 0
+    assert gate_diff(diff(rows[rows["op"].isin(["torch:5", "torch:6", "torch:8", "torch:4"])], "a-1", "a-2")) == 0
 
 
 def test_a_cell_is_called_after_the_worst_of_its_samples() -> None:
@@ -318,4 +318,4 @@ def test_emulated_and_quarantined_are_said_and_hostile_names_stay_text() -> None
 
 def test_groups_of_an_empty_lake_are_empty() -> None:
     empty = distinct(frame())
-    assert groups(empty).empty and unique(frame()).empty and by_vendor(frame()).empty
+    assert group_agreeing_rows(empty).empty and unique(frame()).empty and by_vendor(frame()).empty

@@ -18,8 +18,8 @@ from farm.commands import run as command
 from farm.commands.minimise import BAD_INPUT
 from farm.exits import FOUND, OK
 from farm.lake.upgrade import code_of
-from farm.policies.rejudge import rejudge
-from farm.policies.vote import CHANGED, COLUMNS, suspects, undo_vote
+from farm.policies.rejudge import rejudge_rows
+from farm.policies.vote import CHANGED, COLUMNS, find_suspects, undo_vote
 from tasks.judge import verdict
 from tasks.judge.policy import Limit
 from tasks.operators.table import EVALUATED
@@ -54,7 +54,7 @@ def row(vendor: str, status: str, **values: Any) -> dict[str, Any]:
 def after(*rows: dict[str, Any]) -> list[str]:
     """Status of each row after the vote."""
     table = pd.DataFrame(list(rows))
-    changed = suspects(table)
+    changed = find_suspects(table)
     assert all((s, k) == SUSPECT for s, k in zip(changed["status"], changed["kind"]))
     assert changed["acquitted"].map(bool).all() and set(changed["was_status"]) <= {"wrong", "imprecise", "error"}
     return table["status"].where(~table.index.isin(changed.index), "invalid").tolist()
@@ -80,13 +80,13 @@ def test_judging_again_votes_as_the_run_does() -> None:
     strict, lax = (replace(verdict.load("error_units"), limits=(Limit("bound", "", ulps=x),)) for x in (0.5, 64.0))
     # The only one that is right by the run's policy is wrong by a stricter one: nobody stands with the reference any more.
     rows = pd.DataFrame([judged("A", 9.0), judged("B", 1.0, output_digest="near", signature=[1.0])])
-    assert suspects(rows).empty
-    made = rejudge(rows, strict)
+    assert find_suspects(rows).empty
+    made = rejudge_rows(rows, strict)
     assert made["status"].tolist() == ["invalid", "invalid"] and made["kind"].tolist() == ["suspect", "suspect"]
     # What a vote has acquitted is judged as it was, and voted on again.
     kept = rows.assign(**{name: made[name] for name in CHANGED})
     assert undo_vote(kept)["status"].tolist() == ["wrong", "imprecise"]
-    assert rejudge(kept, lax)["status"].tolist() == ["pass", "pass"]
+    assert rejudge_rows(kept, lax)["status"].tolist() == ["pass", "pass"]
 
 
 def test_what_a_row_was_is_read_of_an_older_lake(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_who_contradicts_itself_needs_no_reference() -> None:
     rows = pd.DataFrame(
         [row("A", "wrong", kind="contradicted"), row("B", "wrong"), row("C", "wrong"), row("D", "wrong")]
     )
-    assert list(suspects(rows).index) == [1, 2, 3]
+    assert list(find_suspects(rows).index) == [1, 2, 3]
 
 
 def test_crashes_and_other_catalogs_are_left_alone() -> None:

@@ -11,9 +11,9 @@ import pytest
 from farm import lake
 from farm.__main__ import main
 from farm.report import causes, summaries
-from farm.report.tables.changes import KINDS, Counts, compare, diff
-from farm.report.tables.history import last_step, spans
-from farm.report.tables.history import load as load_history
+from farm.report.tables.changes import KINDS, Counts, compare_cells, diff
+from farm.report.tables.history import last_step, list_outcome_spans
+from farm.report.tables.history import load_history as load_history
 from farm.report.tables.view import Report
 from tests.farm.test_gate import DAYS, made, on
 from tests.farm.test_report import frame, make_row
@@ -92,10 +92,10 @@ def test_what_is_compared_is_a_row_with_the_one_before_it_of_its_case_and_backen
             ("r2", (("b", "pass"), ("a", "wrong"), ("came", "pass"))),
         )
     ]
-    table = compare(*sides)
+    table = compare_cells(*sides)
     assert table[["backend_b", "change"]].values.tolist() == [["a", "regression"], ["b", "fix"]]
     assert (table.attrs["only_a"], table.attrs["only_b"]) == (1, 1)
-    assert compare(*(side[:0] for side in sides)).empty
+    assert compare_cells(*(side[:0] for side in sides)).empty
 
 
 def test_a_history_goes_along_builds_in_the_order_in_which_they_ran(
@@ -106,7 +106,7 @@ def test_a_history_goes_along_builds_in_the_order_in_which_they_ran(
     rows = [on(day, status, build=build) for day, (build, status) in enumerate(of.items())]
     rows += [on(3, "wrong", build="torch 0000003", op="torch:mul")]
     results = made(tmp_path, *rows)
-    told = spans(load_history(results, ["add"], along="build"), "build")
+    told = list_outcome_spans(load_history(results, ["add"], along="build"), "build")
     assert told[["first", "ended", "change", "then_change"]].values.tolist() == [
         ["torch fff0001", "torch 9990002", "", "regression"],
         ["torch 9990002", "torch 0000003", "regression", "fix"],

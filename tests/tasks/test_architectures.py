@@ -24,7 +24,7 @@ Outputs = list[np.ndarray]
 
 
 def inputs(name: str) -> list[torch.Tensor]:
-    return [torch.from_numpy(x) for x in architectures.example(name, "small").values()]
+    return [torch.from_numpy(x) for x in architectures.draw_architecture_example(name, "small").values()]
 
 
 def run(module: Any, given: list[torch.Tensor]) -> Outputs:
@@ -55,7 +55,7 @@ def units(found: Outputs, reference: Outputs, floors: Outputs) -> float:
 @pytest.mark.parametrize("name", NAMES)
 def test_float32_is_right_and_no_layer_is_hidden(name: str) -> None:
     """Every weight matrix, scaled by 1 + 2⁻⁶, moves the output beyond the limit; so the init hides none of them."""
-    module, given = architectures.build(name, "small"), inputs(name)
+    module, given = architectures.build_architecture(name, "small"), inputs(name)
     found = run(module, given)
     assert all(y.dtype == np.float32 and np.isfinite(y).all() and y.std() > 0.1 for y in found)
     reference, floors = exact(module, given)
@@ -79,7 +79,7 @@ def test_float32_is_right_and_no_layer_is_hidden(name: str) -> None:
 
 def digest(name: str) -> str:
     return hashlib.sha256(
-        b"".join(x.numpy().tobytes() for x in architectures.build(name, "small").state_dict().values())
+        b"".join(x.numpy().tobytes() for x in architectures.build_architecture(name, "small").state_dict().values())
     ).hexdigest()
 
 
@@ -104,20 +104,20 @@ def test_weights_are_the_same_bytes_in_every_process_and_on_every_processor() ->
 def test_the_exported_graph_computes_the_module(name: str, tmp_path: Path) -> None:
     import onnxruntime
 
-    content = exporting.export(name, "small", tmp_path)
+    content = exporting.export_architecture(name, "small", tmp_path)
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    module = architectures.build(name, "small")
-    given = architectures.example(name, "small")
+    module = architectures.build_architecture(name, "small")
+    given = architectures.draw_architecture_example(name, "small")
     assert [x.name for x in session.get_inputs()] == list(given) == list(module.input_names)
     assert [x.name for x in session.get_outputs()] == list(module.output_names)
     assert units(session.run(None, given), *exact(module, inputs(name))) < LIMIT
 
 
 def test_an_export_is_kept_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = exporting.export("unet", "small", tmp_path)
+    content = exporting.export_architecture("unet", "small", tmp_path)
     assert [p.suffix for p in tmp_path.iterdir()] == [".onnx"]
-    monkeypatch.setattr(architectures, "build", lambda *_: pytest.fail("it is kept"))
-    assert exporting.export("unet", "small", tmp_path) == content
+    monkeypatch.setattr(architectures, "build_architecture", lambda *_: pytest.fail("it is kept"))
+    assert exporting.export_architecture("unet", "small", tmp_path) == content
 
 
 def test_a_program_that_casts_by_itself_is_evaluated_in_float64() -> None:
@@ -136,8 +136,11 @@ def test_a_program_that_casts_by_itself_is_evaluated_in_float64() -> None:
 def test_what_is_missing_is_said_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = architectures._find_version
     monkeypatch.setattr(architectures, "_find_version", lambda p: "none" if p == "transformers" else installed(p))
-    assert architectures.missing("gpt2") == 'models:gpt2 needs transformers: pip install "validation-farm[models]"'
-    assert architectures.missing("unet") == ""
+    assert (
+        architectures.explain_missing_architecture("gpt2")
+        == 'models:gpt2 needs transformers: pip install "validation-farm[models]"'
+    )
+    assert architectures.explain_missing_architecture("unet") == ""
     for check in ("forward", "backward"):
         with pytest.raises(Unsupported, match="models:gpt2 needs transformers"):
             catalogs.get("models").call(Group("models:gpt2", "small", "float32", 1, 0, check))

@@ -32,27 +32,27 @@ def test_what_is_kept_is_made_once(folder: Path) -> None:
 
 
 def test_a_torn_file_is_made_again(folder: Path) -> None:
-    artefacts.keep("k", ("a",), b"code" * 100)
+    artefacts.keep_artefact("k", ("a",), b"code" * 100)
     (path,) = (p for p in folder.rglob("*") if p.is_file())
     for damage in (path.read_bytes()[:-7], b"", path.read_bytes()[:-1] + b"!"):
         path.write_bytes(damage)
-        assert artefacts.recall("k", ("a",)) is None
-    assert artefacts.load_or_make("k", ("a",), lambda: b"again") == b"again" == artefacts.recall("k", ("a",))
+        assert artefacts.recall_artefact("k", ("a",)) is None
+    assert artefacts.load_or_make("k", ("a",), lambda: b"again") == b"again" == artefacts.recall_artefact("k", ("a",))
 
 
 def test_a_change_of_the_backends_code_forgets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    artefacts.keep("k", ("a",), b"code")
+    artefacts.keep_artefact("k", ("a",), b"code")
     monkeypatch.setattr(artefacts.sources, "of_artefacts", lambda: "other")
-    assert artefacts.recall("k", ("a",)) is None
+    assert artefacts.recall_artefact("k", ("a",)) is None
 
 
 def test_features_tell_processors_of_one_name_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = set()
     for features in ("sse avx512f", "sse avx512f avx512_fp16"):
-        monkeypatch.setattr(artefacts, "_cpuinfo", {"model name": "Xeon", "flags": features}.get)
-        artefacts.processor.cache_clear()
-        found |= {artefacts.processor(), artefacts.inductor_cache(folder)}
-    artefacts.processor.cache_clear()
+        monkeypatch.setattr(artefacts, "_read_cpuinfo", {"model name": "Xeon", "flags": features}.get)
+        artefacts.describe_processor.cache_clear()
+        found |= {artefacts.describe_processor(), artefacts.inductor_cache(folder)}
+    artefacts.describe_processor.cache_clear()
     assert len(found) == 4
 
 
@@ -63,7 +63,7 @@ def test_half_a_program_of_inductor_is_deleted_and_made_again(
     """A compiler that is killed at its deadline leaves one among the kept programs; its loader's words are the system's."""
     program, tried = tmp_path / "kept.main.so", []
     program.write_bytes(content)
-    monkeypatch.setattr(inductor, "_forget", lambda: None)
+    monkeypatch.setattr(inductor, "_reset_dynamo", lambda: None)
 
     def compile_() -> str:
         tried.append(program.exists())

@@ -364,7 +364,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
             asked.pop(0)()
 
     monkeypatch.setattr(torch_timing, "synchronize", synchronize)
-    monkeypatch.setattr(torch_timing, "_events", lambda target: [])
+    monkeypatch.setattr(torch_timing, "_make_device_events", lambda target: [])
     return asked
 
 
@@ -397,7 +397,7 @@ def test_outputs_of_a_stream_that_nobody_waits_for_are_seen_to_change(
     ],
 )
 def test_outputs_are_copied_from_their_end_as_they_are(x: np.ndarray) -> None:
-    found = torch_timing._copy(x)
+    found = torch_timing._copy_from_end(x)
     assert found.shape == x.shape and found.dtype == x.dtype and (found == x).all() and not np.shares_memory(found, x)
 
 

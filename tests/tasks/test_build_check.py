@@ -142,10 +142,10 @@ def test_a_kernel_compiles_if_one_of_its_configurations_does() -> None:
     def too_large() -> None:
         raise RuntimeError("out of resource: shared memory")
 
-    assert triton._any([too_large, lambda: "code", too_large]) == ["code"]
-    assert triton._any([]) == []
+    assert triton._keep_compilations([too_large, lambda: "code", too_large]) == ["code"]
+    assert triton._keep_compilations([]) == []
     with pytest.raises(RuntimeError, match="shared memory"):
-        triton._any([too_large, too_large])
+        triton._keep_compilations([too_large, too_large])
     with pytest.raises(ValueError, match="its device is one of sm_90, sm_100, gfx942, gfx950"):
         BackendSpec.parse("triton-sm_70").create()
 
@@ -166,7 +166,7 @@ def test_a_kernel_without_room_for_its_shared_memory_is_refused(
     monkeypatch.setitem(sys.modules, "triton.runtime.errors", types.SimpleNamespace(OutOfResources=OutOfResources))
     kernel = types.SimpleNamespace(metadata=types.SimpleNamespace(shared=kib << 10))
     if fits:
-        assert triton._fitting(triton.TARGETS[device], kernel) is kernel
+        assert triton._fit_kernel_to_target(triton.TARGETS[device], kernel) is kernel
     else:
         with pytest.raises(OutOfResources):
-            triton._fitting(triton.TARGETS[device], kernel)
+            triton._fit_kernel_to_target(triton.TARGETS[device], kernel)

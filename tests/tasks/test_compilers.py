@@ -104,12 +104,12 @@ def test_iree_is_unsupported_where_no_lowering_exists_and_else_in_error(text: st
     ],
 )
 def test_only_an_integer_without_a_sign_takes_the_declared_dtype(element: str, declared: str, dtype: str) -> None:
-    assert iree._dtype(element, declared) == dtype
+    assert iree._name_element_dtype(element, declared) == dtype
 
 
 def test_an_adapter_s_type_is_read_from_what_the_driver_says() -> None:
     said = "name: llvmpipe (LLVM 15.0.6, 256 bits)\ntype: cpu\ndriver_info: Mesa 22.3.6\nmemory_heaps: 1\n  [0] size=1 type: gpu\n"
-    found = iree._properties(said)
+    found = iree._parse_device_properties(said)
     assert (found["name"], found["type"], found["driver_info"]) == (
         "llvmpipe (LLVM 15.0.6, 256 bits)",
         "cpu",
@@ -129,11 +129,11 @@ def test_a_model_is_compiled_once_for_the_same_flags_and_version(
     monkeypatch.setenv("FARM_ARTEFACTS", str(tmp_path))
     monkeypatch.setattr(iree, "_compile_model", made)
     monkeypatch.setattr(iree, "_load_module", lambda driver, code, dtypes: lambda views: [code])
-    monkeypatch.setattr(iree, "_device", lambda driver: (None, None, None))
+    monkeypatch.setattr(iree, "_open_iree_device", lambda driver: (None, None, None))
     monkeypatch.setattr(iree, "_buffer_view", lambda device, value: value)
     form = Form("onnx", "onnx:Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL)
     version = "3.13.0"
-    monkeypatch.setattr(iree, "_version", lambda: version)
+    monkeypatch.setattr(iree, "_read_iree_version", lambda: version)
     for _ in range(2):
         assert backend("iree-cpu").build(form).run() == [b"code"]
     assert len(compiled) == 1
@@ -170,8 +170,8 @@ def test_iree_leaves_out_what_its_version_does_not_know(
     sys.modules["iree"].compiler = sys.modules["iree.compiler"]  # type: ignore[attr-defined]
     sys.modules["iree.compiler"].version = sys.modules["iree.compiler.version"]  # type: ignore[attr-defined]
     sys.modules["iree.compiler.version"].VERSION = "3.9.0"  # type: ignore[attr-defined]
-    monkeypatch.setattr(iree, "_list_known_flags", lambda: frozenset(iree._name(x) for x in has))
-    monkeypatch.setattr(iree, "_version", lambda: "3.9.0")
+    monkeypatch.setattr(iree, "_list_known_flags", lambda: frozenset(iree._name_flag(x) for x in has))
+    monkeypatch.setattr(iree, "_read_iree_version", lambda: "3.9.0")
     given: list[tuple[str, ...]] = []
     monkeypatch.setattr(iree, "_compile_model", lambda model, flags: given.append(flags) or b"code")
     made = backend("iree-gfx942", flags=["--iree-own-flag=1"])

@@ -15,7 +15,7 @@ import pytest
 from tasks import counterparts
 from tasks.arrays.tree import TensorSpec, encode
 from tasks.backends import BackendSpec
-from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke
+from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke_counterpart
 from tasks.counterparts import (
     Counterpart,
     algebra,
@@ -172,7 +172,7 @@ def test_tensors_of_a_form_are_contiguous_and_in_order() -> None:
     )
     arrays = input_arrays(form)
     assert arrays[0].tolist() == [[0, 3], [1, 4], [2, 5]] and arrays[0].flags.c_contiguous and arrays[1].shape == ()
-    out = invoke(form, arrays, np.dtype)
+    out = invoke_counterpart(form, arrays, np.dtype)
     assert len(out) == 2 and out[0] is arrays[0] and out[1] is arrays[1]
     assert seen[0][1] == {"dtype": np.dtype("float64"), "m": None}
     sparse = Form(
@@ -234,7 +234,7 @@ def test_a_refusal_of_the_converter_is_kept_and_repeated(tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", fake)
     asked = []
     monkeypatch.setattr(
-        litert, "_convert", lambda form, arrays: asked.append(form.op) or b"R'tf.Erfc' op has no builtin"
+        litert, "_convert_to_litert", lambda form, arrays: asked.append(form.op) or b"R'tf.Erfc' op has no builtin"
     )
     backend = litert.LiteRt("litert-cpu", "cpu", {})
     backend._versions = ("litert 1", "tensorflow 1")

@@ -121,7 +121,7 @@ FAULTS: dict[str, Callable[..., np.ndarray]] = {
     "scaled_dot_product_attention_gqa": interleaved_heads,
     "avg_pool2d": padding_not_counted,
     "gelu": lambda x: ref.gelu_tanh(x, "tanh"),
-    "bert_encoder": lambda x, mask, *weights, heads: encoder.reference(x, 0 * mask, *weights, heads=heads),
+    "bert_encoder": lambda x, mask, *weights, heads: encoder.encode_reference(x, 0 * mask, *weights, heads=heads),
     "rms_norm": lambda x, normalized_shape, weight, eps: (
         x / (np.sqrt(np.mean(x * x, -1, keepdims=True)) + eps) * weight
     ),

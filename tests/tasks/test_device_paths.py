@@ -135,9 +135,9 @@ def test_iree_compiles_for_the_device_that_is_here_and_keeps_its_code_apart(monk
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(iree, "smoke_test", lambda *a: (_ for _ in ()).throw(Unavailable("asked")))
     monkeypatch.setattr(
-        iree, "_list_known_flags", lambda: frozenset(["--iree-rocm-target", *map(iree._name, iree.FLAGS)])
+        iree, "_list_known_flags", lambda: frozenset(["--iree-rocm-target", *map(iree._name_flag, iree.FLAGS)])
     )
-    monkeypatch.setattr(iree, "_version", lambda: "1")
+    monkeypatch.setattr(iree, "_read_iree_version", lambda: "1")
     monkeypatch.setattr(iree.artefacts, "load_or_make", lambda kind, key, make: key)
     keys: list[Any] = []
     for target in ("gfx942", "gfx90a"):
@@ -195,7 +195,7 @@ def test_a_device_that_does_not_tell_its_precision_computes_in_what_it_can(
     core.said |= {"FULL_DEVICE_NAME": "Intel(R) AI Boost"}
     said = {"SUPPORTED_PROPERTIES": told, "INFERENCE_PRECISION_HINT": "Type.bf16"}
     compiled = types.SimpleNamespace(get_property=said.__getitem__)
-    monkeypatch.setattr(openvino, "_core", lambda: core)
+    monkeypatch.setattr(openvino, "_open_openvino_core", lambda: core)
     monkeypatch.setitem(sys.modules, "openvino", types.SimpleNamespace(__version__="2026.4.1-0"))
     monkeypatch.setattr(openvino.OpenVino, "_compile", lambda self, model: compiled)
     two = types.SimpleNamespace(run=lambda: [[2.0, 2.0]])
@@ -218,7 +218,7 @@ def test_a_device_that_does_not_tell_its_precision_computes_in_what_it_can(
 def test_openvino_says_what_brings_a_device_that_it_does_not_find(
     device: str, installs: list[str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openvino, "_core", lambda: types.SimpleNamespace(available_devices=["CPU"]))
+    monkeypatch.setattr(openvino, "_open_openvino_core", lambda: types.SimpleNamespace(available_devices=["CPU"]))
     monkeypatch.setitem(sys.modules, "openvino", types.ModuleType("openvino"))
     monkeypatch.setattr("tasks.backends.needs.shutil.which", lambda name: name if name == "apt-get" else None)
     monkeypatch.setattr(openvino.glob, "glob", lambda pattern: [])
@@ -257,7 +257,7 @@ def test_openvino_computes_on_the_device_that_its_task_was_given(
 ) -> None:
     core: Any = FakeCore(["FP16"], HINTS)
     core.available_devices = ["CPU", "GPU.0", "GPU.1"]
-    monkeypatch.setattr(openvino, "_core", lambda: core)
+    monkeypatch.setattr(openvino, "_open_openvino_core", lambda: core)
     monkeypatch.setattr(openvino, "smoke_test", lambda *a: (_ for _ in ()).throw(Unavailable("asked")))
     monkeypatch.setitem(sys.modules, "openvino", types.ModuleType("openvino"))
     monkeypatch.setenv("FARM_DEVICE_NUMBER", number)
@@ -272,7 +272,7 @@ def test_openvino_computes_on_the_device_that_its_task_was_given(
 
 def test_vulkan_and_opencl_are_told_the_number_of_their_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FARM_DEVICE_NUMBER", "1")
-    assert [iree._number(driver) for driver in ("vulkan", "cuda", "local-sync")] == [1, 0, 0]
+    assert [iree._number_device(driver) for driver in ("vulkan", "cuda", "local-sync")] == [1, 0, 0]
     assert Tinygrad("tinygrad-cl", "cl", {"device_vendor": "amd"})._target == "CL:1"
     assert Tinygrad("tinygrad-cuda", "cuda", {})._target == "CUDA"
     assert any(x.startswith("nvidia-cuda-nvrtc") for x in Tinygrad("tinygrad-cuda", "cuda", {}).packages)
@@ -431,7 +431,7 @@ def test_what_tensorflow_puts_elsewhere_inside_a_saved_model_is_seen(monkeypatch
     monkeypatch.setattr(eager, "context", context, raising=False)
     for name, module in (("tensorflow", tf), ("tensorflow.python", tf), (eager.__name__, eager)):
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr("tasks.backends.tensorflow._signature", lambda *given: lambda x: [x])
+    monkeypatch.setattr("tasks.backends.tensorflow._load_saved_model_signature", lambda *given: lambda x: [x])
     form = Form("saved_model", "models:x", "float32", [np.ones(2, np.float32)], model=b"")
     said = []
     for more in ([], [("MatrixInverse", cpu, 1)]):

@@ -290,7 +290,7 @@ def case_of(planted: Planted) -> tuple[Inputs, Leaf, list[torch.Tensor]]:
     with np.errstate(all="ignore"):
         y = planted.exact(*exact)
         drawn = 0 if planted.op_class in WITHOUT_NOISE else 4
-        (delta,) = noise.floor([y], evaluate, planted.op_class, drawn, 1 << 18)
+        (delta,) = noise.compute_noise_floor([y], evaluate, planted.op_class, drawn, 1 << 18)
     return arrays, Leaf(dtype, y.shape, y, delta), given
 
 

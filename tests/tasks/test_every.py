@@ -49,26 +49,30 @@ def prepared(group: Group) -> list[PreparedSample]:
     ("dtype", "count"), [("float16", 1 << 16), ("bfloat16", 1 << 16), ("int16", 1 << 16), ("int8", 256)]
 )
 def test_every_bit_pattern_is_there_once(dtype: str, count: int) -> None:
-    made = every_value.values(dtype)
+    made = every_value.list_every_value(dtype)
     assert len(np.unique(made.view(f"u{made.dtype.itemsize}"))) == len(made) == count
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_sweep_has_every_sign_and_exponent_and_what_lies_around_the_landmarks(dtype: str) -> None:
-    made = every_value.values(dtype, seed=3)
+    made = every_value.list_every_value(dtype, seed=3)
     patterns = made.view(f"u{made.dtype.itemsize}")
     width = every_value.MANTISSA[dtype]
     heads = np.unique(patterns >> np.array(width, patterns.dtype))
     assert len(made) == every_value.SWEEP and len(heads) == 1 << (8 * made.dtype.itemsize - width)
-    near = every_value.landmarks(dtype)
+    near = every_value.list_landmarks(dtype)
     assert np.isin(near, made).all() and {0.5, 1.0, np_dtype(dtype).type(np.pi / 2)} <= set(near)
     assert np.isnan(made).any() and np.isposinf(made).any() and {0.0} <= set(made)
-    assert made.tobytes() == every_value.values(dtype, seed=3).tobytes() != every_value.values(dtype, seed=4).tobytes()
+    assert (
+        made.tobytes()
+        == every_value.list_every_value(dtype, seed=3).tobytes()
+        != every_value.list_every_value(dtype, seed=4).tobytes()
+    )
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "int64", "bool"])
 def test_a_dtype_that_is_too_wide_is_vacuous_and_says_so(dtype: str) -> None:
-    assert not every_value.has(dtype)
+    assert not every_value.has_every_value(dtype)
     op = "abs" if dtype != "bool" else "isnan"
     group = Group(f"torch:{op}", "", dtype, 1, distribution=EXHAUSTIVE)
     [sample] = prepare(group, Path(os.environ["FARM_CACHE"]))[1].samples
@@ -249,13 +253,13 @@ def test_mpmath_is_a_further_oracle_and_judges_the_float64_reference_too() -> No
 
 def test_hard_cases_of_float64_and_float32_are_in_the_sweep() -> None:
     # The float and the double nearest to a multiple of π/2 (J.-M. Muller, Elementary Functions, 2nd ed., table 9.1).
-    assert 16367173 * 2.0**72 in every_value.values("float32") and 6381956970095103 * 2.0**797 in every_value.values(
-        "float64"
-    )
+    assert 16367173 * 2.0**72 in every_value.list_every_value(
+        "float32"
+    ) and 6381956970095103 * 2.0**797 in every_value.list_every_value("float64")
     for dtype, square in (("float32", 4095.0**2), ("float64", 67108863.0**2)):
         hard = every_value.hard_cases(dtype)
         assert {square, np.nextafter(np_dtype(dtype).type(square), np_dtype(dtype).type(0))} <= set(hard)
-        assert np.isfinite(hard).all() and np.isin(hard, every_value.values(dtype)).mean() > 0.9
+        assert np.isfinite(hard).all() and np.isin(hard, every_value.list_every_value(dtype)).mean() > 0.9
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -347,7 +351,7 @@ def test_a_correctly_rounded_kernel_breaks_none(op: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_the_mirror_of_each_value_is_its_negative_up_to_the_largest(dtype: str) -> None:
-    inputs = ascending(every_value.values(dtype, seed=3))
+    inputs = ascending(every_value.list_every_value(dtype, seed=3))
     assert not np.isnan(inputs.values).any() and np.isinf(inputs.values[[0, -1]]).all()
     negative = np.isin(-inputs.values, inputs.values)
     assert negative.mean() > 0.03  # the random mantissas of the wide dtypes differ on the two sides

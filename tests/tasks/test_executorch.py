@@ -130,12 +130,12 @@ def test_what_tosa_does_not_take_is_no_work_of_the_reference_model() -> None:
 
 def test_a_result_of_another_size_is_for_the_judge() -> None:
     bits = np.array([0x3F80, 0x4000], dtype=np.uint16)
-    known = tosa._result(bits.view("V2"), np_dtype("bfloat16"), [2])
+    known = tosa._read_tosa_result(bits.view("V2"), np_dtype("bfloat16"), [2])
     assert known.dtype == np_dtype("bfloat16") and known.astype(float).tolist() == [1, 2]
-    assert tosa._result(bits.view("V2"), np.dtype(bool), [2]).dtype == np_dtype(
+    assert tosa._read_tosa_result(bits.view("V2"), np.dtype(bool), [2]).dtype == np_dtype(
         "bfloat16"
     )  # isreal of bfloat16 in 1.5.1
-    assert tosa._result(np.ones(2, np.float32), np.dtype(bool), [2]).dtype == np.float32
+    assert tosa._read_tosa_result(np.ones(2, np.float32), np.dtype(bool), [2]).dtype == np.float32
 
 
 def test_an_operator_outside_the_core_set_is_kept_as_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_an_operator_outside_the_core_set_is_kept_as_unsupported(monkeypatch: py
         monkeypatch.setitem(sys.modules, "executorch.exir", types.SimpleNamespace(to_edge_transform_and_lower=fail))  # type: ignore[arg-type]
 
     lowering(RuntimeError(f"\n{said}\nmore"))
-    header, program = module._split(backend()._lower(None))
+    header, program = module._split_kept_program(backend()._lower(None))
     assert header["unsupported"] == f"not lowered: {said}" and program == b""
     lowering(AssertionError("broken pass"))
     with pytest.raises(AssertionError, match="broken pass"):
@@ -193,7 +193,7 @@ def test_the_runtimes_words_on_stderr_are_its_errors(said: str, error: type[Exce
         raise RuntimeError("code 18")
 
     with pytest.raises(error) as caught:
-        module._words(fail)
+        module._call_with_stderr(fail)
     assert text in str(caught.value) and "another case" not in str(caught.value)
 
 

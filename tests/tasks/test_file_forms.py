@@ -48,7 +48,10 @@ class Tiny(Catalog):
             op_class=OpClass.MODEL,
             model=b"an onnx model",
             files={"tflite": b"a flatbuffer"},
-            ranks=(network_samples._ranks(["weight", "image"]), network_samples._ranks(["note", "onset", "contour"])),
+            ranks=(
+                network_samples._rank_names(["weight", "image"]),
+                network_samples._rank_names(["note", "onset", "contour"]),
+            ),
         )
 
 
@@ -163,7 +166,7 @@ def test_tensorflow_asks_a_saved_model_for_what_it_serves(signatures: dict[str, 
     loaded = SimpleNamespace(signatures=signatures)
     stand_in = SimpleNamespace(saved_model=SimpleNamespace(load=lambda folder: loaded))
     with pytest.raises(ValueError, match="no signature serving_default: export it with signatures=…"):
-        tensorflow._signature(stand_in, wheels.build_zip({"saved_model.pb": b""}), (0,))
+        tensorflow._load_saved_model_signature(stand_in, wheels.build_zip({"saved_model.pb": b""}), (0,))
 
 
 def test_tensorflow_gives_the_outputs_in_the_order_of_the_sample() -> None:
@@ -173,7 +176,7 @@ def test_tensorflow_gives_the_outputs_in_the_order_of_the_sample() -> None:
     serves.structured_input_signature = ((), {"b": 1, "a": 2})  # type: ignore[attr-defined]
     loaded = SimpleNamespace(signatures={"serving_default": serves})
     stand_in = SimpleNamespace(saved_model=SimpleNamespace(load=lambda folder: loaded))
-    call = tensorflow._signature(stand_in, wheels.build_zip({"saved_model.pb": b""}), (1, 2, 0))
+    call = tensorflow._load_saved_model_signature(stand_in, wheels.build_zip({"saved_model.pb": b""}), (1, 2, 0))
     assert call(10, 5) == [15, 5, 10]  # a, b; note, onset, contour
 
 

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from tasks.arrays.inputs import SATURATING, THEMES, fill, theme_of
+from tasks.arrays.inputs import SATURATING, THEMES, fill_array, theme_of
 from tasks.model import (
     DISTRIBUTIONS,
     DTYPES,
@@ -33,7 +33,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def wide(dtype: str, distribution: str, theme: str = "", count: int = 400, **more: bool) -> np.ndarray:
-    return fill((count,), dtype, distribution, rng(), theme, **more).astype(np.float64)
+    return fill_array((count,), dtype, distribution, rng(), theme, **more).astype(np.float64)
 
 
 def test_every_distribution_but_the_ops_own_and_what_is_fuzzed_is_generated() -> None:
@@ -46,7 +46,7 @@ def test_every_dtype_shape_and_theme_is_filled(dtype: str) -> None:
         for theme in ("", *themes):
             for shape in SHAPES:
                 for mild in (False, True):
-                    made = fill(shape, dtype, distribution, rng(), theme, mild)
+                    made = fill_array(shape, dtype, distribution, rng(), theme, mild)
                     assert made.shape == shape and made.dtype == np_dtype(dtype) and made.flags.c_contiguous
 
 
@@ -59,7 +59,7 @@ def test_regular_values_are_distinct_moderate_and_not_zero(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_regular_integers_are_distinct_and_not_zero(dtype: str) -> None:
-    values = fill((50,), dtype, "regular", rng())
+    values = fill_array((50,), dtype, "regular", rng())
     assert len(np.unique(values)) == 50 and (values != 0).all()
 
 
@@ -85,7 +85,7 @@ def test_boundary_holds_the_limits_of_the_dtype(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_boundary_holds_the_limits_of_an_integer(dtype: str) -> None:
-    values = fill((40,), dtype, "boundary", rng())
+    values = fill_array((40,), dtype, "boundary", rng())
     info = np.iinfo(dtype)
     assert {int(info.min), int(info.max), 0, 1} <= {int(v) for v in values}
 
@@ -129,7 +129,7 @@ def test_a_sample_has_the_theme_of_its_index() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_variance_from_the_mean_of_squares_has_no_digit_left(dtype: str) -> None:
     for seed in range(8):
-        x = fill((1000,), dtype, "adversarial", rng(seed), "squares")
+        x = fill_array((1000,), dtype, "adversarial", rng(seed), "squares")
         exact = x.astype(np.longdouble).var()
         assert abs(np.square(x).mean() - x.mean() ** 2 - exact) > exact / 20
         assert abs(x.var() - exact) < 1e-5 * exact
@@ -137,9 +137,9 @@ def test_a_variance_from_the_mean_of_squares_has_no_digit_left(dtype: str) -> No
 
 def test_unknown_names_are_refused_with_the_valid_ones() -> None:
     with pytest.raises(ValueError, match="own.*regular"):
-        fill((1,), "float32", "own", rng())
+        fill_array((1,), "float32", "own", rng())
     with pytest.raises(ValueError, match="tie.*ties"):
-        fill((1,), "float32", "adversarial", rng(), "tie")
+        fill_array((1,), "float32", "adversarial", rng(), "tie")
 
 
 def digest() -> str:
@@ -148,7 +148,7 @@ def digest() -> str:
     for dtype in (*FLOATS, *INTEGERS, "complex64", "bool"):
         for distribution in THEMES:
             for seed in range(4):
-                found.update(fill((3, 67), dtype, distribution, rng(seed)).tobytes())
+                found.update(fill_array((3, 67), dtype, distribution, rng(seed)).tobytes())
     return found.hexdigest()
 
 
@@ -156,10 +156,13 @@ def test_the_same_generator_gives_the_same_bytes_in_another_process() -> None:
     code = "from tests.tasks.test_inputs import digest; print(digest())"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == digest()
-    assert fill((9,), "float32", "regular", rng(1)).tobytes() != fill((9,), "float32", "regular", rng(2)).tobytes()
+    assert (
+        fill_array((9,), "float32", "regular", rng(1)).tobytes()
+        != fill_array((9,), "float32", "regular", rng(2)).tobytes()
+    )
 
 
 def test_only_inexact_dtypes_have_nan() -> None:
     for dtype in DTYPES:
         if dtype != "str" and not is_inexact(dtype):
-            assert fill((9,), dtype, "nan", rng()).dtype == np_dtype(dtype)
+            assert fill_array((9,), dtype, "nan", rng()).dtype == np_dtype(dtype)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tasks.arrays import contiguous, layouts, torch_tree
-from tasks.arrays.layouts import CONTIGUOUS, EXPANDED, LAYOUTS, REVERSED, identify_layout, laid_out, relaid
+from tasks.arrays.layouts import CONTIGUOUS, EXPANDED, LAYOUTS, REVERSED, identify_layout, laid_out, lay_out_like
 from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec
 from tasks.catalogs.user import input_layouts, load
@@ -69,7 +69,7 @@ def test_a_smaller_array_lies_in_memory_as_the_larger_one_did(shape: tuple[int, 
             np.ones(shape, np.float32),
             np.arange(np.prod(shape) / shape[-1] * (shape[-1] - 1)).reshape(*shape[:-1], -1),
         )
-        storage, spec = relaid(smaller, laid_out(x, layout)[1])
+        storage, spec = lay_out_like(smaller, laid_out(x, layout)[1])
         assert identify_layout(spec) == layout
         assert (spec.view(storage) == (smaller[:1] if layout == EXPANDED else smaller)).all()
 

@@ -15,7 +15,7 @@ from tasks.graphs.floor import reference_and_floor
 from tasks.hunt.dialogue import Ask, NotFailing, Ran
 from tasks.hunt.localise import nodes
 from tasks.hunt.localise.question import Clock, Question
-from tasks.hunt.localise.search import Culprit, search
+from tasks.hunt.localise.search import Culprit, search_culprit
 from tasks.hunt.localise.serving import read_onnx_form
 from tasks.hunt.localise.settings import NOTHING, Settings
 from tasks.hunt.onnx_program import OnnxProgram
@@ -51,7 +51,7 @@ class Case:
                 model = fault.planted(model)
             return stand_in.run(model, feeds)
 
-        return answered(search(self.question(), settings), self.model, self.feeds, run or backend)
+        return answered(search_culprit(self.question(), settings), self.model, self.feeds, run or backend)
 
     def fault(self, at: str, kind: str) -> Fault:
         place = producers(self.graph)[at]
@@ -142,7 +142,7 @@ def test_errors_that_fail_only_together_are_no_single_node_s_fault(text: Case) -
 def test_a_search_that_runs_out_of_time_names_nobody(text: Case) -> None:
     fault = Fault("fused", "matmul17", stand_in.times(1.01), ("div15", "softmax16"))
     question = text.question(seconds=0)
-    found = answered(search(question), text.model, text.feeds, lambda m, x: stand_in.run(m, x, fault))
+    found = answered(search_culprit(question), text.model, text.feeds, lambda m, x: stand_in.run(m, x, fault))
     assert found.name == "" and "until the time was over" in found.why[-1]
 
 
@@ -169,7 +169,7 @@ def test_a_pass_that_makes_the_difference_takes_the_blame(image: Case, hide: boo
         return stand_in.run(*model_of(asked, image.model, image.feeds), fault if on else None)
 
     question = image.question()
-    found = driven(search(question, Settings(passes=passes)), ran)
+    found = driven(search_culprit(question, Settings(passes=passes)), ran)
     assert found.name == "optimiser Faulty"
     assert found.why[-1] == ("at window Conv_4..Sigmoid_5" if hide else "at node Sigmoid_5 (Sigmoid)")
 
@@ -183,13 +183,13 @@ def test_the_lowest_level_that_is_wrong_is_named_where_no_pass_is(image: Case) -
 
     question = image.question()
     settings = Settings(levels=("disable", "basic", "extended", "all"), passes=("One", "Two"))
-    assert driven(search(question, settings), ran).name == "optimiser level extended, right at level basic"
+    assert driven(search_culprit(question, settings), ran).name == "optimiser level extended, right at level basic"
 
 
 def test_a_graph_that_is_not_what_was_exported_is_the_exporter_s(image: Case) -> None:
     exported = image.fault("conv4", "no bias").planted(image.model)
     question = image.question(exported)
-    found = answered(search(question), exported, image.feeds, stand_in.run)
+    found = answered(search_culprit(question), exported, image.feeds, stand_in.run)
     assert (found.name, found.node_units) == ("exporter", ())
 
 
@@ -220,7 +220,7 @@ def test_a_backend_that_gives_no_integers_is_asked_for_floats_alone(image: Case)
         return stand_in.run(model, feeds, fault)
 
     question = image.question(counted)
-    found = answered(search(question), counted, image.feeds, ran)
+    found = answered(search_culprit(question), counted, image.feeds, ran)
     assert (found.name, found.effect) == ("node Conv_4 (Conv)", "same")
 
 
@@ -248,7 +248,7 @@ def test_a_backend_that_takes_no_pieces_is_asked_for_its_settings_alone(image: C
         return stand_in.run(image.model, image.feeds, None if asked.setting == "level eager" else fault)
 
     question = image.question()
-    found = driven(search(question, Settings(levels=("eager", "compiled")), "it takes functions"), ran)
+    found = driven(search_culprit(question, Settings(levels=("eager", "compiled")), "it takes functions"), ran)
     assert (found.name, found.effect) == ("optimiser level compiled, right at level eager", "")
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from tasks.ddmin import bisect, fewest, thin
 from tasks.draw.choices import Choices
-from tasks.hunt.case import elements
+from tasks.hunt.case import count_case_elements
 from tasks.hunt.dialogue import Ran, Unfit
-from tasks.hunt.minimise.choices import simplest
+from tasks.hunt.minimise.choices import search_simplest_choices
 from tasks.hunt.minimise.same import Failure
 from tasks.model import Group, Leaf
 from tasks.model.errors import mask_details, shorten_error
@@ -100,7 +100,7 @@ def test_choices_become_the_simplest_that_fail(fails: Callable[[list[int]], bool
             again = Choices.from_list(items)
             return again if fails(generated(again)) else None
 
-        best = ran(simplest(choose, asked(taken, runs)))
+        best = ran(search_simplest_choices(choose, asked(taken, runs)))
         made = generated(Choices.from_list(best.taken))
         assert fails(made) and len(best.taken) <= len(choose.taken)
         assert made == smallest if smallest is not None else sum(made) == 501
@@ -158,10 +158,12 @@ def test_another_status_kind_or_reference_is_another_failure() -> None:
 
 @pytest.mark.parametrize(("op_class", "left"), [("model", "Tanh"), ("composite", "")])
 def test_what_makes_a_model_wrong_may_be_imprecise_of_its_parts(op_class: str, left: str) -> None:
-    from tasks.hunt.minimise.search import search
+    from tasks.hunt.minimise.search import search_minimal_case
 
     off = {"kind": "numbers", "error_units": 3200.0, "limit": 32.0, "op_class": "composite"}
-    searched = search(row(**off | {"op_class": op_class}), lambda: graph_case("a = Neg(x)", "y = Tanh(a)"), "graph", 60)
+    searched = search_minimal_case(
+        row(**off | {"op_class": op_class}), lambda: graph_case("a = Neg(x)", "y = Tanh(a)"), "graph", 60
+    )
     asked = next(searched)
     try:
         while True:  # the whole graph is imprecise, and Tanh alone is wrong
@@ -201,10 +203,10 @@ def test_a_part_of_a_graph_has_the_true_values_of_what_is_cut() -> None:
 @pytest.mark.parametrize("hangs", [True, False])
 def test_what_takes_long_and_ends_when_it_is_small_is_left_as_it_is(hangs: bool) -> None:
     """What is not given its whole deadline does not end; the smaller case does end in that."""
-    from tasks.hunt.minimise.search import search
+    from tasks.hunt.minimise.search import search_minimal_case
 
     hung, passed = row(status="timeout", kind="timeout", stage="run"), row(status="pass")
-    searched = search(hung, lambda: graph_case("y = Tanh(x)"), "binary-search-dims", 60)
+    searched = search_minimal_case(hung, lambda: graph_case("y = Tanh(x)"), "binary-search-dims", 60)
     asked = next(searched)
     try:
         while True:
@@ -219,12 +221,12 @@ def test_what_takes_long_and_ends_when_it_is_small_is_left_as_it_is(hangs: bool)
 def test_a_generated_case_whose_parts_do_not_fail_by_themselves_is_left_to_its_choices() -> None:
     from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz
     from tasks.hunt.chosen_case import ChosenCase
-    from tasks.hunt.minimise.search import search
+    from tasks.hunt.minimise.search import search_minimal_case
 
     group = Group("fuzz:Elu", VARIANT, "float32", 1)
     (sample,) = Fuzz().samples(group, 4)
     wrong = row(kind="numbers", error_units=np.inf, limit=32.0, op_class="elementary")
-    searched = search(wrong, lambda: ChosenCase(sample.columns["choices"], group, 4), "shrink-all", 60)
+    searched = search_minimal_case(wrong, lambda: ChosenCase(sample.columns["choices"], group, 4), "shrink-all", 60)
     asked = next(searched)
     try:
         while True:
@@ -263,7 +265,7 @@ def test_sizes_that_are_bound_to_each_other_shrink_together() -> None:
         pass
     shapes = {name: x.shape for name, x in question.best.arrays.items()}
     assert shapes["x"] == (1, 1) and shapes["w"] == (1, 1)
-    assert elements(question.best) <= 4 and question.runs <= 30
+    assert count_case_elements(question.best) <= 4 and question.runs <= 30
 
 
 def test_seeds_of_random_lists_shrink_within_their_bounds() -> None:

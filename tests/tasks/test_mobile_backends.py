@@ -12,7 +12,7 @@ import pytest
 from ml_dtypes import bfloat16
 
 from tasks.backends import BackendSpec, ncnn
-from tasks.backends.mnn import _fail, _feed
+from tasks.backends.mnn import _make_mnn_input, _raise_mnn_failure
 from tasks.backends.shared import onnx_graph
 from tasks.backends.shared.native_output import capture_native_output
 from tasks.backends.shared.onnx_form import PROBE_MODEL
@@ -44,7 +44,7 @@ def made() -> bytes:
 
 
 def test_a_graph_is_read_without_onnx() -> None:
-    graph = onnx_graph.read(made())
+    graph = onnx_graph.read_onnx_graph(made())
     value = onnx_graph.Value
     assert graph.inputs == (
         value("x", "tensor", "bfloat16", (None, 3)),
@@ -58,7 +58,7 @@ def test_a_graph_is_read_without_onnx() -> None:
 @pytest.mark.parametrize("cut", [5, 40, 100])
 def test_damaged_bytes_are_named(cut: int) -> None:
     with pytest.raises(ValueError, match="truncated|no protobuf"):
-        onnx_graph.read(made()[:-cut])
+        onnx_graph.read_onnx_graph(made()[:-cut])
 
 
 def test_what_python_and_c_print_is_captured_and_then_no_more() -> None:
@@ -106,9 +106,9 @@ def test_a_backend_says_whose_device_it_needs(name: str, label: str, resource: s
 
 
 def test_mnn_takes_integers_that_its_int32_holds() -> None:
-    array, dtype = _feed("i", np.array([-1, 2**31 - 1]))
+    array, dtype = _make_mnn_input("i", np.array([-1, 2**31 - 1]))
     assert (array.dtype, array.tolist(), dtype) == (np.int32, [-1, 2**31 - 1], "int")
-    array, dtype = _feed("b", np.array([True, False]))
+    array, dtype = _make_mnn_input("b", np.array([True, False]))
     assert (array.dtype, array.tolist(), dtype) == (np.int32, [1, 0], "int")
 
 
@@ -123,19 +123,19 @@ def test_mnn_takes_integers_that_its_int32_holds() -> None:
 )
 def test_mnn_is_not_given_what_it_would_change(value: Any, words: str) -> None:
     with pytest.raises(Unsupported, match=words):
-        _feed("x", value)
+        _make_mnn_input("x", value)
 
 
 def test_mnn_is_taken_by_its_word() -> None:
     with pytest.raises(Unsupported, match="converter: These Op Not Support: ONNX::Det$"):
-        _fail(
+        _raise_mnn_failure(
             "MNN's converter",
             ["Start to Convert\n[12:00:01] :220: These Op Not Support: ONNX::Det \nConverted Failed!\n"],
         )
     with pytest.raises(Unsupported, match="code=2"):
-        _fail("MNN", ["Create execution error : 7\ncode=2 in onForward, 666\n"])
+        _raise_mnn_failure("MNN", ["Create execution error : 7\ncode=2 in onForward, 666\n"])
     with pytest.raises(RuntimeError, match="code=3"):  # a shape that it cannot compute is an error of its own
-        _fail("MNN", ["Compute Shape Error for y\ncode=3 in onForward, 666\n"])
+        _raise_mnn_failure("MNN", ["Compute Shape Error for y\ncode=3 in onForward, 666\n"])
 
 
 SCRIPT = """
@@ -151,11 +151,11 @@ SCRIPT = """
 
 
 def test_ncnn_is_given_the_batch_where_its_converter_put_it() -> None:
-    assert ncnn._batches(SCRIPT) == ([("in0", 0), ("in1", 233)], [("out0", 0), ("out1", 1)])
+    assert ncnn._read_batch_axes(SCRIPT) == ([("in0", 0), ("in1", 233)], [("out0", 0), ("out1", 1)])
 
 
 def test_the_layers_of_a_param_file() -> None:
-    assert ncnn._layers("7767517\n2 2\nInput   in0  0 1 in0\nReLU relu_0 1 1 in0 out0\n") == ["Input", "ReLU"]
+    assert ncnn._list_ncnn_layers("7767517\n2 2\nInput   in0  0 1 in0\nReLU relu_0 1 1 in0 out0\n") == ["Input", "ReLU"]
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_an_onnx_model_has_no_torch_form(tiny: Group) -> None:
 
 def test_words_are_split_into_the_longest_known_pieces() -> None:
     words = "[PAD] [UNK] [CLS] [SEP] un ##believ ##able cafe , is ##n ##b".split()
-    ids, mask = inputs.tokens("\n".join(words), ("Unbelievable, Café is", "zzz"), 8)
+    ids, mask = inputs.tokenize_sentences("\n".join(words), ("Unbelievable, Café is", "zzz"), 8)
     assert ids.tolist() == [[2, 4, 5, 6, 8, 7, 9, 3], [2, 1, 3, 0, 0, 0, 0, 0]]
     assert mask.tolist() == [[1] * 8, [1, 1, 1, 0, 0, 0, 0, 0]]
 
@@ -148,7 +148,7 @@ def test_words_are_split_into_the_longest_known_pieces() -> None:
 def test_drawn_and_sounding_inputs_are_what_they_say() -> None:
     page = inputs.render_text_image(["dark on bright"], (48, 192), 30)
     assert page.shape == (3, 48, 192) and page.dtype == np.float32 and page.max() > 0.9 > 0.3 > page.min()
-    for sound in (inputs.voice(0.5, 16000), inputs.music(0.5, 22050)):
+    for sound in (inputs.synthesize_voice(0.5, 16000), inputs.synthesize_music(0.5, 22050)):
         assert sound.dtype == np.float32 and 0.5 < np.abs(sound).max() <= 1.0 and np.isfinite(sound).all()
     tokens = inputs.file_tokens(b"  abc\n", 4)
     assert tokens.tolist() == [[97, 98, 99, 10, 32, 97, 98, 99]]

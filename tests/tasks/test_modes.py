@@ -222,11 +222,13 @@ def test_cuda_has_a_question_for_each_kernel_and_says_why_not(monkeypatch: pytes
         monkeypatch.setattr(torch.backends.cuda, f"can_use_{name}_attention", answer(name))
     monkeypatch.setattr(torch_modes, "_is_asked_by_name", lambda query: True)
     q, k = torch.randn(1, 4, 8, 8), torch.randn(1, 2, 8, 8)
-    assert [torch_modes.refusal(x, q, q, q) for x in ("flash", "efficient", "cudnn", "math")] == [""] * 4
-    assert torch_modes.refusal("efficient", q, k, k, enable_gqa=True) == (
+    assert [torch_modes.explain_attention_refusal(x, q, q, q) for x in ("flash", "efficient", "cudnn", "math")] == [
+        ""
+    ] * 4
+    assert torch_modes.explain_attention_refusal("efficient", q, k, k, enable_gqa=True) == (
         "torch has no efficient attention for this call: q, k and v have other numbers of heads."
     )
-    assert torch_modes.refusal("cudnn", q, k, k, enable_gqa=True).endswith("it does not say why")
+    assert torch_modes.explain_attention_refusal("cudnn", q, k, k, enable_gqa=True).endswith("it does not say why")
     assert asked == [(x, False) for x in ("flash", "efficient", "cudnn")] + [("efficient", True), ("cudnn", True)]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tasks.backends import BackendSpec, list_registered, needs
-from tasks.backends.needs import INSTALLERS, Missing, Need, install_line, secure
+from tasks.backends.needs import INSTALLERS, Missing, Need, install_line, secure_needs
 
 NOWHERE = Need("tool", str, {"apt-get": "tool-deb", "dnf": "tool-rpm"})
 HERE = Need("thing", lambda: "/here")
@@ -32,7 +32,7 @@ def installers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setattr(needs, "_system", lambda: "plain")
+    monkeypatch.setattr(needs, "_name_system_library", lambda: "plain")
     return folder
 
 
@@ -50,7 +50,7 @@ def test_all_that_is_missing_is_said_at_once_with_one_line_that_installs_it(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     other = Need("driver", str, {"apt-get": "driver-deb", "plain": "driver-plain"})
     with pytest.raises(Missing) as end:
-        secure([NOWHERE, HERE, other])
+        secure_needs([NOWHERE, HERE, other])
     assert str(end.value) == "no tool, no driver on this machine: sudo apt install tool-deb driver-plain"
     assert end.value.installs == (("sudo apt install", "tool-deb"), ("sudo apt install", "driver-plain"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -63,7 +63,7 @@ def test_without_an_installer_that_is_known_only_the_need_is_named(installers: P
 
 def test_what_is_found_is_led_to_and_told() -> None:
     led: list[str] = []
-    assert secure([Need("thing", lambda: "/here", use=led.append)]) == {"thing": "/here"} and led == ["/here"]
+    assert secure_needs([Need("thing", lambda: "/here", use=led.append)]) == {"thing": "/here"} and led == ["/here"]
 
 
 def test_packages_are_installed_once_and_by_one_line_per_installer() -> None:
@@ -89,10 +89,13 @@ def test_a_library_is_taken_from_elsewhere_where_the_loader_has_none(tmp_path: P
     subprocess.run(["g++", "-x", "c", "-shared", f"-Wl,-soname,{library.name}", "-o", library, source], check=True)
     broken = tmp_path / "broken.so"
     broken.write_text("not a library")
-    find = needs.library(library.name, lambda: [str(broken), str(library)])
+    find = needs.make_library_finder(library.name, lambda: [str(broken), str(library)])
     assert find() == str(library)
     assert ctypes.CDLL(library.name).planted() == 7
-    assert needs.library("libm.so.6")().endswith("libm.so.6") and needs.library("libnosuch.so.3")() == ""
+    assert (
+        needs.make_library_finder("libm.so.6")().endswith("libm.so.6")
+        and needs.make_library_finder("libnosuch.so.3")() == ""
+    )
 
 
 def test_vulkan_is_found_beside_a_browser_and_offered_unless_drivers_were_chosen(
@@ -103,18 +106,20 @@ def test_vulkan_is_found_beside_a_browser_and_offered_unless_drivers_were_chosen
     monkeypatch.setattr(needs, "_BROWSERS", (str(browser),))
     monkeypatch.setattr(needs, "_VULKAN_DRIVERS", (str(installed),))
     with pytest.raises(Missing, match="no Vulkan driver"):
-        secure(needs.VULKAN[1:])
+        secure_needs(needs.VULKAN[1:])
     driver = browser / "vk_swiftshader_icd.json"
     driver.touch()
     monkeypatch.setenv("VK_DRIVER_FILES", "mine.json")
-    assert secure(needs.VULKAN[1:]) == {"Vulkan driver": "mine.json"} and "VK_ADD_DRIVER_FILES" not in os.environ
+    assert secure_needs(needs.VULKAN[1:]) == {"Vulkan driver": "mine.json"} and "VK_ADD_DRIVER_FILES" not in os.environ
     monkeypatch.delenv("VK_DRIVER_FILES")
-    assert secure(needs.VULKAN[1:]) == {"Vulkan driver": str(driver)}
+    assert secure_needs(needs.VULKAN[1:]) == {"Vulkan driver": str(driver)}
     assert os.environ.pop("VK_ADD_DRIVER_FILES") == str(driver)
     installed.parent.mkdir()
     installed.touch()  # which comes first, and is all that IREE is given; Dawn may find it too old
-    assert secure(needs.VULKAN[1:]) == {"Vulkan driver": str(installed)} and "VK_ADD_DRIVER_FILES" not in os.environ
-    secure(needs.VULKAN_FOR_WEBGPU[1:])
+    assert (
+        secure_needs(needs.VULKAN[1:]) == {"Vulkan driver": str(installed)} and "VK_ADD_DRIVER_FILES" not in os.environ
+    )
+    secure_needs(needs.VULKAN_FOR_WEBGPU[1:])
     assert os.environ["VK_ADD_DRIVER_FILES"] == str(driver)
 
 
@@ -131,7 +136,7 @@ def test_a_clang_comes_from_cc_then_the_wheel_then_the_path(tmp_path: Path, monk
     (zig.parent / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     importlib.invalidate_caches()
-    assert secure([needs.C_COMPILER]) == {"C compiler (clang)": str(zig)}
+    assert secure_needs([needs.C_COMPILER]) == {"C compiler (clang)": str(zig)}
     said = subprocess.run([os.environ["CC"], "-c", "a b"], capture_output=True, text=True, check=True)
     assert said.stdout == "clang -c a b\n"
     monkeypatch.setenv("CC", str(program(bins / "gcc", "echo gcc 12\n")))
@@ -142,11 +147,11 @@ def test_a_clang_comes_from_cc_then_the_wheel_then_the_path(tmp_path: Path, monk
 
 def test_kernels_are_kept_by_the_compiler_that_made_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bad object must not outlive the compiler that was mended in its place."""
-    from tasks.backends.tinygrad import _caches
+    from tasks.backends.tinygrad import _place_tinygrad_caches
 
     monkeypatch.setenv("FARM_ARTEFACTS", str(tmp_path))
     compiler = program(tmp_path / "clang", "exit 1\n")
-    broken = _caches({"C compiler (clang)": str(compiler)})
-    assert _caches({"C compiler (clang)": str(compiler)}) == broken
+    broken = _place_tinygrad_caches({"C compiler (clang)": str(compiler)})
+    assert _place_tinygrad_caches({"C compiler (clang)": str(compiler)}) == broken
     program(compiler, "exec clang-19\n")
-    assert _caches({"C compiler (clang)": str(compiler)})["CACHEDB"] != broken["CACHEDB"]
+    assert _place_tinygrad_caches({"C compiler (clang)": str(compiler)})["CACHEDB"] != broken["CACHEDB"]

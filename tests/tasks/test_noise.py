@@ -157,12 +157,12 @@ def test_what_a_draw_refuses_or_returns_in_another_shape_has_no_bound() -> None:
     answers: list[list[np.ndarray] | None] = [None, [other], [y, y]]
     for found in answers:
         many = [found] * 8
-        (floor,) = noise.floor([y], lambda draws, many=many: many[: len(draws)], OpClass.COMPOSITE, 4, 3)  # type: ignore[misc]
+        (floor,) = noise.compute_noise_floor([y], lambda draws, many=many: many[: len(draws)], OpClass.COMPOSITE, 4, 3)  # type: ignore[misc]
         assert floor is not None and (floor == np.inf).all()
 
 
 def test_no_draws_no_floor() -> None:
-    assert noise.floor([np.ones(3)], lambda draws: iter(()), OpClass.COMPOSITE, 0, 3) == [None]
+    assert noise.compute_noise_floor([np.ones(3)], lambda draws: iter(()), OpClass.COMPOSITE, 0, 3) == [None]
 
 
 def test_the_floor_of_a_large_result_is_that_of_its_parts() -> None:
@@ -173,12 +173,14 @@ def test_the_floor_of_a_large_result_is_that_of_its_parts() -> None:
     many[2][0, 5], many[3][2, 49_999] = np.nan, 1.0
     for turn in (lambda x: x, np.transpose, lambda x: x.astype(np.complex128)):
         turned = [[turn(x)] for x in many]
-        (whole,) = noise.floor([turn(y)], lambda draws, turned=turned: turned, OpClass.COMPOSITE, 4, 1)  # type: ignore[misc]
+        (whole,) = noise.compute_noise_floor([turn(y)], lambda draws, turned=turned: turned, OpClass.COMPOSITE, 4, 1)  # type: ignore[misc]
         assert whole is not None and np.isinf(whole).sum() == 2
         for at in range(0, y.size, 997):
             part = slice(at, at + 997)
             cut = [[x.reshape(-1)[part]] for (x,) in turned]
-            (floor,) = noise.floor([turn(y).reshape(-1)[part]], lambda draws, cut=cut: cut, OpClass.COMPOSITE, 4, 1)  # type: ignore[misc]
+            (floor,) = noise.compute_noise_floor(
+                [turn(y).reshape(-1)[part]], lambda draws, cut=cut: cut, OpClass.COMPOSITE, 4, 1
+            )  # type: ignore[misc]
             assert floor is not None and np.array_equal(floor, whole.reshape(-1)[part])
 
 

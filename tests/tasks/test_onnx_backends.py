@@ -15,7 +15,7 @@ from tasks.arrays.tree import TensorSpec, encode
 from tasks.backends import openvino as openvino_backend
 from tasks.backends.onnxruntime import OnnxRuntime
 from tasks.backends.openvino import OpenVino
-from tasks.backends.shared.onnx_form import PROBE_MODEL, input_values, inputs_by_name, pack, unpack
+from tasks.backends.shared.onnx_form import PROBE_MODEL, input_values, inputs_by_name, pack_low_bits, unpack_low_bits
 from tasks.model import Fallback, Form, Program, Unavailable, Unsupported
 
 onnx = pytest.importorskip("onnx")
@@ -131,11 +131,11 @@ def test_low_bit_dtypes_go_in_and_come_out_in_their_own_bytes(runtime: str, dtyp
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3), (0,)])
 def test_packing_is_undone_by_unpacking(dtype: Any, shape: tuple[int, ...]) -> None:
     x = np.resize(np.array([1, 0, -1, -2, 1, 0]), shape).astype(np.float32).astype(dtype)
-    same(unpack(pack(x), np.dtype(dtype).name, shape), x)
+    same(unpack_low_bits(pack_low_bits(x), np.dtype(dtype).name, shape), x)
 
 
 def test_packing_puts_the_first_element_into_the_lowest_bits() -> None:
-    assert pack(np.array([1, 2, 3], uint4)).tolist() == [0x21, 0x03]
+    assert pack_low_bits(np.array([1, 2, 3], uint4)).tolist() == [0x21, 0x03]
 
 
 @pytest.mark.parametrize("runtime", BACKENDS)
@@ -397,8 +397,8 @@ class PlantedModel:
 
 
 def test_an_npu_is_asked_for_no_float32_and_its_rows_declare_float16(monkeypatch: pytest.MonkeyPatch) -> None:
-    npu = PlantedNpu(openvino_backend._core())
-    monkeypatch.setattr(openvino_backend, "_core", lambda: npu)
+    npu = PlantedNpu(openvino_backend._open_openvino_core())
+    monkeypatch.setattr(openvino_backend, "_open_openvino_core", lambda: npu)
     info = OpenVino("openvino-npu", "npu", {}).probe()
     assert (info.device, info.compute_precision, info.unasked) == ("Intel(R) AI Boost", "float16", True)
     with pytest.raises(Unavailable, match="does not take the inference precision f32"):

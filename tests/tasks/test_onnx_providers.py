@@ -17,7 +17,7 @@ from farm.fleet.envs import Environment
 from tasks.backends import onnxruntime as module
 from tasks.backends.onnxruntime import PROVIDERS, OnnxRuntime
 from tasks.backends.shared import artefacts, ort_providers, ort_timings
-from tasks.backends.shared.onnx_form import pack
+from tasks.backends.shared.onnx_form import pack_low_bits
 from tasks.devices import BY_LABEL, cuda_driver
 from tasks.model import Fallback, Form, Program, Unavailable
 
@@ -149,8 +149,8 @@ def test_tensorrts_provider_finds_what_was_timed_before(monkeypatch: pytest.Monk
 
     def process() -> None:
         """A new one."""
-        ort_timings._folder.cache_clear()
-        ort_timings._where.cache_clear()
+        ort_timings._make_timings_folder.cache_clear()
+        ort_timings._name_timings_place.cache_clear()
 
     def session(**options: str) -> OnnxRuntime:
         made = backend("tensorrt", provider_options=options)
@@ -366,8 +366,8 @@ class OldOrtValue:
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3), (0, 2)])
 def test_values_of_old_versions_are_read_by_their_dtype_and_shape(shape: tuple[int, ...]) -> None:
     x = np.resize(np.array([1, -2, 3, 0.5, -1, 7], bfloat16), shape)
-    found = module._array(OldOrtValue(np.ascontiguousarray(x), "bfloat16", shape))
+    found = module._copy_ort_value(OldOrtValue(np.ascontiguousarray(x), "bfloat16", shape))
     assert found.dtype == x.dtype and found.shape == shape and found.tobytes() == x.tobytes()
     low = np.resize(np.array([1, -2, 3, 0, -1], np.int8), shape).astype(int4)
-    found = module._array(OldOrtValue(pack(low), "int4", shape))
+    found = module._copy_ort_value(OldOrtValue(pack_low_bits(low), "int4", shape))
     assert found.dtype == low.dtype and found.tobytes() == low.tobytes()

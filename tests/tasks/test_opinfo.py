@@ -108,4 +108,4 @@ def test_complex_numbers_of_two_halves_are_judged_and_no_framework_without_them_
     with pytest.raises(Unsupported, match="jax has no complex32"):
         sample.form("jax")
     with pytest.raises(ValueError, match="ONNX has no complex32"):
-        onnx_export.export(sample)
+        onnx_export.export_sample_to_onnx(sample)

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from onnx import version_converter
 
-from farm.report.tables.opsets import matrix, opsets
+from farm.report.tables.opsets import count_opset_matrix, list_opsets
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.judge import verdict
@@ -149,7 +149,7 @@ def test_the_matrix_says_native_fallback_refused(tmp_path: Path) -> None:
             for row in some.values()
         ]
     )
-    table = opsets(both).set_index("backend")
+    table = list_opsets(both).set_index("backend")
     assert table.loc["elder", ["15", "16", "17", "19"]].tolist() == ["pass", "wrong", "fallback", "unsupported"]
-    counts = matrix(both).set_index(["backend", "opset"])
+    counts = count_opset_matrix(both).set_index(["backend", "opset"])
     assert counts.loc[("elder", 19), "refused"] == 1 and counts.loc[("ort", 19), "native"] == 1

@@ -305,10 +305,10 @@ class Refuses(Backend):
 def test_who_refuses_an_exported_graph_that_onnx_forbids_is_not_to_blame(
     tmp_path: Path, op: str, status: str, stage: str, says: str
 ) -> None:
-    from tasks.prepare.forms import export
+    from tasks.prepare.forms import export_forms
 
     prepared = prepare(Group(f"torch:{op}", "", "float16", 1), tmp_path)[1]
-    exported = str(export(Path(prepared.pack.path), tmp_path, "onnx", 1, {}, lambda place: None))
+    exported = str(export_forms(Path(prepared.pack.path), tmp_path, "onnx", 1, {}, lambda place: None))
     refuses = Refuses("refuses-cpu", "cpu", {})
     backends = {refuses: "no such graph", BackendSpec.parse("openvino-cpu").create(): "Div"}
     for backend, words in backends.items():

@@ -63,7 +63,7 @@ def test_the_same_names_have_the_same_bytes() -> None:
         drawn_inputs.parse_input(x)
         for x in ("x=float32[4,8]", "ids=int64[200]<7", "sr=int64[]", "m=bool[9]", "h=bfloat16[3]")
     ]
-    first, again = drawn_inputs.arrays(given, 0, 0), drawn_inputs.arrays(reversed(given), 0, 0)
+    first, again = drawn_inputs.draw_model_inputs(given, 0, 0), drawn_inputs.draw_model_inputs(reversed(given), 0, 0)
     assert [(x.dtype.name, x.shape) for x in first.values()][:3] == [
         ("float32", (4, 8)),
         ("int64", (200,)),
@@ -71,7 +71,7 @@ def test_the_same_names_have_the_same_bytes() -> None:
     ]
     assert set(first["ids"]) == set(range(7)), "from 0 on, and below"
     assert all(first[name].tobytes() == again[name].tobytes() for name in first)
-    others = drawn_inputs.arrays(given, 1, 0), drawn_inputs.arrays(given, 0, 1)
+    others = drawn_inputs.draw_model_inputs(given, 1, 0), drawn_inputs.draw_model_inputs(given, 0, 1)
     assert all(first["x"].tobytes() != other["x"].tobytes() for other in others)
 
 
@@ -215,13 +215,13 @@ def test_arrays_of_a_file_go_to_the_arguments_of_their_names(tmp_path: Path) -> 
 def test_inputs_that_no_tensor_holds_are_said(tmp_path: Path, returned: str, says: str) -> None:
     (tmp_path / "own.py").write_text(f"import numpy as np\nimport torch\ndef get_inputs(): return {returned}\n")
     with pytest.raises(GivenError) as raised:
-        of_file.inputs("own.py:M", str(tmp_path), lambda x: x, 0, 0)
+        of_file.read_given_inputs("own.py:M", str(tmp_path), lambda x: x, 0, 0)
     assert says in str(raised.value) and str(raised.value).startswith("own.py:M: get_inputs()")
 
 
 def test_what_is_true_is_a_tensor_of_no_dimension(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("def get_inputs(): return [True]\n")
-    made = of_file.inputs("own.py:M", str(tmp_path), lambda x: x, 0, 0)
+    made = of_file.read_given_inputs("own.py:M", str(tmp_path), lambda x: x, 0, 0)
     assert made is not None and (made["x"].dtype, made["x"].shape) == (np.dtype(bool), ())
 
 

@@ -94,7 +94,7 @@ def test_what_a_module_draws_is_the_same_for_all(prepared: Callable[..., Prepare
     group = prepared(of(DRAWN[what]))
     row = judged(group)
     assert (row.status, row.error) == ("pass", "")
-    assert row.weights == module_state.digest(group.samples[0].state())
+    assert row.weights == module_state.digest_module_state(group.samples[0].state())
     from tasks.catalogs.models import own_models
 
     own_models._load_module.cache_clear()  # as another process makes it
@@ -348,8 +348,8 @@ def test_a_wrong_weight_is_seen(prepared: Callable[..., PreparedGroup], monkeypa
     def another(call: Any, state: Any) -> None:
         load(call, {name: x * np.float32(1 + 2**-12) for name, x in state.items()})
 
-    load = module_state.load
-    monkeypatch.setattr(module_state, "load", another)
+    load = module_state.load_module_state
+    monkeypatch.setattr(module_state, "load_module_state", another)
     assert judged(group).status == "wrong"
 
 
@@ -365,16 +365,16 @@ def test_two_threads_do_not_share_what_a_call_writes_to(
 
 def test_a_state_is_loaded_where_it_lies() -> None:
     made = module(of("s.a = nn.Linear(16, 4); s.v = s.a.weight.detach()[0]; s.n = [torch.rand(2)]|s.a(x) + s.v.sum()"))
-    state = module_state.state(made)
+    state = module_state.copy_module_state(made)
     assert sorted(state) == ["model.a.bias", "model.a.weight", "model.n.0", "model.v"]
     with torch.no_grad():
         made.model.a.weight.zero_()
-    module_state.load(made, state)
-    assert made.model.v.data_ptr() == made.model.a.weight.data_ptr() and module_state.digest(
-        module_state.state(made)
-    ) == module_state.digest(state)
+    module_state.load_module_state(made, state)
+    assert made.model.v.data_ptr() == made.model.a.weight.data_ptr() and module_state.digest_module_state(
+        module_state.copy_module_state(made)
+    ) == module_state.digest_module_state(state)
     with pytest.raises(module_state.NotAlike, match="model.n.0 is there in one of them only"):
-        module_state.load(made, {name: x for name, x in state.items() if name != "model.n.0"})
+        module_state.load_module_state(made, {name: x for name, x in state.items() if name != "model.n.0"})
 
 
 def test_seeds_are_left_as_they_were() -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.arrays import pack
-from tasks.arrays.pack import ALIGN, MAGIC, Pack, PackError, save
+from tasks.arrays.pack import ALIGN, MAGIC, Pack, PackError, save_pack
 from tasks.model import np_dtype
 
 DTYPES = (
@@ -53,7 +53,7 @@ DTYPES = (
 def test_round_trip(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
     g = np.random.default_rng(0)
     array = np.asarray(g.integers(0, 2, shape)).astype(np_dtype(dtype))
-    save(tmp_path / "a.pack", {"k": [1]}, [array, array])
+    save_pack(tmp_path / "a.pack", {"k": [1]}, [array, array])
     back = Pack(tmp_path / "a.pack")
     assert back.header == {"k": [1]}
     for i in range(2):
@@ -67,7 +67,7 @@ def test_every_bit_pattern_survives(tmp_path: Path, dtype: str) -> None:
     size = np_dtype(dtype).itemsize
     raw = np.random.default_rng(1).integers(0, 16 if dtype == "int4" else 256, 4096 * size).astype(np.uint8)
     array = raw.view(np_dtype(dtype))  # NaN payloads and subnormals among them
-    save(tmp_path / "a.pack", {}, [array])
+    save_pack(tmp_path / "a.pack", {}, [array])
     assert Pack(tmp_path / "a.pack").array(0).tobytes() == array.tobytes()
 
 
@@ -80,7 +80,7 @@ def test_layouts(tmp_path: Path) -> None:
         base.astype(">i4"),
         np.asfortranarray(base),
     ]
-    save(tmp_path / "a.pack", {}, arrays)
+    save_pack(tmp_path / "a.pack", {}, arrays)
     back = Pack(tmp_path / "a.pack")
     for i, array in enumerate(arrays):
         np.testing.assert_array_equal(back.array(i), array)
@@ -95,7 +95,7 @@ def test_strings(tmp_path: Path) -> None:
         np.array(["x", "yz"]),
         np.array([b"x", b"yz"]),
     ]
-    save(tmp_path / "a.pack", {}, arrays)
+    save_pack(tmp_path / "a.pack", {}, arrays)
     back = Pack(tmp_path / "a.pack")
     for i, array in enumerate(arrays):
         assert (back.array(i).dtype, back.array(i).shape) == (np.dtype(object), array.shape)
@@ -106,7 +106,7 @@ def test_strings(tmp_path: Path) -> None:
 
 def test_arrays_are_aligned_and_large_files_are_mapped(tmp_path: Path) -> None:
     arrays: list[np.ndarray] = [np.ones(3, np.int8), np.arange(1 << 18, dtype=np.float64), np.ones(5, np.complex128)]
-    save(tmp_path / "a.pack", {}, arrays)
+    save_pack(tmp_path / "a.pack", {}, arrays)
     back = Pack(tmp_path / "a.pack")
     assert isinstance(back._bytes, mmap.mmap)
     for i, array in enumerate(arrays):
@@ -124,19 +124,19 @@ def test_arrays_are_aligned_and_large_files_are_mapped(tmp_path: Path) -> None:
 )
 def test_any_header(tmp_path_factory: pytest.TempPathFactory, header: Any) -> None:
     path = tmp_path_factory.getbasetemp() / "header.pack"
-    save(path, {"h": header}, [np.arange(3)])
+    save_pack(path, {"h": header}, [np.arange(3)])
     assert Pack(path).header == {"h": header}
     np.testing.assert_array_equal(Pack(path).array(0), np.arange(3))
 
 
 def test_no_array_at_all(tmp_path: Path) -> None:
-    save(tmp_path / "a.pack", {"only": "header"}, [])
+    save_pack(tmp_path / "a.pack", {"only": "header"}, [])
     assert Pack(tmp_path / "a.pack").header == {"only": "header"}
 
 
 @pytest.fixture
 def good(tmp_path: Path) -> Path:
-    save(tmp_path / "a.pack", {"k": 1}, [np.arange(100.0), np.array(["x"], dtype=object)])
+    save_pack(tmp_path / "a.pack", {"k": 1}, [np.arange(100.0), np.array(["x"], dtype=object)])
     return tmp_path / "a.pack"
 
 
@@ -219,11 +219,11 @@ def test_nothing_that_is_stored_is_executed(tmp_path: Path) -> None:
         def __str__(self) -> str:
             return "harmless"
 
-    save(tmp_path / "a.pack", {}, [np.array([Bomb()], dtype=object)])
+    save_pack(tmp_path / "a.pack", {}, [np.array([Bomb()], dtype=object)])
     assert Pack(tmp_path / "a.pack").array(0).tolist() == ["harmless"]
     assert not marker.exists()
     with pytest.raises(TypeError):
-        save(tmp_path / "b.pack", {"x": Bomb()}, [])
+        save_pack(tmp_path / "b.pack", {"x": Bomb()}, [])
     assert not (tmp_path / "b.pack").exists()
 
 
@@ -235,9 +235,9 @@ def test_a_failed_write_leaves_what_was_there(good: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(pack.os, "replace", full)
     with pytest.raises(OSError, match="No space"):
-        save(good, {"k": 2}, [np.zeros(10)])
+        save_pack(good, {"k": 2}, [np.zeros(10)])
     with pytest.raises(OSError, match="No space"):
-        save(good.parent / "new.pack", {}, [np.zeros(10)])
+        save_pack(good.parent / "new.pack", {}, [np.zeros(10)])
     assert good.read_bytes() == before
     assert os.listdir(good.parent) == ["a.pack"]
 
@@ -249,7 +249,7 @@ def test_the_disk_is_full_while_writing(good: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # a real EFBIG from the kernel
     try:
         with pytest.raises(OSError):
-            save(good, {"k": 2}, [np.zeros(10000)])
+            save_pack(good, {"k": 2}, [np.zeros(10000)])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert good.read_bytes() == before
@@ -258,9 +258,9 @@ def test_the_disk_is_full_while_writing(good: Path) -> None:
 
 def test_a_reader_keeps_its_arrays_when_the_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "a.pack"
-    save(path, {}, [np.arange(1 << 18, dtype=np.float64)])
+    save_pack(path, {}, [np.arange(1 << 18, dtype=np.float64)])
     old = Pack(path)
-    save(path, {}, [np.zeros(3)])
+    save_pack(path, {}, [np.zeros(3)])
     np.testing.assert_array_equal(old.array(0), np.arange(1 << 18))
     np.testing.assert_array_equal(Pack(path).array(0), np.zeros(3))
 
@@ -272,7 +272,7 @@ def test_no_such_file(tmp_path: Path) -> None:
 
 def test_what_save_returns_says_what_the_file_says(tmp_path: Path) -> None:
     path = tmp_path / "a.pack"
-    written = save(path, {"a": [1, "b", None, {"c": 0.1}]}, [np.arange(3), np.zeros((2, 0), np.float32)])
+    written = save_pack(path, {"a": [1, "b", None, {"c": 0.1}]}, [np.arange(3), np.zeros((2, 0), np.float32)])
     at_hand, read = Pack(path, written), Pack(path)
     assert at_hand.header == read.header
     for i in range(2):

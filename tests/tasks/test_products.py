@@ -169,7 +169,7 @@ def test_what_nobody_can_look_inside_is_what_its_class_says(monkeypatch: pytest.
     monkeypatch.setattr(catalogs, "get", lambda name: Closed())
     for op_class, expected in ((OpClass.CONTRACTION, True), (OpClass.COMPOSITE, False)):
         sample = Sample(0, op_class=op_class)
-        told.tell(sample, Group("user:mine", "", "float32", 1), 4)
+        told.fill_in_products(sample, Group("user:mine", "", "float32", 1), 4)
         assert sample.products is expected
 
 

@@ -18,13 +18,13 @@ I ===================== WARN(0) =====================
 
 
 def test_the_toolkits_words_are_the_reason() -> None:
-    refused = rknn._refusal("load_onnx", LOG % "ValueError: Unsupport onnx opset 22, need <= 19!")
+    refused = rknn._make_rknn_refusal("load_onnx", LOG % "ValueError: Unsupport onnx opset 22, need <= 19!")
     assert isinstance(refused, Unsupported)
     assert str(refused) == "load_onnx failed: ValueError: Unsupport onnx opset 22, need <= 19!"
-    failed = rknn._refusal("build", LOG % "ValueError: reduced: set shape = [1] fail, ori_shape = [2, 2]")
+    failed = rknn._make_rknn_refusal("build", LOG % "ValueError: reduced: set shape = [1] fail, ori_shape = [2, 2]")
     assert not isinstance(failed, Unsupported)
     assert str(failed) == "build failed: ValueError: reduced: set shape = [1] fail, ori_shape = [2, 2]"
-    assert "no reason given" in str(rknn._refusal("build", ""))
+    assert "no reason given" in str(rknn._make_rknn_refusal("build", ""))
 
 
 def test_the_simulator_takes_a_cpu_and_a_board_its_npu() -> None:

@@ -107,7 +107,7 @@ def test_a_scalar_is_as_far_apart_as_one_element() -> None:
 
 def test_the_report_says_yes_or_no_per_backend_and_names_what_is_furthest_apart() -> None:
     pandas = pytest.importorskip("pandas")
-    from farm.report.tables.same_bytes import answers
+    from farm.report.tables.same_bytes import list_same_bytes_answers
 
     def row(op: str, check: str, status: str, kind: str = "", units: float | None = None) -> dict[str, Any]:
         return {
@@ -115,7 +115,7 @@ def test_the_report_says_yes_or_no_per_backend_and_names_what_is_furthest_apart(
             "backend": "b", "status": status, "kind": kind, "apart_units": units, "attempts": 1,
         }  # fmt: skip
 
-    found = answers(
+    found = list_same_bytes_answers(
         pandas.DataFrame(
             [
                 row("c:exp", "determinism", "pass", units=0.0),

@@ -13,12 +13,12 @@ from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.model import Form, Program
 from tasks.model.dtypes import TABLE
-from tasks.screen.decide import COMMON, DISSENT, RIGHT, WRONG, decide
+from tasks.screen.decide import COMMON, DISSENT, RIGHT, WRONG, decide_devices
 from tasks.screen.exercises import CORE, list_exercises
 from tasks.screen.forms import make_call_form
 from tasks.screen.observed import Observed, Variant
-from tasks.screen.passes import as_bits, describe_output, screen
-from tasks.screen.probe import probe
+from tasks.screen.passes import as_bits, describe_output, screen_device
+from tasks.screen.probe import probe_device_features
 from tests.bench.screening import Made, blame_sound, flush, is_found, make_all, make_honest, truncate_bits
 from tests.plugin.planted_screen import Fault, compute
 
@@ -76,10 +76,10 @@ def test_operands_are_those_of_the_seed() -> None:
 def test_a_sound_backend_is_right_in_all_that_it_runs(name: str) -> None:
     backend = BackendSpec.parse(name).create()
     info = backend.start()
-    seen = list(screen(backend, info.compute_precision, 0.01))
+    seen = list(screen_device(backend, info.compute_precision, 0.01))
     assert {one.label for one in seen} == {x.label for x in list_exercises(CORE)}
     ran = [one for one in seen if one.variants]
-    assert len(ran) >= 10 and all(decide({"it": one})["it"].kind == RIGHT for one in ran)
+    assert len(ran) >= 10 and all(decide_devices({"it": one})["it"].kind == RIGHT for one in ran)
     assert all(one.passes == 1 and one.pass_s > 0 for one in ran)
     assert all(one.skipped for one in seen if not one.variants)
 
@@ -124,29 +124,29 @@ def inexact(digest: str, units: float = 0.001, count: int = 10, parts: str = "",
 
 def test_a_dissent_that_nothing_decides_is_told() -> None:
     equals = {n: seen(inexact("a")) for n in ("one", "two", "three")} | {"four": seen(inexact("b", 0.002))}
-    kinds = {name: d.kind for name, d in decide(equals).items()}
+    kinds = {name: d.kind for name, d in decide_devices(equals).items()}
     assert kinds == {"one": RIGHT, "two": RIGHT, "three": RIGHT, "four": DISSENT}
 
 
 def test_a_spot_that_is_far_from_float64_is_a_fault() -> None:
     spot = inexact("b", 0.5, parts="b" + "a" * 63)
     equals = {n: seen(inexact("a")) for n in ("one", "two", "three")} | {"four": seen(spot)}
-    assert decide(equals)["four"].kind == WRONG
+    assert decide_devices(equals)["four"].kind == WRONG
     once = seen(inexact("a", count=9), replace(spot, count=1))
-    assert decide({"it": once})["it"].kind == WRONG
+    assert decide_devices({"it": once})["it"].kind == WRONG
 
 
 def test_two_equals_have_no_majority() -> None:
     spot = inexact("b", 0.5, parts="b" + "a" * 63)
-    assert {d.kind for d in decide({"one": seen(inexact("a")), "two": seen(spot)}).values()} == {RIGHT}
+    assert {d.kind for d in decide_devices({"one": seen(inexact("a")), "two": seen(spot)}).values()} == {RIGHT}
 
 
 def test_what_all_equals_get_wrong_alike_is_no_device_s_fault() -> None:
     off = seen(Variant("w", 10, 1, wrong=3, bits="1"), exact=True)
-    assert {d.kind for d in decide({n: off for n in ("one", "two", "three")}).values()} == {COMMON}
-    assert decide({"alone": off})["alone"].kind == WRONG
+    assert {d.kind for d in decide_devices({n: off for n in ("one", "two", "three")}).values()} == {COMMON}
+    assert decide_devices({"alone": off})["alone"].kind == WRONG
     coarse = seen(Variant("w", 10, 1, wrong=6000, bits="ff"), exact=True)
-    assert decide({"alone": coarse})["alone"].kind == COMMON
+    assert decide_devices({"alone": coarse})["alone"].kind == COMMON
 
 
 def test_observations_travel() -> None:
@@ -181,7 +181,7 @@ def add_in_groups(a: np.ndarray, b: np.ndarray, bits: int) -> np.ndarray:
 
 @pytest.mark.parametrize("bits", [23, 24, 25])
 def test_the_known_product_tells_adders_apart(bits: int) -> None:
-    told = dict(probe(Arithmetic(lambda a, b: add_in_groups(a, b, bits))))  # type: ignore[arg-type]
+    told = dict(probe_device_features(Arithmetic(lambda a, b: add_in_groups(a, b, bits))))  # type: ignore[arg-type]
     assert told["known product float16"].startswith(f"{bits} bits, then cut off")
 
 
@@ -194,7 +194,7 @@ def test_products_that_are_rounded_first_are_told() -> None:
         return total
 
     for fused in (True, False):
-        told = dict(probe(Arithmetic(lambda a, b, fused=fused: in_sequence(a, b, fused))))  # type: ignore[arg-type, misc]
+        told = dict(probe_device_features(Arithmetic(lambda a, b, fused=fused: in_sequence(a, b, fused))))  # type: ignore[arg-type, misc]
         assert told["fused in products float32"] == ("yes" if fused else "no")
 
 
@@ -204,7 +204,7 @@ def test_tf32_and_flushing_are_told() -> None:
             a, b = truncate_bits(a, 13), truncate_bits(b, 13)
         return np.asarray(flush(a).astype(np.float64) @ flush(b).astype(np.float64))
 
-    told = dict(probe(Arithmetic(coarse)))  # type: ignore[arg-type]
+    told = dict(probe_device_features(Arithmetic(coarse)))  # type: ignore[arg-type]
     assert told["digits of factors float32"] == "10 (as TF32)"
     assert told["digits of factors float16"] == "10"
     assert told["subnormals in products float16"] == "in flushed, out kept"

@@ -45,7 +45,7 @@ class Planted(Backend):
 
     def build(self, form: Form) -> Program:
         kernel = self.make()
-        shape = onnx_graph.read(form.model or b"").inputs[0].shape or ()
+        shape = onnx_graph.read_onnx_graph(form.model or b"").inputs[0].shape or ()
         kind = "open" if None in shape else "fixed"
         return Program(
             lambda: [kernel(kind, form.arrays[0])],

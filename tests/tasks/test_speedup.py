@@ -16,7 +16,7 @@ import pytest
 
 from farm import lake
 from farm.report.tables.coverage import distinct
-from farm.report.tables.speedups import speedup_view, speedups
+from farm.report.tables.speedups import list_speedups, speedup_view
 from farm.report.tables.view import Report, cell
 from tasks.arrays.varied import next_inputs, vary_inputs
 from tasks.backends.base import Backend
@@ -25,7 +25,7 @@ from tasks.checks.speedup import BASELINE, PROGRAM, Race, Speedup, _make_race_co
 from tasks.judge.plain import Metrics
 from tasks.judging import Judgement
 from tasks.model import Form, Misbehaviour, Status, Timed, Unsupported, Vacuous
-from tasks.run_queue import RunQueueClock, subtract
+from tasks.run_queue import RunQueueClock, subtract_readings
 from tests.conftest import here
 from tests.farm.test_report import frame, make_row
 
@@ -150,7 +150,7 @@ def test_the_system_counts_what_a_thread_waits_for_a_processor() -> None:
         begin, wall, cpu = own.read(), time.perf_counter(), time.thread_time()
         while time.thread_time() < cpu + 0.1:
             pass
-        waited, wall, cpu = subtract(own.read(), begin), time.perf_counter() - wall, time.thread_time() - cpu
+        waited, wall, cpu = subtract_readings(own.read(), begin), time.perf_counter() - wall, time.thread_time() - cpu
         assert waited is not None and wall - waited == pytest.approx(cpu, rel=0.2) and waited > 0.05
         time.sleep(0.05)
         assert RunQueueClock(others[0].pid).read()
@@ -349,7 +349,7 @@ def test_rows_of_a_run_name_their_eager_arm_and_the_report_shows_them(tmp_path: 
     assert done.returncode == 0, done.stdout + done.stderr
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert set(rows["status"]) == {"pass"} and set(rows["check"]) == {"speedup"}
-    table = speedups(distinct(rows)).set_index("backend")
+    table = list_speedups(distinct(rows)).set_index("backend")
     assert set(table["baseline"]) == {"torch-cpu"}
     assert (table["speedup_low"] <= table["speedup_high"]).where(table["says"] != "unsure", True).all()
     assert set(rows["baseline"]) == {"torch-cpu"}
@@ -370,7 +370,7 @@ def test_rows_of_a_run_name_their_eager_arm_and_the_report_shows_them(tmp_path: 
 def test_what_is_said_needs_an_interval_beyond_one(intervals: dict[str, tuple[float, ...]], says: str) -> None:
     ends = {f"{clock}{end}": x for clock, found in intervals.items() for end, x in zip(("", "_low", "_high"), found)}
     rows = frame(make_row(check="speedup", baseline="torch-cpu", flags="rounds=11", **ends), make_row(op="torch:mul"))
-    (line,) = speedups(distinct(rows)).to_dict("records")
+    (line,) = list_speedups(distinct(rows)).to_dict("records")
     assert (line["says"], line["baseline"]) == (says, "torch-cpu")
 
 
@@ -396,7 +396,7 @@ def test_the_table_names_the_clock_of_every_time(intervals: dict[str, tuple[floa
 
 def test_rows_of_older_lakes_name_their_baseline_in_the_flags() -> None:
     rows = frame(make_row(check="speedup", flags="baseline=torch-cpu rounds=11"))
-    assert list(speedups(distinct(rows))["baseline"]) == ["torch-cpu"]
+    assert list(list_speedups(distinct(rows))["baseline"]) == ["torch-cpu"]
 
 
 def test_what_lies_in_the_gaps_of_a_tensor_stays_there() -> None:

@@ -440,7 +440,7 @@ def test_constants_are_added_to_a_models_bytes() -> None:
 
 
 def test_outputs_of_a_model() -> None:
-    assert [(x.name, x.dtype) for x in onnx_graph.read(PROBE_MODEL).outputs] == [("y", "float32")]
+    assert [(x.name, x.dtype) for x in onnx_graph.read_onnx_graph(PROBE_MODEL).outputs] == [("y", "float32")]
     pair = model(
         "",
         {"x": (TensorProto.INT64, (2,))},
@@ -448,9 +448,12 @@ def test_outputs_of_a_model() -> None:
         helper.make_node("Cast", ["x"], ["b"], to=11),
         helper.make_node("Cast", ["x"], ["a"], to=16),
     )
-    assert [(x.name, x.dtype) for x in onnx_graph.read(pair).outputs] == [("b", "float64"), ("a", "bfloat16")]
+    assert [(x.name, x.dtype) for x in onnx_graph.read_onnx_graph(pair).outputs] == [
+        ("b", "float64"),
+        ("a", "bfloat16"),
+    ]
     with pytest.raises(ValueError, match="truncated"):
-        onnx_graph.read(PROBE_MODEL[:30])
+        onnx_graph.read_onnx_graph(PROBE_MODEL[:30])
 
 
 class Library:

@@ -19,7 +19,7 @@ from tasks.graphs.program import Part
 from tasks.hunt.dialogue import Ask, NotFailing, Piece, Ran
 from tasks.hunt.localise import nodes
 from tasks.hunt.localise.question import Clock, Question
-from tasks.hunt.localise.search import Culprit, search
+from tasks.hunt.localise.search import Culprit, search_culprit
 from tasks.hunt.torch_program import TorchProgram
 from tasks.judge.plain import compare
 from tasks.model import Form, Leaf, OpClass, Unsupported
@@ -62,7 +62,7 @@ class Case:
                 outputs = Faulty(part).run(*[torch.from_numpy(np.array(feeds[x])) for x in wanted.inputs])
             return Ran([x.numpy() for x in outputs])
 
-        return driven(search(Question(self.subject, self.fails, Clock(60))), ran)
+        return driven(search_culprit(Question(self.subject, self.fails, Clock(60))), ran)
 
 
 @pytest.fixture(scope="module")
@@ -116,14 +116,14 @@ def test_the_float64_evaluation_is_that_of_the_whole(case: Case) -> None:
 
 
 def test_a_part_of_a_form_runs_by_itself(case: Case, tmp_path: Any) -> None:
-    from tasks.arrays.pack import Pack, save
+    from tasks.arrays.pack import Pack, save_pack
 
     module, inputs = block()
     args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(inputs))]}
     form = Form("torch", "tiny:block", "float32", [x.numpy() for x in inputs], args=args, call=module)
     at = place(case, "softmax")
     (read,), (made,) = case.subject.border(at)
-    save(tmp_path / "part", {"inputs": [read], "outputs": [made]}, [case.subject.exact[read]])
+    save_pack(tmp_path / "part", {"inputs": [read], "outputs": [made]}, [case.subject.exact[read]])
     part = programs.of_form(form, Pack(str(tmp_path / "part")))
     (got,) = part.call(torch.from_numpy(part.arrays[0]))  # type: ignore[misc]
     np.testing.assert_allclose(got.numpy(), case.subject.exact[made], rtol=1e-5)

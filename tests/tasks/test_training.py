@@ -241,7 +241,7 @@ def test_the_optimisers_formula_is_torchs(name: str) -> None:
 
 def test_networks_without_steps_say_so() -> None:
     with pytest.raises(ValueError, match="no training step; architectures have, as variant 'small'"):
-        next(training.samples(Group("models:unet", "", "float32", 1, 0, "backward"), 4))
+        next(training.make_training_samples(Group("models:unet", "", "float32", 1, 0, "backward"), 4))
 
 
 def test_the_catalog_offers_steps_in_float32_and_autocast_in_16_bits() -> None:

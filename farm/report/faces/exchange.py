@@ -12,7 +12,7 @@ import pandas as pd
 
 from farm.commandline import plain
 from farm.report.tables.causes import KNOWN, NEW
-from farm.report.tables.coverage import CELL, commands, records, severity
+from farm.report.tables.coverage import CELL, list_table_lines, make_reproduce_commands, rank_statuses
 from farm.report.tables.gate import CLOSED, OPEN, Judged
 from farm.report.tables.overview import count_run
 from farm.report.tables.since import since
@@ -26,12 +26,12 @@ SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 def _collect_cells(report: Report, found: Judged) -> Iterator[Mapping[str, Any]]:
     """Every cell by its worst row, what is new first, with its command and its ``evidence``."""
-    rows = report.rows.assign(old=report.rows["standing"] != NEW, rank=severity(report.rows["status"]))
+    rows = report.rows.assign(old=report.rows["standing"] != NEW, rank=rank_statuses(report.rows["status"]))
     worst = rows.sort_values(["old", "rank", "case_id"], kind="stable").drop_duplicates(CELL)
     evidence = found.new[[*CELL, "evidence"]] if len(found.new) else pd.DataFrame(columns=[*CELL, "evidence"])
     worst = worst.merge(evidence, on=CELL, how="left").fillna({"evidence": ""})
     results = str(report.rows.attrs.get("results", "results"))
-    yield from records(worst.assign(command=commands(worst, results)))
+    yield from list_table_lines(worst.assign(command=make_reproduce_commands(worst, results)))
 
 
 def _describe_failure(line: Mapping[str, Any]) -> str:

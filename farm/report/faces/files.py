@@ -10,9 +10,9 @@ import pandas as pd
 
 from farm.report.faces.markdown import diff_markdown, document, markdown
 from farm.report.faces.page import render
-from farm.report.tables.causes import many
+from farm.report.tables.causes import count_noun
 from farm.report.tables.changes import diff_views
-from farm.report.tables.overview import headline
+from farm.report.tables.overview import list_headline
 from farm.report.tables.view import Report, View
 
 #: The page of a report.
@@ -51,14 +51,14 @@ def write_diff(found: pd.DataFrame, out: Path) -> dict[str, Path]:
 def describe_written(paths: Mapping[str, Path]) -> str:
     """One line that says what was written: the page, or what there is to read, and how many files are beside it."""
     first = paths.get("html") or paths["markdown"]
-    return f"report: {first} ({many(len(paths) - 1, 'more file')} beside it: CSV{', Markdown' * (first.suffix == '.html')})"
+    return f"report: {first} ({count_noun(len(paths) - 1, 'more file')} beside it: CSV{', Markdown' * (first.suffix == '.html')})"
 
 
 def write_checklist(view: View, report: Report, out: Path) -> dict[str, Path]:
     """Write a vendor's checklist as CSV and Markdown into ``out``; returns their paths by what they hold."""
     out.mkdir(parents=True, exist_ok=True)
     paths = {"csv": csv(view, out), "markdown": out / f"{view.name}.md"}
-    text = document(headline(report), [view], 1_000)
+    text = document(list_headline(report), [view], 1_000)
     paths["markdown"].write_text(text, encoding="utf-8", errors="replace", newline="\n")
     return paths
 

@@ -33,7 +33,7 @@ def write_leaderboard(report: Report, run: Mapping[str, Any], out: Path) -> dict
 
 
 def render_json(report: Report, run: Mapping[str, Any]) -> str:
-    """{"run_id", "name", "submissions": [a line of `farm.report.tables.submissions.leaderboard` each]}; what was not measured is null."""
+    """{"run_id", "name", "submissions": [a line of `farm.report.tables.submissions.list_leaderboard` each]}; what was not measured is null."""
     lines = make_view(report).frame.to_dict("records")
     plain = [{str(k): None if v != v else v for k, v in line.items()} for line in lines]
     return json.dumps({"run_id": run.get("run_id"), "name": run.get("name"), "submissions": plain}, indent=1) + "\n"

@@ -13,7 +13,7 @@ import pandas as pd
 from farm.commandline import plain
 from farm.glossary import describe_terms
 from farm.report.tables.changes import diff_views
-from farm.report.tables.overview import headline
+from farm.report.tables.overview import list_headline
 from farm.report.tables.view import Column, Line, Report, View, cell
 from farm.report.words import DASH
 
@@ -61,7 +61,9 @@ def document(lines: Sequence[str], shown: Iterable[View], limit: int) -> str:
 def markdown(rows: pd.DataFrame | Report, run: Mapping[str, Any], limit: int = 50) -> str:
     """The report of a run: its headline and every view that Markdown shows."""
     report = Report.of(rows, run)
-    return document([*headline(report), describe_terms()], (v for v in report.views if "markdown" in v.faces), limit)
+    return document(
+        [*list_headline(report), describe_terms()], (v for v in report.views if "markdown" in v.faces), limit
+    )
 
 
 def diff_markdown(found: pd.DataFrame, limit: int = 200) -> str:

@@ -26,9 +26,9 @@ from farm.report.faces import html
 from farm.report.faces.html import HERE, SIGNS, script_json, style
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
-from farm.report.tables.coverage import SEVERITY, command, coverage, how_option, where_option
-from farm.report.tables.overview import backend_lines, count_run, quarantines, remarks
-from farm.report.tables.side_by_side import Sides, sides
+from farm.report.tables.coverage import SEVERITY, coverage, find_reproduce_command, how_option, where_option
+from farm.report.tables.overview import backend_lines, count_run, list_quarantines, list_remarks
+from farm.report.tables.side_by_side import Sides, set_side_by_side
 from farm.report.tables.since import since
 from farm.report.tables.view import Report
 from farm.report.words import DASH
@@ -102,9 +102,9 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         [one for one in shown if one.open],
         verdicts=[(said.tone, said.sentence, "")],
         lead=[
-            *(("alarm", line) for line in quarantines(report)),
+            *(("alarm", line) for line in list_quarantines(report)),
             *(("", found.sentence) for found in [since(report)] if found),
-            *(("", line) for line in remarks(report)),
+            *(("", line) for line in list_remarks(report)),
         ],
         limit=LINES,
         sources=Markup(
@@ -201,7 +201,7 @@ def payload(report: Report) -> dict[str, Any]:
     counts = coverage(rows, by=_COUNTED)
     standing = rows.assign(**{name: rows["standing"] == name for name in STANDINGS}).groupby(_COUNTED)[[*STANDINGS]]
     counts = counts.join(standing.sum().astype("int64"))[SUMS].reset_index()
-    beside = sides(rows, ops["label"].tolist(), [line["name"] for line in backends], SIGNS)
+    beside = set_side_by_side(rows, ops["label"].tolist(), [line["name"] for line in backends], SIGNS)
     kept = select_embedded_rows(rows)
     order = {name: place for place, name in enumerate(ops["label"])}
     places = {line["name"]: place for place, line in enumerate(backends)}
@@ -237,7 +237,11 @@ def payload(report: Report) -> dict[str, Any]:
         **_packed_sides(beside),
         "changes": list(CHANGES),
         "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
-        "command": [command(), where_option(results), {status: how_option(status) for status in SEVERITY}],
+        "command": [
+            find_reproduce_command(),
+            where_option(results),
+            {status: how_option(status) for status in SEVERITY},
+        ],
     }
 
 

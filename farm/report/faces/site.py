@@ -19,12 +19,21 @@ from farm.report.faces.html import HERE, script_json, slug, style
 from farm.report.faces.site_defects import RUNS, SPARKS, Defect, Minimal, collect_defects, defect_table, describe_defect
 from farm.report.faces.site_runs import build_run_view, count_columns, link, releases
 from farm.report.faces.strip import Bar, badge, bars
-from farm.report.tables.causes import many
+from farm.report.tables.causes import count_noun
 from farm.report.tables.changes import KINDS
-from farm.report.tables.coverage import SEVERITY, backend_order, records
+from farm.report.tables.coverage import SEVERITY, backend_order, list_table_lines
 from farm.report.tables.gate import CLOSED, GATES, OPEN
 from farm.report.tables.overview import rate_columns
-from farm.report.tables.trends import SQUARE, SUMMED, RunSummary, Stretch, Trends, failures, find_changes, stretches
+from farm.report.tables.trends import (
+    SQUARE,
+    SUMMED,
+    RunSummary,
+    Stretch,
+    Trends,
+    count_failing_runs,
+    find_changes,
+    list_outcome_stretches,
+)
 from farm.report.tables.view import Cell, Column, Line, View, status
 from farm.report.words import DASH
 from tasks.model import FORWARD, OpClass, Status
@@ -70,7 +79,7 @@ class _Site:
         self.listed = any(one.facts["listed"] for one in self.runs)
         self.changes = find_changes(trends)
         self.found = collect_defects(trends.runs)
-        self.lines = [self._line(at, line) for at, line in enumerate(records(trends.squares))]
+        self.lines = [self._line(at, line) for at, line in enumerate(list_table_lines(trends.squares))]
         self.labels, self.names_of_backends = ({line[name] for line in self.lines} for name in SQUARE)
         self.flaky = [line for line in self.lines if line["turns"] >= TURNS or line["gone"]]
         # What comes and goes would hide what came and stayed.
@@ -93,7 +102,7 @@ class _Site:
 
     def _line(self, at: int, line: dict[str, Any]) -> dict[str, Any]:
         series = self.trends.series(at)
-        bad, turns, gone = failures(series)
+        bad, turns, gone = count_failing_runs(series)
         return {
             **line,
             "series": series,
@@ -187,7 +196,7 @@ class _Site:
             caption,
             table,
             [one for one in columns if one.words != known],
-            lines=records(table) if len(table) else (),
+            lines=list_table_lines(table) if len(table) else (),
             unit="cells",
             counted=True,
             open=True,
@@ -203,14 +212,14 @@ class _Site:
 
     def _count(self, what: str) -> str:
         """How many of something all runs have, by the words of `count_run`."""
-        return many(sum(one.facts[what] for one in self.runs), what.removesuffix("s"))
+        return count_noun(sum(one.facts[what] for one in self.runs), what.removesuffix("s"))
 
     def _chart(self, sums: pd.DataFrame) -> Markup:
         """Failures of runs, from a frame with their places as index and failures, new."""
         shown = sums.iloc[-RUNS:]
         told = []
         for at, failed, new in zip(shown.index, shown["failures"], shown["new"], strict=True):
-            words = f"{self.dates[at]} {plain(self.runs[at].facts['name'])}: {many(int(failed), 'failure')}"
+            words = f"{self.dates[at]} {plain(self.runs[at].facts['name'])}: {count_noun(int(failed), 'failure')}"
             told.append(Bar(self.dates[at], words + f", {new} new" * self.listed, int(failed), int(new)))
         return bars(told, "failures")
 
@@ -318,7 +327,7 @@ class _Site:
             lead=[
                 (
                     "",
-                    f"{many(len(self.runs), 'run')}, {self._count('rows')} of {self._count('cells')}, {self._count('failures')}",
+                    f"{count_noun(len(self.runs), 'run')}, {self._count('rows')} of {self._count('cells')}, {self._count('failures')}",
                 )
             ],
             chart=self._chart(total),
@@ -341,7 +350,7 @@ class _Site:
         squares = self.trends.once() if by == "vendor" else self.trends.squares
         newest = squares.groupby(by)[SUMMED].sum().reset_index()
         columns = [*more, *rate_columns(), *self._counts(), self._sparkline(self.trends.sums(by), by)]
-        return View(f"{by}s", caption, newest, columns, lines=records(newest), open=True, notes=notes)
+        return View(f"{by}s", caption, newest, columns, lines=list_table_lines(newest), open=True, notes=notes)
 
     def _vendors(self) -> View:
         named = self.trends.squares.groupby("vendor")["backend"].unique().map(sorted).map(", ".join)
@@ -423,7 +432,7 @@ def _collect_gates(trends: Trends) -> Iterator[View]:
     for name in dict.fromkeys(one.facts["name"] for one in runs):
         states = [(at, n.facts["gate"]) for at, n in enumerate(runs) if n.facts["name"] == name and n.facts["gate"]]
         if states:
-            series, shut = stretches(states), sum(state == CLOSED for _, state in states)
+            series, shut = list_outcome_stretches(states), sum(state == CLOSED for _, state in states)
             told = {"config": name, "now": series[-1].outcome, "since": series[-1].first, "series": series}
             lines.append({**told, "closed": f"{shut} of {len(states)}"})
     columns = [
@@ -443,7 +452,7 @@ def _draw_strip(dates: Sequence[str], series: Sequence[Stretch]) -> Cell:
     for one in reversed(series):
         first, last = dates[one.first], dates[one.last]
         between = first if first == last else f"{first} to {last}"
-        words = f"{one.outcome} {between} ({many(one.runs, 'run')})"
+        words = f"{one.outcome} {between} ({count_noun(one.runs, 'run')})"
         blocks.append((SHOWN.get(one.outcome, one.outcome), min(one.runs, left), words))
         left -= one.runs
         if left <= 0:
@@ -499,4 +508,4 @@ def _has_failed(line: Line) -> bool:
 def _count_failed_runs(line: Line) -> str:
     if not line["bad"]:
         return f"0 of {line['runs']}"
-    return f"{line['bad']} of {line['runs']}" + f", {many(line['turns'], 'time')} again" * bool(line["turns"])
+    return f"{line['bad']} of {line['runs']}" + f", {count_noun(line['turns'], 'time')} again" * bool(line["turns"])

@@ -16,8 +16,8 @@ from farm.plan.known import WHOSE
 from farm.program import program
 from farm.report.faces.html import slug
 from farm.report.faces.site_runs import link
-from farm.report.tables.agreement import figure, unit
-from farm.report.tables.causes import NEW, many
+from farm.report.tables.agreement import format_units, name_units
+from farm.report.tables.causes import NEW, count_noun
 from farm.report.tables.coverage import reproduce_command, where_option
 from farm.report.tables.overview import how_much
 from farm.report.tables.trends import RunSummary
@@ -111,7 +111,7 @@ class Defect:
             places = list(some)
             rows = sorted({self.count(at) for at in places})
             between = dates[places[0]] + f" to {dates[places[-1]]} ({len(places)} runs)" * (len(places) > 1)
-            counted = f"{rows[0]:,} to {rows[-1]:,} rows" if len(rows) > 1 else many(rows[0], "row")
+            counted = f"{rows[0]:,} to {rows[-1]:,} rows" if len(rows) > 1 else count_noun(rows[0], "row")
             told.append((outcome, len(places), f"{between}: {'not seen' if outcome == 'none' else counted}"))
         return tuple(told)
 
@@ -198,7 +198,7 @@ def describe_defect(
         ("failures", [(f"{one.count(one.last):,} rows, {one.count(one.last, 'cases'):,} cases", "")]),
         ("first seen", [_date(one.first, runs, dates)]),
         ("last seen", [_date(one.last, runs, dates)]),
-        ("seen in", [(f"{len(one.seen)} of {many(len(one.places), 'run')}", "")]),
+        ("seen in", [(f"{len(one.seen)} of {count_noun(len(one.places), 'run')}", "")]),
     ]
     key = Key(line["run_id"], line["case_id"], line["backend"])
     mine = _choose_minimal(one, key, minimal)
@@ -265,10 +265,10 @@ def _describe_case(line: Mapping[str, Any], facts: Mapping[str, Any]) -> Facts:
         ("outcome", ", ".join(filter(None, (line["status"], plain(line["kind"]), plain(line["stage"])))), ""),
     ]
     if line["kind"] in ("", *OF_NUMBERS):
-        far = line["max_ulp" if unit(line["op_class"]) == "ulps" else "error_units"]
+        far = line["max_ulp" if name_units(line["op_class"]) == "ulps" else "error_units"]
         told += [
             ("worst element (got for expected)", plain(line["worst"]) or DASH, ""),
-            ("error", figure(far, line["op_class"], line["limit"]), ""),
+            ("error", format_units(far, line["op_class"], line["limit"]), ""),
             ("error units", number(line["error_units"]), ""),
             ("largest absolute difference", number(line["max_diff"]), ""),
         ]

@@ -20,7 +20,7 @@ from farm.report.tables.agreement import case_views
 from farm.report.tables.causes import Verdict
 from farm.report.tables.changes import diff_views
 from farm.report.tables.findings import OF_EACH
-from farm.report.tables.overview import name_run, quarantines, remarks
+from farm.report.tables.overview import list_quarantines, list_remarks, name_run
 from farm.report.tables.view import Cell, Report, View, cell
 from tasks.model import Status
 
@@ -127,7 +127,7 @@ def print_coverage(
     """
     console = console or screen()
     report = Report.of(rows, run, by)
-    for line in [*[name_run(report)] * (not brief), *quarantines(report), *remarks(report, brief)]:
+    for line in [*[name_run(report)] * (not brief), *list_quarantines(report), *list_remarks(report, brief)]:
         console.print(_text(line))
     if not brief:
         console.print(_text(f"Terms: {program()} help terms, {program()} help units", "dim"))

@@ -12,7 +12,7 @@ import pandas as pd
 from farm.commandline import plain
 from farm.glossary import UNITS
 from farm.lake import KEY, steps_of
-from farm.report.tables.coverage import backend_order, commands, distinct, records
+from farm.report.tables.coverage import backend_order, distinct, list_table_lines, make_reproduce_commands
 from farm.report.tables.view import Cell, Column, Line, View, build_number_column, text
 from farm.report.words import DASH, number
 from tasks import checks
@@ -45,7 +45,7 @@ class UnknownCase(ValueError):
     """A case id that no row has; the text names the nearest."""
 
 
-def units(rows: pd.DataFrame) -> pd.Series:
+def get_row_units(rows: pd.DataFrame) -> pd.Series:
     """The number of a row that its limit holds for: max_ulp of exact and elementary ops, error_units of all others.
 
     Infinite where a NaN or Inf is misplaced.
@@ -54,20 +54,20 @@ def units(rows: pd.DataFrame) -> pd.Series:
     return rows["max_ulp"].where(in_ulps, rows["error_units"])
 
 
-def unit(op_class: str) -> str:
-    """What `units` counts of an op of this class (a key of `UNITS`)."""
+def name_units(op_class: str) -> str:
+    """What `get_row_units` counts of an op of this class (a key of `UNITS`)."""
     return "ulps" if op_class in _WITHOUT_NOISE else "units"
 
 
-def figure(value: float, op_class: str, limit: float = math.nan) -> str:
-    """A number of `units` as people read it: "572 ulps, limit 8"; "–" for what was not measured."""
+def format_units(value: float, op_class: str, limit: float = math.nan) -> str:
+    """A number of `get_row_units` as people read it: "572 ulps, limit 8"; "–" for what was not measured."""
     said = number(value)
     if said != DASH:
-        said += f" {unit(op_class)}" + (f", limit {number(limit)}" if limit == limit else "")
+        said += f" {name_units(op_class)}" + (f", limit {number(limit)}" if limit == limit else "")
     return said
 
 
-def why(line: Line) -> str:
+def explain_outside(line: Line) -> str:
     """What puts a result outside, in a few words: how many limits, and what the classic tolerance says of it.
 
     Of a line: status, kind, units, limit, nonfinite, mismatched, numel, compute_precision, dtype; "" of what was not measured.
@@ -86,24 +86,24 @@ def why(line: Line) -> str:
     return "; ".join(said)
 
 
-def outliers(agrees: pd.Series, codes: np.ndarray) -> pd.Series:
+def find_outliers(agrees: pd.Series, codes: np.ndarray) -> pd.Series:
     """Which outcomes stand outside while at least as many of their case agree with the reference.
 
-    agrees: `groups`; codes: a number per case. Where most stand outside, nobody is the outlier.
+    agrees: `group_agreeing_rows`; codes: a number per case. Where most stand outside, nobody is the outlier.
     """
     outside = ~agrees.isin([REFERENCE, NO_RESULT])
     near = (agrees == REFERENCE).groupby(codes).transform("sum")
     return (outside & (near > 0) & (near >= outside.groupby(codes).transform("sum"))).astype(bool)
 
 
-def groups(rows: pd.DataFrame) -> pd.Series:
+def group_agreeing_rows(rows: pd.DataFrame) -> pd.Series:
     """Per row of `distinct` rows, with whom its result agrees on its case (run_id apart): "reference", "A", "B", …
 
     "reference": it passed, or lies within the limit. Results outside are put together where they are the very same
     bytes, or where they lie within the limit of each other, as far as signatures tell (`tasks.judge.fingerprint`: their
     distance is a lower bound of that of the results); "?": the row is older than signatures; "": no result.
     """
-    size = units(rows)
+    size = get_row_units(rows)
     near = (rows["status"] == Status.PASS.value) | (
         (size <= rows["limit"]) & ~rows["status"].isin(_OUTSIDE) & (rows["output_digest"] != "")
     )
@@ -127,7 +127,7 @@ def _cluster_rows(members: list[tuple[int, dict[str, Any]]]) -> list[list[int]]:
     """Places of rows of one case, put together where two agree (single linkage), the largest group first."""
     clusters: list[list[tuple[int, dict[str, Any]]]] = []
     for one in members:
-        joined = [c for c in clusters if any(agree(one[1], other[1]) for other in c)]
+        joined = [c for c in clusters if any(have_same_result(one[1], other[1]) for other in c)]
         clusters = [c for c in clusters if not any(c is j for j in joined)] + [
             [one, *(row for c in joined for row in c)]
         ]
@@ -135,15 +135,15 @@ def _cluster_rows(members: list[tuple[int, dict[str, Any]]]) -> list[list[int]]:
     return [[place for place, _ in c] for c in clusters]
 
 
-def agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def have_same_result(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two rows of one case have the same result: the same bytes, or within the limit of each other."""
     if one["output_digest"] and one["output_digest"] == other["output_digest"]:
         return True
     limit = one["limit"] if one["limit"] == one["limit"] else USUAL_UNITS  # within which two results count as the same
-    return apart(one, other) <= limit
+    return measure_rows_apart(one, other) <= limit
 
 
-def apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+def measure_rows_apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     """How far the results of two rows of one case lie apart at least, in error units; NaN where the rows do not tell.
 
     A misplaced NaN or Inf, or an integer no noise excuses, is agreed upon only by what has the same signature.
@@ -186,7 +186,7 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     stage; units (error units, or ulps of exact and elementary ops: what ``limit`` holds for), limit, error_units,
     max_ulp, max_diff, mismatched, numel; agrees: "reference", or the letter of the group of results that agree with one
     another and not with the reference, "" without a result, "?" where the row is older than signatures;
-    same_bytes: the other backends with the very same output; outlier (bool): see `outliers`; weak, error, run_ms, run_id,
+    same_bytes: the other backends with the very same output; outlier (bool): see `find_outliers`; weak, error, run_ms, run_id,
     digest (of the inputs), reproduce (the command).
 
     ``attrs["verdict"]``: sentences that say who agrees and who does not (list of str); ``attrs["traces"]``: where in its steps who fails was
@@ -196,20 +196,20 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     """
     results = str(rows.attrs.get("results", "results"))
     found = _select_case_rows(distinct(rows), case_id)
-    found = found.assign(units=units(found), agrees=groups(found.assign(run_id="")))
+    found = found.assign(units=get_row_units(found), agrees=group_agreeing_rows(found.assign(run_id="")))
     found["emulated"] = found["execution"] == EMULATED
-    found["outlier"] = outliers(found["agrees"], np.zeros(len(found), dtype="int64"))
-    lines = records(found)
+    found["outlier"] = find_outliers(found["agrees"], np.zeros(len(found), dtype="int64"))
+    lines = list_table_lines(found)
     found["same_bytes"] = [
         ", ".join(b["backend"] for b in lines if a is not b and a["output_digest"] in {b["output_digest"]} - {""})
         for a in lines
     ]
-    found["reproduce"] = commands(found, results)
+    found["reproduce"] = make_reproduce_commands(found, results)
     backends = found["backend"].tolist()
-    far = pd.DataFrame([[apart(a, b) for b in lines] for a in lines], index=backends, columns=backends)
+    far = pd.DataFrame([[measure_rows_apart(a, b) for b in lines] for a in lines], index=backends, columns=backends)
     table = found[_TOLD].reset_index(drop=True)
     table.attrs = {
-        "verdict": verdict(records(table)),
+        "verdict": describe_agreement(list_table_lines(table)),
         "distances": far,
         "case_id": case_id,
         "op_class": found["op_class"].iloc[0],
@@ -231,7 +231,7 @@ def _describe_first_wrong_steps(lines: Sequence[Mapping[str, Any]], results: str
     return [f"{backend}: {words}." for backend, words in said if words]
 
 
-def verdict(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+def describe_agreement(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Sentences on the lines of `case`: who agrees with the reference, who is the outlier, who agrees with whom.
 
     Of a line: backend, vendor, status, kind, units, limit, agrees, same_bytes (whether it shares its bytes), digest.
@@ -245,7 +245,7 @@ def verdict(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     if near:
         same = sum(bool(line["same_bytes"]) for line in near)
         said.append(
-            f"{_many(near)} {'agrees' if len(near) == 1 else 'agree'} with the reference: {_list(near)}"
+            f"{_count_backends_of_vendors(near)} {'agrees' if len(near) == 1 else 'agree'} with the reference: {_list_backends_apart(near)}"
             + (f"; {same} of them have the same bytes as another." if same else ".")
         )
     groups_of: dict[Any, list[Mapping[str, Any]]] = {}
@@ -254,18 +254,22 @@ def verdict(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     parts = [groups_of[g] for g in sorted(groups_of, key=lambda g: (isinstance(g, int), len(str(g)), str(g)))]
     most = len(outside) > len(near) > 0
     if most:
-        said.append(f"{_many(outside)} do not: check the op and its limit before blaming one.")
+        said.append(f"{_count_backends_of_vendors(outside)} do not: check the op and its limit before blaming one.")
     blamed = bool(near) and not most
     for part in [part for part in parts if len(part) > 1]:
-        whom = "Outliers, which agree with one another" if blamed else f"{_many(part)} agree with one another"
-        said.append(f"{whom}{'' if near else ' and not with the reference'}: {_list(part, True)}.")
+        whom = (
+            "Outliers, which agree with one another"
+            if blamed
+            else f"{_count_backends_of_vendors(part)} agree with one another"
+        )
+        said.append(f"{whom}{'' if near else ' and not with the reference'}: {_list_backends_apart(part, True)}.")
     if alone := [line for part in parts if len(part) == 1 for line in part]:
         one = len(alone) == 1
         whom = ("Outlier" if one else "Outliers, each on its own") if blamed else f"On {'its' if one else 'their'} own"
-        said.append(f"{whom}: {_list(alone, True)}.")
+        said.append(f"{whom}: {_list_backends_apart(alone, True)}.")
     if outside and not near:
         said.append(_describe_no_agreement(outside, parts))
-    elif any(_vendors(part) > _vendors(near) for part in parts):
+    elif any(_count_vendors(part) > _count_vendors(near) for part in parts):
         said.append("More vendors agree with one another than with the reference: check the reference.")
     if dead:
         said.append("No result: " + ", ".join(f"{line['backend']} ({line['status']})" for line in dead) + ".")
@@ -277,23 +281,23 @@ def verdict(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 def _describe_no_agreement(outside: Sequence[Mapping[str, Any]], parts: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     if {line["status"] for line in outside} == {Status.IMPRECISE.value}:
         return "No backend is within the limit of the reference, all are within the classic tolerance."
-    if any(_vendors(part) > 1 for part in parts):
+    if any(_count_vendors(part) > 1 for part in parts):
         return "No backend agrees with the reference: suspect the reference or the inputs."
-    if _vendors(outside) > 1:
+    if _count_vendors(outside) > 1:
         return "No backend agrees with the reference, and no two vendors agree with each other."
     return "No backend agrees with the reference; only one vendor was judged."
 
 
-def _vendors(part: Sequence[Mapping[str, Any]]) -> int:
+def _count_vendors(part: Sequence[Mapping[str, Any]]) -> int:
     return len({line["vendor"] for line in part})
 
 
-def _many(part: Sequence[Mapping[str, Any]]) -> str:
-    backends, vendors = len(part), _vendors(part)
+def _count_backends_of_vendors(part: Sequence[Mapping[str, Any]]) -> str:
+    backends, vendors = len(part), _count_vendors(part)
     return f"{backends} backend{'s' * (backends != 1)} of {vendors} vendor{'s' * (vendors != 1)}"
 
 
-def _list(part: Sequence[Mapping[str, Any]], how_far: bool = False) -> str:
+def _list_backends_apart(part: Sequence[Mapping[str, Any]], how_far: bool = False) -> str:
     """Names, and how far off they are: those that are as far, once."""
     if not how_far:
         return ", ".join(line["backend"] for line in part)
@@ -306,7 +310,7 @@ def _list(part: Sequence[Mapping[str, Any]], how_far: bool = False) -> str:
 
 
 def agrees_words(group: str) -> str:
-    """With whom a result agrees (a group of `groups`), in words."""
+    """With whom a result agrees (a group of `group_agreeing_rows`), in words."""
     words = {REFERENCE: "the reference", NO_RESULT: DASH, UNKNOWN: "not kept in this row"}
     return words.get(group) or f"group {group}"
 
@@ -314,7 +318,7 @@ def agrees_words(group: str) -> str:
 def case_views(table: pd.DataFrame) -> list[View]:
     """`case` as views: all backends with who agrees with whom, and how far apart the results outside lie."""
     said = table.attrs
-    lines = records(table)
+    lines = list_table_lines(table)
     anyone = any(line["outlier"] for line in lines)
     for line in lines:  # the commands of who is to blame
         line["reproduce"] *= bool(line["outlier"] if anyone else Status(line["status"]).failed)
@@ -337,7 +341,7 @@ def case_views(table: pd.DataFrame) -> list[View]:
             Column("backend", lambda line: plain(line["backend"]) + "  ← outlier" * line["outlier"], foreign=True),
             Column("device, version", device, foreign=True),
             Column("status", what, foreign=True),
-            build_number_column("units", unit(said["op_class"])),
+            build_number_column("units", name_units(said["op_class"])),
             *(build_number_column(name) for name in ("limit", "max_diff")),
             Column("agrees with", lambda line: agrees_words(line["agrees"])),
             text("same_bytes", "same bytes as"),
@@ -345,7 +349,7 @@ def case_views(table: pd.DataFrame) -> list[View]:
         ),
         lines=lines,
         style=lambda line: "sum" if line["outlier"] else "",
-        lead=[f"{said['case_id']}: {said['op_class']}, inputs {said['shapes']}", UNITS[unit(said["op_class"])]],
+        lead=[f"{said['case_id']}: {said['op_class']}, inputs {said['shapes']}", UNITS[name_units(said["op_class"])]],
         notes=[*said["verdict"], *said["traces"]],
         command="reproduce",
     )

@@ -27,7 +27,7 @@ def finding_of(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.Ser
     sought = rows[rows["status"].isin(_SOUGHT)]
     own = {(x["case_id"], x["backend"]): x["finding"]["id"] for x in found}
     mine = [own.get(pair, "") for pair in zip(sought["case_id"], sought["backend"])]
-    alike = groups(sought)
+    alike = group_failures_alike(sought)
     of_group: dict[Any, set[str]] = {}
     for group, finding in zip(alike, mine):
         of_group.setdefault(group, set()).update([finding] if finding else [])
@@ -36,7 +36,7 @@ def finding_of(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.Ser
     return pd.Series(told, index=sought.index, dtype=object)
 
 
-def groups(rows: pd.DataFrame) -> list[tuple[str, ...]]:
+def group_failures_alike(rows: pd.DataFrame) -> list[tuple[str, ...]]:
     """Of each row its backend, its op, and how it failed."""
     columns = rows[["backend", "op", *Manner._fields[:-1], "error"]].to_dict("records")
     return [(line["backend"], line["op"], *manner(line)) for line in columns]  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def with_reduced(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> pd.Data
     results = rows.attrs.get("results")
     if not known.asks(entries) or not results or rows.empty:
         return rows
-    found = minimal.read(results, sorted(set(rows["run_id"])))
+    found = minimal.read_minimal_cases(results, sorted(set(rows["run_id"])))
     ops = {record["finding"]["id"]: record["finding"]["ops"] for record in found}
     mine = [ops.get(finding) for finding in finding_of(found, rows).reindex(rows.index)]
     return rows.assign(**{known.REDUCED: pd.Series(mine, index=rows.index, dtype=object)})

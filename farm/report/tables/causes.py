@@ -37,11 +37,11 @@ from farm.report.tables.coverage import (
     FAILED_STATUSES,
     JOINED_BY,
     JUDGED_STATUSES,
-    blameless,
-    commands,
     distinct,
-    records,
-    severity,
+    find_blameless_rows,
+    list_table_lines,
+    make_reproduce_commands,
+    rank_statuses,
     where_option,
 )
 from tasks.model import Status, culprit
@@ -81,7 +81,7 @@ class Verdict:
     (planned is 0 where the record does not say); gone: rows that were not run, since their backend went away; finished:
     whether the run came to its end; recorded: whether the record says what is known; listed: whether the config lists
     anything as known; left_out: what --budget left out, in words; silent: where no row was judged, what the rows say; unseen: checks of own kernels
-    and models that judged nothing (`unseen`).
+    and models that judged nothing (`list_unseen_checks`).
     """
 
     failures: int
@@ -136,34 +136,34 @@ class Verdict:
             return f"{self.missing:,} of {self.planned:,} planned cases have no row yet"
         if self.gone:
             verb, whose = ("was", "its") if self.gone == 1 else ("were", "their")
-            return f"{many(self.gone, 'planned case')} {verb} not run because {whose} backend went away"
+            return f"{count_noun(self.gone, 'planned case')} {verb} not run because {whose} backend went away"
         return "" if self.finished else "the run did not finish"
 
     def _describe_failure_count(self) -> str:
         if self.failures and not self.recorded:
-            return f"{many(self.failures, 'failure')}; the run's record does not say which of them are known"
+            return f"{count_noun(self.failures, 'failure')}; the run's record does not say which of them are known"
         if self.new and not self.listed:
-            return f"{many(self.new, 'failure')}; the config lists none as known"
+            return f"{count_noun(self.new, 'failure')}; the config lists none as known"
         first = f", {self.first_seen:,} of them first seen here" * bool(self.first_seen)
         first += f" ({self.apart:,} no backend's fault)" * bool(self.apart)
         if self.new:
             known = self.failures - self.new
-            return f"{many(self.new, 'new failure')}" + f", {known:,} known{first}" * bool(known)
+            return f"{count_noun(self.new, 'new failure')}" + f", {known:,} known{first}" * bool(known)
         if self.failures:
-            return f"{many(self.failures, 'failure')}, all known{first}"
+            return f"{count_noun(self.failures, 'failure')}, all known{first}"
         silent = f"nothing was judged: {self.silent}" if self.silent else "nothing was judged"
-        return f"no failures in {many(self.judged, 'result')}" if self.judged else silent
+        return f"no failures in {count_noun(self.judged, 'result')}" if self.judged else silent
 
     def _imprecise(self) -> str:
-        return f"{many(self.imprecise, 'new imprecise result')}" if self.imprecise and self.listed else ""
+        return f"{count_noun(self.imprecise, 'new imprecise result')}" if self.imprecise and self.listed else ""
 
     def _describe_unjudged(self) -> str:
-        what = f"{many(self.unjudged, 'sample')} of your own could not be judged: model, reference or inputs are broken"
+        what = f"{count_noun(self.unjudged, 'sample')} of your own could not be judged: model, reference or inputs are broken"
         told = self.silent and not (self.judged or self.failures)  # `_describe_failure_count` says why
         return what if self.unjudged and not told else ""
 
 
-def many(count: int, what: str) -> str:
+def count_noun(count: int, what: str) -> str:
     """A count with its noun."""
     return f"{count:,} {what}{'s' * (count != 1)}"
 
@@ -174,7 +174,7 @@ def _is_own_op(rows: pd.DataFrame) -> pd.Series:
     return own | (rows["licence"] == YOUR_OWN) if "licence" in rows else own
 
 
-def unseen(rows: pd.DataFrame) -> str:
+def list_unseen_checks(rows: pd.DataFrame) -> str:
     """Checks that a config asks for of own kernels and models, and that judged nothing on any backend, with the reason; "" if there
     are none. What is broken, or was not run, is told elsewhere."""
     own = rows[_is_own_op(rows) & ~is_broken(rows) & (rows["status"] != Status.UNAVAILABLE.value)]
@@ -182,14 +182,14 @@ def unseen(rows: pd.DataFrame) -> str:
     silent = own[~judged.astype(bool)].drop_duplicates(["op", "check"])
     silent = silent.assign(why=_why_unjudged(silent))
     by_reason: dict[tuple[str, str], list[str]] = {}
-    for line in records(silent):
+    for line in list_table_lines(silent):
         (reason,) = describe_unjudged([(line["status"], line["why"])]) or [line["status"]]
         by_reason.setdefault((line["check"], reason), []).append(line["op"].partition(":")[2])
     told = [
-        f"{check} of {_some(ops)} ({shorten(reason, 160, placeholder=' …')})"
+        f"{check} of {_join_first_names(ops)} ({shorten(reason, 160, placeholder=' …')})"
         for (check, reason), ops in by_reason.items()
     ]
-    more = f"; and {many(len(told) - _TOLD_REASONS, 'more reason')}" * (len(told) > _TOLD_REASONS)
+    more = f"; and {count_noun(len(told) - _TOLD_REASONS, 'more reason')}" * (len(told) > _TOLD_REASONS)
     return f"not judged: {'; '.join(told[:_TOLD_REASONS])}{more}" if told else ""
 
 
@@ -198,7 +198,7 @@ def _why_unjudged(rows: pd.DataFrame) -> pd.Series:
     return rows["error"].where(rows["acquitted"].fillna("") == "", rows["acquitted"])
 
 
-def _some(names: list[str]) -> str:
+def _join_first_names(names: list[str]) -> str:
     return ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
 
 
@@ -272,8 +272,8 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
         listed=bool(entries),
         left_out=_left_out(run, where_option(str(rows.attrs.get("results", "results")))),
         first_seen=int((failed & rows["first_seen"]).sum()),
-        apart=int((failed & blameless(rows)).sum()),
-        unseen=unseen(rows) if judged else "",
+        apart=int((failed & find_blameless_rows(rows)).sum()),
+        unseen=list_unseen_checks(rows) if judged else "",
         silent=""
         if judged
         else shorten("; ".join(describe_unjudged(zip(rows["status"], _why_unjudged(rows)))), 300, placeholder=" …"),
@@ -287,12 +287,12 @@ def _left_out(run: Mapping[str, Any], where: str) -> str:
     minutes, seconds = divmod(int(told["budget_s"]), 60)
     budget = f"{minutes}m" * bool(minutes) + f"{seconds}s" * bool(seconds)
     again = f"{program()} run --resume {run.get('run_id')}{where}"
-    return f"{many(told['cells'], 'cell')} left out by --budget {budget}, not judged: {again} runs them"
+    return f"{count_noun(told['cells'], 'cell')} left out by --budget {budget}, not judged: {again} runs them"
 
 
 def worst_first(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows by severity; within a status those without error units (a shape, a misplaced NaN), then the largest."""
-    made = rows.assign(rank=severity(rows["status"]), size=-rows["error_units"].fillna(math.inf))
+    made = rows.assign(rank=rank_statuses(rows["status"]), size=-rows["error_units"].fillna(math.inf))
     return made.sort_values(["rank", "size", "op", "variant", "dtype", "backend"], kind="stable")
 
 
@@ -321,7 +321,7 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     failed = rows[rows["status"].isin(FAILED_STATUSES) | is_broken(rows)]
     new, keys = failed["standing"] == NEW, ["standing", "fault", "first_seen", "alike"]
     failed = failed.assign(alike=failed["cause"], case=failed["vendor"] + JOINED_BY + failed["case_id"])
-    failed.loc[new, "alike"] = [_describe_common_traits(line) for line in records(failed[new])]
+    failed.loc[new, "alike"] = [_describe_common_traits(line) for line in list_table_lines(failed[new])]
     listed = {"backends": "backend", "dtypes": "dtype", "all_ops": "op", "labels": "label"}
     sums = failed.groupby(keys, sort=False).agg(
         rows=("case_id", "size"),
@@ -332,12 +332,12 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     )
     made = _most_telling_first(worst_first(failed), keys).drop_duplicates(keys).join(sums, on=keys)
     new = made["standing"] == NEW
-    said = pd.Series([_describe_failures(line) for line in records(made)], index=made.index, dtype=object)
+    said = pd.Series([_describe_failures(line) for line in list_table_lines(made)], index=made.index, dtype=object)
     made = made.assign(
         reason=said.where(new, made["cause"]), old=~new, rank=made["rank"].where(new, 0), most=-made["cases"]
     )
     made = made.sort_values(["old", "rank", "most"], kind="stable")
-    return made.assign(reproduce=commands(made, results))[_TOLD].reset_index(drop=True)
+    return made.assign(reproduce=make_reproduce_commands(made, results))[_TOLD].reset_index(drop=True)
 
 
 def describe_counts(causes: pd.DataFrame) -> str:
@@ -346,7 +346,7 @@ def describe_counts(causes: pd.DataFrame) -> str:
     failed = causes[causes["status"] != Status.INVALID.value]
     rows, cases = (int(failed[name].sum()) for name in ("rows", "cases"))
     return (
-        f"{many(rows, 'failed row')} (a row is a case on a backend): {many(cases, 'case')} of {many(len(failed), 'cause')}. A case that "
+        f"{count_noun(rows, 'failed row')} (a row is a case on a backend): {count_noun(cases, 'case')} of {count_noun(len(failed), 'cause')}. A case that "
         "several backends of a vendor fail for the same cause counts once."
     ) * (rows != cases)
 

@@ -1,6 +1,6 @@
 """What changed: from a run to the next, from one backend to another. Every face and every gate asks here.
 
-`compare` says it of two sets of rows, one line a cell (`diff` names the sides), `change_codes` of any pairs of outcomes: along a history, or of each
+`compare_cells` says it of two sets of rows, one line a cell (`diff` names the sides), `change_codes` of any pairs of outcomes: along a history, or of each
 backend with each. What may have changed is in `KINDS`; `Counts` sums a comparison up.
 """
 
@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from farm.commandline import plain
-from farm.report.tables.agreement import figure, units
-from farm.report.tables.causes import many
-from farm.report.tables.coverage import commands, distinct, records, severity
+from farm.report.tables.agreement import format_units, get_row_units
+from farm.report.tables.causes import count_noun
+from farm.report.tables.coverage import distinct, list_table_lines, make_reproduce_commands, rank_statuses
 from farm.report.tables.view import Cell, Column, Line, View, build_number_column, label, status, text
 from farm.report.words import DASH, percent
 from tasks.model import FORWARD, Status
@@ -77,7 +77,7 @@ class Counts:
 
     @classmethod
     def of(cls, table: pd.DataFrame) -> Counts:
-        """Of what `compare` found."""
+        """Of what `compare_cells` found."""
         group = table["change"].map({name: one.group for name, one in KINDS.items()})
         new, fixed, changed = (int((group == name).sum()) for name in GROUPS)
         return cls(new, fixed, changed, len(table))
@@ -85,14 +85,14 @@ class Counts:
     def sentence(self, known: int = 0) -> str:
         """known: of the new ones, those of a known failure."""
         new = f"{self.new:,} {NEW}" + f" ({known:,} known)" * bool(known)
-        return f"{new}, {self.fixed:,} {FIXED}, {self.changed:,} {CHANGED} of {many(self.cells, 'cell')} in both"
+        return f"{new}, {self.fixed:,} {FIXED}, {self.changed:,} {CHANGED} of {count_noun(self.cells, 'cell')} in both"
 
 
 class UnknownBackend(ValueError):
     """A backend without rows; the text names those that have some."""
 
 
-def select(rows: pd.DataFrame, name: str) -> pd.DataFrame:
+def select_side(rows: pd.DataFrame, name: str) -> pd.DataFrame:
     """The `distinct` rows of ``name``: a backend, or run_id:backend. One row per case, of the newest run.
 
     Raises UnknownBackend.
@@ -113,23 +113,23 @@ def select(rows: pd.DataFrame, name: str) -> pd.DataFrame:
 def diff(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     """What changed from backend ``a`` to backend ``b`` (names, or run_id:name): one line per cell, the worst first.
 
-    Columns and ``attrs`` are those of `compare`, with reproduce_a and reproduce_b, the commands of the sample that a line tells of, and
+    Columns and ``attrs`` are those of `compare_cells`, with reproduce_a and reproduce_b, the commands of the sample that a line tells of, and
     ``attrs`` "a" and "b". Raises UnknownBackend, a ValueError.
     """
     results = str(rows.attrs.get("results", "results"))
     rows = distinct(rows)
-    found = compare(select(rows, a), select(rows, b), across=True)
+    found = compare_cells(select_side(rows, a), select_side(rows, b), across=True)
     made = with_commands(found, results)[_TOLD]
     made.attrs = {**found.attrs, "a": a, "b": b}
     return made
 
 
 def with_commands(found: pd.DataFrame, results: str) -> pd.DataFrame:
-    """What `compare` found, with reproduce_a and reproduce_b: the commands of the sample that a line tells of."""
-    return found.assign(**{f"reproduce{side}": commands(found, results, side) for side in ("_a", "_b")})
+    """What `compare_cells` found, with reproduce_a and reproduce_b: the commands of the sample that a line tells of."""
+    return found.assign(**{f"reproduce{side}": make_reproduce_commands(found, results, side) for side in ("_a", "_b")})
 
 
-def compare(before: pd.DataFrame, after: pd.DataFrame, across: bool = False) -> pd.DataFrame:
+def compare_cells(before: pd.DataFrame, after: pd.DataFrame, across: bool = False) -> pd.DataFrame:
     """What changed from the rows of one side to those of another: one line per cell and backend, the worst first.
 
     before, after: rows with the columns `READ`, one of a case and backend each; across: of one backend each, which differ. A sample is compared
@@ -142,7 +142,7 @@ def compare(before: pd.DataFrame, after: pd.DataFrame, across: bool = False) -> 
     that tell; only_a, only_b: samples of the cell that the other side has no row of. ``attrs``: "counts" (cells by change), "samples"
     (samples by change), and the sums of same_bytes, with_bytes, only_a, only_b.
     """
-    rows = _measured(pd.concat([before, after], ignore_index=True))
+    rows = _measure_row_units(pd.concat([before, after], ignore_index=True))
     side = np.repeat([0, 1], [len(before), len(after)])
     earlier, later = _pair_rows_of_cases(rows, side, across)
     table = _tabulate_changes_by_cell(rows, earlier, later)
@@ -157,11 +157,11 @@ def compare(before: pd.DataFrame, after: pd.DataFrame, across: bool = False) -> 
     return table
 
 
-def _measured(rows: pd.DataFrame) -> pd.DataFrame:
+def _measure_row_units(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with their ``units``, and no text missing."""
     texts = {name: rows[name].astype(object).fillna("") for name in _TEXTS}
     numbers = {name: pd.to_numeric(rows[name]).astype("float64") for name in ("error_units", "max_ulp")}
-    return rows.assign(**texts, **numbers).assign(units=units)
+    return rows.assign(**texts, **numbers).assign(units=get_row_units)
 
 
 def _pair_rows_of_cases(rows: pd.DataFrame, side: np.ndarray, across: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -186,7 +186,7 @@ def _tabulate_changes_by_cell(rows: pd.DataFrame, before: np.ndarray, after: np.
         with_bytes=told,
         same_bytes=told & (both["output_digest_a"] == both["output_digest_b"]),
         rank=codes,
-        severity=severity(both["status_b"]),
+        severity=rank_statuses(both["status_b"]),
         size=-both["units_b"].fillna(np.inf),
     )
     worst = both.sort_values(["rank", "severity", "size", "case_id"], kind="stable").drop_duplicates(keys)
@@ -195,12 +195,12 @@ def _tabulate_changes_by_cell(rows: pd.DataFrame, before: np.ndarray, after: np.
     changed = both.groupby([*keys, "change"], sort=False).size().rename("changed")
     table = worst.drop(columns=["same_bytes", "with_bytes"]).join(sums, on=keys).join(changed, on=[*keys, "change"])
     table = table[_FOUND].reset_index(drop=True)
-    table.attrs = {"counts": _count(table["change"]), "samples": _count(both["change"])}
+    table.attrs = {"counts": _count_changes(table["change"]), "samples": _count_changes(both["change"])}
     table.attrs |= {name: int(table[name].sum()) for name in ("same_bytes", "with_bytes")}
     return table
 
 
-def _count(changes: pd.Series) -> dict[str, int]:
+def _count_changes(changes: pd.Series) -> dict[str, int]:
     counts = changes.value_counts()
     return {name: int(counts[name]) for name in CHANGES if name in counts}
 
@@ -222,8 +222,8 @@ def change_codes(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray) -> n
     fa, fb = failed[before] == 1, failed[after] == 1
     pa, pb = ja & ~fa, jb & ~fb
     sa, sb = rank[before], rank[after]
-    worse = (sb < sa) | grown(size[before], size[after])
-    better = (sa < sb) | grown(size[after], size[before])
+    worse = (sb < sa) | find_grown_errors(size[before], size[after])
+    better = (sa < sb) | find_grown_errors(size[after], size[before])
     made = np.full(len(before), CHANGES.index(SAME), dtype="int64")
     for name, where in {
         "more precise": pa & pb & better,
@@ -240,13 +240,13 @@ def change_codes(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray) -> n
     return made
 
 
-def grown(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+def find_grown_errors(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """Which error units have grown by so much that it counts."""
     with np.errstate(invalid="ignore"):
         return (after > 1.0) & (after > FACTOR * np.maximum(before, 1.0))
 
 
-def closes(change: str) -> bool:
+def closes_gate(change: str) -> bool:
     """Whether a gate closes for a change."""
     return KINDS[change].closes
 
@@ -256,21 +256,21 @@ def change_column(key: str = "change") -> Column:
     return Column("change", lambda line: Cell(line[key], tone=KINDS[line[key]].tone))
 
 
-def gate(table: pd.DataFrame) -> int:
+def gate_diff(table: pd.DataFrame) -> int:
     """Exit code of a diff: 1 if a cell regressed, newly fails or lost its coverage, else 0."""
-    return int(table["change"].map(closes).any())
+    return int(table["change"].map(closes_gate).any())
 
 
-def _sums(table: pd.DataFrame) -> list[str]:
+def _sum_up_diff(table: pd.DataFrame) -> list[str]:
     """Sentences that sum a diff up."""
     said = table.attrs
     samples = sum(said["samples"].values())
     counts = [
-        f"{name} {many(n, 'cell')} ({many(said['samples'].get(name, 0), 'sample')})"
+        f"{name} {count_noun(n, 'cell')} ({count_noun(said['samples'].get(name, 0), 'sample')})"
         for name, n in said["counts"].items()
     ]
     lines = [
-        f"{said['a']} → {said['b']}: {many(samples, 'sample')} of {many(len(table), 'cell')} compared, "
+        f"{said['a']} → {said['b']}: {count_noun(samples, 'sample')} of {count_noun(len(table), 'cell')} compared, "
         f"{said['only_a']} only on {said['a']}, {said['only_b']} only on {said['b']}",
         "; ".join(counts) or "nothing in common",
     ]
@@ -299,7 +299,7 @@ def diff_views(table: pd.DataFrame) -> list[View]:
     name = "diff-" + "".join(c if c.isalnum() or c in "@.-" else "_" for c in sides)
     sums = pd.crosstab(changed["dtype"], changed["change"])
     return [
-        View("diff_by_dtype", "Changed cells by dtype", sums, index=True, lead=_sums(table)),
+        View("diff_by_dtype", "Changed cells by dtype", sums, index=True, lead=_sum_up_diff(table)),
         View(
             name,
             "Cells that changed",
@@ -310,14 +310,14 @@ def diff_views(table: pd.DataFrame) -> list[View]:
                 Column("samples", lambda line: f"{line['changed']}/{line['samples']}", right=True),
                 status("status_a", "before"),
                 status("status_b", "after"),
-                Column("error before", lambda line: figure(line["units_a"], line["op_class"]), right=True),
-                Column("error after", lambda line: figure(line["units_b"], line["op_class"]), right=True),
+                Column("error before", lambda line: format_units(line["units_a"], line["op_class"]), right=True),
+                Column("error after", lambda line: format_units(line["units_b"], line["op_class"]), right=True),
                 build_number_column("ratio"),
                 Column("same bytes", same, right=True),
                 text("error_b", "error", length=160, faces=("markdown",)),
             ),
-            lines=records(
-                lines.assign(command=lines["reproduce_b"].where(lines["change"].map(closes).astype(bool), ""))
+            lines=list_table_lines(
+                lines.assign(command=lines["reproduce_b"].where(lines["change"].map(closes_gate).astype(bool), ""))
             ),
             unit="ops and dtypes",
             counted=True,

@@ -53,7 +53,7 @@ _ATTENTION = ("torch:nn.functional.scaled_dot_product_attention*", "torch:*flash
 _HALVES = ("float16", "bfloat16")
 
 
-def _autocast(backend: str) -> Item:
+def _make_autocast_item(backend: str) -> Item:
     return Item(
         "Mixed precision (torch.amp) works",
         check="amp",
@@ -79,7 +79,7 @@ _ROCM = (
         flags="kernels=[1-9]*",
         backends=("inductor-rocm",),
     ),
-    _autocast("torch-rocm"),
+    _make_autocast_item("torch-rocm"),
     Item("Autograd's backward pass matches the reference", check="backward", backends=("torch-rocm",)),
     Item("torch.distributed works with the RCCL backend", ("collective:*",), backends=("rccl-rocm",)),
 )
@@ -116,7 +116,7 @@ _CUDA = (
     ),
     Item("torch.compile generates valid GPU code", flags="kernels=[1-9]*", backends=("inductor-cuda",)),
     Item("Autograd's backward pass matches the reference", check="backward", backends=("torch-cuda",)),
-    _autocast("torch-cuda"),
+    _make_autocast_item("torch-cuda"),
 )
 
 _ONNX = (
@@ -140,21 +140,21 @@ _TENSORFLOW = (
 _SPREAD = ("ddp-*", "fsdp-*", "tensor-*", "sequence-*", "pipeline-*", "expert-*", "launched-*")
 
 
-def _train(words: str, ops: tuple[str, ...] = ("training:*",), **more: Any) -> Item:
+def _make_train_item(words: str, ops: tuple[str, ...] = ("training:*",), **more: Any) -> Item:
     return Item(words, ops, check="train", **more)
 
 
 _TRAINING = (
-    _train("Every step of a training run is float64's within the floor of float32", dtypes=("float32",)),
-    _train("The same under autocast", dtypes=_HALVES, each=("dtype", _HALVES)),
-    _train("Decoders train: tied embeddings, grouped queries", ("training:gpt", "training:llama")),
-    _train("Routed experts train", ("training:experts",)),
-    _train("Convolutions and batch norms train", ("training:convolution", "training:diffusion")),
-    _train("Fused and foreach optimisers are right", ("training:gpt", "*foreach", "*fused", "*sgd")),
-    _train("Activations may be computed again in the backward pass", ("*checkpoint",)),
-    _train("Gradients may be accumulated over micro-batches", ("*micro",)),
-    _train("What is compiled trains as well", backends=("inductor-*", "optax-*")),
-    _train("Several ranks train as one process does", backends=_SPREAD),
+    _make_train_item("Every step of a training run is float64's within the floor of float32", dtypes=("float32",)),
+    _make_train_item("The same under autocast", dtypes=_HALVES, each=("dtype", _HALVES)),
+    _make_train_item("Decoders train: tied embeddings, grouped queries", ("training:gpt", "training:llama")),
+    _make_train_item("Routed experts train", ("training:experts",)),
+    _make_train_item("Convolutions and batch norms train", ("training:convolution", "training:diffusion")),
+    _make_train_item("Fused and foreach optimisers are right", ("training:gpt", "*foreach", "*fused", "*sgd")),
+    _make_train_item("Activations may be computed again in the backward pass", ("*checkpoint",)),
+    _make_train_item("Gradients may be accumulated over micro-batches", ("*micro",)),
+    _make_train_item("What is compiled trains as well", backends=("inductor-*", "optax-*")),
+    _make_train_item("Several ranks train as one process does", backends=_SPREAD),
 )
 
 _SERVING = (

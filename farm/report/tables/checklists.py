@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from farm.commandline import plain
-from farm.report.tables.causes import KNOWN, many, worst_first
+from farm.report.tables.causes import KNOWN, count_noun, worst_first
 from farm.report.tables.checklist_items import CHECKLISTS, Checklist, Item
 from farm.report.tables.coverage import (
     CELL,
@@ -23,8 +23,8 @@ from farm.report.tables.coverage import (
     NOT_VALID_STATUSES,
     PASSED_STATUSES,
     backends_of,
-    blameless,
-    commands,
+    find_blameless_rows,
+    make_reproduce_commands,
 )
 from farm.report.tables.view import Cell, Column, Line, Report, View, text
 from tasks.model import Status, flags
@@ -37,7 +37,7 @@ PROVED, FAILED, PARTLY, NOT_RUN = STATES
 SHOWN = 3
 
 
-def checklist(report: Report, name: str, backend: str = "") -> pd.DataFrame:
+def list_checklist(report: Report, name: str, backend: str = "") -> pd.DataFrame:
     """What a report's rows say of every item of a list, a line for each backend that has rows of it; modes and versions
     that are like the same backend stand together.
 
@@ -47,27 +47,31 @@ def checklist(report: Report, name: str, backend: str = "") -> pd.DataFrame:
     said (what stands against it, or why nothing was run), reproduce (the command that shows the worst failure).
     """
     asked = CHECKLISTS[name]
-    lines = [line for item in asked.items for line in _lines(report, asked, item, backend)]
+    lines = [line for item in asked.items for line in _list_item_lines(report, asked, item, backend)]
     return pd.DataFrame(lines, columns=_TOLD)
 
 
 _TOLD = ["item", "backend", "state", "proved", "cells", "failed", "known", "said", "reproduce"]
 
 
-def _lines(report: Report, asked: Checklist, item: Item, backend: str) -> Iterator[dict[str, Any]]:
+def _list_item_lines(report: Report, asked: Checklist, item: Item, backend: str) -> Iterator[dict[str, Any]]:
     globs = (backend,) if backend else item.backends or asked.backends
     like = _read_backend_likes(report.run)
     seen = [str(name) for name in report.rows["backend"].unique()]
-    ours = [name for name in sorted({*seen, *like}) if any(_matches(globs, one) for one in (name, like.get(name, "")))]
+    ours = [
+        name
+        for name in sorted({*seen, *like})
+        if any(_matches_item_globs(globs, one) for one in (name, like.get(name, "")))
+    ]
     given = _select_item_rows(report.rows[report.rows["backend"].isin(ours)], item)
-    some = given[~given["status"].isin(NOT_VALID_STATUSES) & ~blameless(given)]
+    some = given[~given["status"].isin(NOT_VALID_STATUSES) & ~find_blameless_rows(given)]
     if item.never or some.empty:
         why = (
             item.never
-            or (_words(given.iloc[0]) if len(given) else "")
+            or (_describe_item_row(given.iloc[0]) if len(given) else "")
             or _explain_missing_item(report, replace(asked, backends=globs), item, ours)
         )
-        yield _line(item, "", NOT_RUN, said=why)
+        yield _make_item_line(item, "", NOT_RUN, said=why)
         return
     for _, part in some.groupby(some["backend"].map(lambda name: like.get(name) or name), sort=True):
         names = sorted(part["backend"].unique())
@@ -75,12 +79,12 @@ def _lines(report: Report, asked: Checklist, item: Item, backend: str) -> Iterat
         yield _judge_item(item, ", ".join(names), part, bad, report)
 
 
-def _line(item: Item, backend: str, state: str, **more: Any) -> dict[str, Any]:
+def _make_item_line(item: Item, backend: str, state: str, **more: Any) -> dict[str, Any]:
     counts = dict.fromkeys(("proved", "cells", "failed", "known"), 0)
     return {"item": item.words, "backend": backend, "state": state, **counts, "said": "", "reproduce": "", **more}
 
 
-def _matches(globs: Sequence[str], name: str) -> bool:
+def _matches_item_globs(globs: Sequence[str], name: str) -> bool:
     wanted = [g for g in globs if not g.startswith("!")]
     return any(fnmatchcase(name, g) for g in wanted) and not any(fnmatchcase(name, g[1:]) for g in globs if g[0] == "!")
 
@@ -123,12 +127,15 @@ def _describe_unjudged(rows: pd.DataFrame) -> str:
     samples = rows.assign(why=rows["error"].map(lambda x: plain(x, 160)))
     told = []
     for (status, why), some in samples.groupby(["status", "why"], sort=False):
-        which = [f"{op} {few([str(n) for n in sorted(one['sample'].unique())])}" for op, one in some.groupby("label")]
-        told.append(f"{few(which)} {status}" + f" ({why})" * bool(why))
-    return f"not judged: {many(len(rows), 'sample')}: {few(told, '; ')}"
+        which = [
+            f"{op} {join_first_names([str(n) for n in sorted(one['sample'].unique())])}"
+            for op, one in some.groupby("label")
+        ]
+        told.append(f"{join_first_names(which)} {status}" + f" ({why})" * bool(why))
+    return f"not judged: {count_noun(len(rows), 'sample')}: {join_first_names(told, '; ')}"
 
 
-def few(names: Sequence[str], between: str = ", ") -> str:
+def join_first_names(names: Sequence[str], between: str = ", ") -> str:
     """The first names, and how many more there are."""
     return between.join(names[:SHOWN]) + f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
 
@@ -157,21 +164,24 @@ def _judge_item(item: Item, backend: str, rows: pd.DataFrame, bad: pd.DataFrame,
     lacks += [unjudged] * bool(unjudged)
     lacks += [f"the run covers only some ops of the catalog {item.whole}"] * narrowed
     lacks += [f"no proof: {', '.join(f'{count} {status}' for status, count in rest.items())}"] * bool(len(rest))
-    of = f"{counts['proved']} of {many(counts['cells'], 'cell')}, {many(rows['op'].nunique(), 'op')}"
-    of += f"; {many(cells(weakly), 'cell')} more {'has' if cells(weakly) == 1 else 'have'} only weak samples" * bool(
-        weakly.any()
+    of = f"{counts['proved']} of {count_noun(counts['cells'], 'cell')}, {count_noun(rows['op'].nunique(), 'op')}"
+    of += (
+        f"; {count_noun(cells(weakly), 'cell')} more {'has' if cells(weakly) == 1 else 'have'} only weak samples"
+        * bool(weakly.any())
     )
     if counts["failed"]:
         worst = worst_first(rows[failed]).iloc[:1]
         known = f" ({counts['known']} known)" * bool(counts["known"])
-        said = f"failed: {many(counts['failed'], 'cell')}{known}, e.g. {_words(worst.iloc[0])}; proved: {of}"
+        said = f"failed: {count_noun(counts['failed'], 'cell')}{known}, e.g. {_describe_item_row(worst.iloc[0])}; proved: {of}"
         results = str(report.rows.attrs.get("results", "results"))
-        more = {"said": said, "reproduce": commands(worst, results).iloc[0]}
-        return _line(item, backend, FAILED, **counts, **more)
+        more = {"said": said, "reproduce": make_reproduce_commands(worst, results).iloc[0]}
+        return _make_item_line(item, backend, FAILED, **counts, **more)
     if not counts["proved"]:
-        return _line(item, backend, NOT_RUN, **counts, said="; ".join([_words(rows[~evidence].iloc[0]), *lacks]))
+        return _make_item_line(
+            item, backend, NOT_RUN, **counts, said="; ".join([_describe_item_row(rows[~evidence].iloc[0]), *lacks])
+        )
     proved_all = counts["proved"] == counts["cells"] and not (missing or narrowed or unjudged)
-    return _line(
+    return _make_item_line(
         item, backend, PROVED if proved_all else PARTLY, **counts, said="; ".join([of, *([] if proved_all else lacks)])
     )
 
@@ -182,7 +192,7 @@ def _asks_whole_catalog(run: Mapping[str, Any], catalog: str, backends: Sequence
         c["name"] == catalog
         and c.get("ops") == ["*"]
         and not c.get("exclude")
-        and any(_matches(c.get("backends") or ["*"], name) for name in backends)
+        and any(_matches_item_globs(c.get("backends") or ["*"], name) for name in backends)
         for c in (run.get("config") or {}).get("catalogs") or ()
     )
 
@@ -194,7 +204,7 @@ def _find_unproved_globs(item: Item, proved: pd.DataFrame) -> list[str]:
     return [g for g in globs if not any(flags.has(str(value), [g]) for value in values)]
 
 
-def _words(row: pd.Series) -> str:
+def _describe_item_row(row: pd.Series) -> str:
     text = plain(row["error"] or row["kind"], 120)
     return f"{row['label']} {row['dtype']} {row['status']}" + (f" ({text})" if text else "")
 
@@ -218,7 +228,7 @@ def _explain_missing_item(report: Report, asked: Checklist, item: Item, ours: Se
 
 
 def checklist_view(name: str, found: pd.DataFrame) -> View:
-    """`checklist` as a view."""
+    """`list_checklist` as a view."""
     counts = found["state"].value_counts()
     sums = ", ".join(f"{counts[state]} {state}" for state in STATES if state in counts)
 
@@ -246,6 +256,6 @@ def checklist_view(name: str, found: pd.DataFrame) -> View:
 
 
 def is_proved(found: pd.DataFrame) -> bool | None:
-    """Whether every item of a `checklist` is proved (True), one failed (False), or some are not proved (None)."""
+    """Whether every item of a `list_checklist` is proved (True), one failed (False), or some are not proved (None)."""
     states = set(found["state"])
     return False if FAILED in states else True if states == {PROVED} else None

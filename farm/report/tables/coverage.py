@@ -72,10 +72,10 @@ def distinct(rows: pd.DataFrame) -> pd.DataFrame:
         order = attempts.reset_index(drop=True).sort_values(kind="stable").index
         rows = rows.iloc[order].drop_duplicates(KEY, keep="last")
     rows["label"] = rows["op"].where(rows["variant"] == "", rows["op"] + "." + rows["variant"])
-    return ready(rows.reset_index(drop=True))
+    return mark_distinct(rows.reset_index(drop=True))
 
 
-def ready(rows: pd.DataFrame) -> pd.DataFrame:
+def mark_distinct(rows: pd.DataFrame) -> pd.DataFrame:
     """Remember that rows are `distinct`, as those are that only got more columns; nobody changes them in place."""
     _READY[id(rows)] = rows
     return rows
@@ -85,7 +85,7 @@ Made = TypeVar("Made")
 
 
 def once_a_frame(make: Callable[..., Made]) -> Callable[..., Made]:
-    """A function of rows and of hashable arguments that works out once what is asked of the same `ready` rows again. Nobody changes what
+    """A function of rows and of hashable arguments that works out once what is asked of the same `mark_distinct` rows again. Nobody changes what
     it gives."""
     kept: dict[int, dict[tuple[Hashable, ...], Made]] = {}
 
@@ -104,12 +104,12 @@ def once_a_frame(make: Callable[..., Made]) -> Callable[..., Made]:
     return get
 
 
-def severity(status: pd.Series) -> pd.Series:
+def rank_statuses(status: pd.Series) -> pd.Series:
     """Rank of statuses, 0 for the worst."""
     return status.map({name: rank for rank, name in enumerate(SEVERITY)}).astype("int64")
 
 
-def latest(rows: pd.DataFrame, run_ids: Sequence[str]) -> pd.DataFrame:
+def select_latest_rows(rows: pd.DataFrame, run_ids: Sequence[str]) -> pd.DataFrame:
     """Of several runs, the row of each (case_id, backend) from the newest run; ``run_ids``: oldest first."""
     rows = distinct(rows)
     age = rows["run_id"].map({name: number for number, name in enumerate(run_ids)}).fillna(-1)
@@ -123,9 +123,9 @@ def coverage(
     """Coverage and pass rate of each group of lake rows; ``by=()`` gives one line, "all".
 
     Columns: ``planned``; ``valid`` (planned − invalid − vacuous − skipped − ``apart`` − the weak passes of cells where more
-    was seen, see `beside`); ``judged`` (pass, imprecise, wrong, error, crash, timeout, oom, without ``weak`` and ``apart``);
+    was seen, see `find_weak_rows_beside`); ``judged`` (pass, imprecise, wrong, error, crash, timeout, oom, without ``weak`` and ``apart``);
     ``passed`` (pass, imprecise, without ``weak``); ``failed`` (without ``apart``); ``apart`` (failures that are known not to be
-    the backend's, see `blameless`); ``weak``
+    the backend's, see `find_blameless_rows`); ``weak``
     (passes of samples that a constant output would have passed: no evidence, neither judged nor passed; where such a
     sample fails it is judged as any other); ``weak_cells`` (cells of which nothing but such passes was seen);
     ``coverage`` = judged/valid, ``pass_rate`` = passed/judged and, of that, ``imprecise_rate`` = imprecise/judged, NaN where
@@ -140,13 +140,13 @@ def coverage(
     unknown = [key for key in keys if key not in rows.columns]
     if unknown:
         raise ValueError(f"cannot group by {', '.join(unknown)}: not a column of the lake ({', '.join(rows.columns)})")
-    table = _count(rows, *keys).copy()
+    table = _count_coverage(rows, *keys).copy()
     if inventory is not None and "backend" in keys and set(keys) <= {"vendor", "backend"}:
         table = _add_absent_backends(table, rows, keys, inventory)
     return table
 
 
-def blameless(rows: pd.DataFrame) -> pd.Series:
+def find_blameless_rows(rows: pd.DataFrame) -> pd.Series:
     """Which `distinct` rows failed by no fault of their backend (`farm.plan.model.KnownFailure.fault`), as far as they tell."""
     return ~rows["fault"].isin(["", "backend"]) if "fault" in rows else pd.Series(False, index=rows.index)
 
@@ -163,7 +163,7 @@ def with_code(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     return rows.assign(code=rows["backend"].map(lambda name: code.get(name, name)))
 
 
-def once(rows: pd.DataFrame) -> pd.DataFrame:
+def count_rows_once(rows: pd.DataFrame) -> pd.DataFrame:
     """`distinct` rows for sums over backends: of those that backends with one ``code`` have of a case, the worst."""
     if "code" not in rows or rows["code"].nunique() == rows["backend"].nunique():
         return rows
@@ -172,11 +172,11 @@ def once(rows: pd.DataFrame) -> pd.DataFrame:
 
 @once_a_frame
 def _keep_worst(rows: pd.DataFrame) -> pd.DataFrame:
-    worst = severity(rows["status"]).sort_values(kind="stable").index
-    return ready(rows.loc[worst].drop_duplicates(["run_id", "case_id", "vendor", "code"]).sort_index())
+    worst = rank_statuses(rows["status"]).sort_values(kind="stable").index
+    return mark_distinct(rows.loc[worst].drop_duplicates(["run_id", "case_id", "vendor", "code"]).sort_index())
 
 
-def beside(rows: pd.DataFrame) -> pd.Series:
+def find_weak_rows_beside(rows: pd.DataFrame) -> pd.Series:
     """Which `distinct` rows are weak passes of a cell that has evidence besides: they neither add to nor lower coverage."""
     weak = rows["weak"] & (rows["status"] == Status.PASS.value)
     evidence = (
@@ -218,13 +218,17 @@ def _mark_counted_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, 
     weak = rows["weak"] & (rows["status"] == Status.PASS.value)
     codes = pd.Index(STATUSES).get_indexer(pd.Index(rows["status"]))
     ones = {status: codes == number for number, status in enumerate(STATUSES)}
-    ones |= {"weak": weak.to_numpy(), "beside": beside(rows).to_numpy(), "apart": blameless(rows).to_numpy()}
+    ones |= {
+        "weak": weak.to_numpy(),
+        "beside": find_weak_rows_beside(rows).to_numpy(),
+        "apart": find_blameless_rows(rows).to_numpy(),
+    }
     told = pd.DataFrame(np.column_stack([*ones.values()]).astype("int64"), index=rows.index, columns=[*ones])
     return rows, told, judged, weak
 
 
 @once_a_frame
-def _count(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
+def _count_coverage(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
     rows, told, judged, weak = _mark_counted_rows(rows)
     groups: list[Any] = [rows[key] for key in keys]
     if not keys:
@@ -244,7 +248,7 @@ def _count(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
 
 
 def _sum_coverage_rates(counts: pd.DataFrame) -> pd.DataFrame:
-    """Sums and rates from the counts per status, ``weak``, ``beside``, ``apart`` and ``weak_cells``."""
+    """Sums and rates from the counts per status, ``weak``, ``find_weak_rows_beside``, ``apart`` and ``weak_cells``."""
     # As arrays: a report asks for a dozen of these tables, of a few lines each.
     n = {name: counts[name].to_numpy() for name in counts.columns}
 
@@ -272,7 +276,7 @@ def backends_of(inventory: Mapping[str, Any] | None) -> dict[str, dict[str, Any]
     return {str(name): dict(said or {}) for name, said in backends.items()}
 
 
-def unavailable(inventory: Mapping[str, Any] | None) -> pd.DataFrame:
+def list_unavailable_backends(inventory: Mapping[str, Any] | None) -> pd.DataFrame:
     """Backends that no node offers: index ``backend``, columns ``vendor`` and ``reason``."""
     lines = [
         (name, str(said.get("vendor") or ""), str(said.get("reason") or NO_REASON))
@@ -309,13 +313,13 @@ def backend_order(vendor: str, name: str) -> tuple[Any, ...]:
     return vendor, base, bool(at), tuple(-int(part) for part in re.findall(r"\d+", version)), version
 
 
-def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+def list_table_lines(table: pd.DataFrame) -> list[dict[str, Any]]:
     """The lines of a table as dicts by column name."""
     columns = {str(name): column.tolist() for name, column in table.items()}
     return [dict(zip(columns, line, strict=True)) for line in zip(*columns.values(), strict=True)]
 
 
-def _worst(counts: pd.DataFrame) -> pd.Series:
+def _find_worst_status(counts: pd.DataFrame) -> pd.Series:
     worst = pd.Series("", index=counts.index, dtype=object)
     for status in reversed(SEVERITY):
         worst = worst.mask(counts[status] > 0, status)
@@ -328,8 +332,8 @@ def cell_matrix(rows: pd.DataFrame) -> pd.DataFrame:
     ``worst`` is the most severe status of the square, ``weakly_tested`` says that it has only passes of weak samples;
     the counts and rates are those of ``coverage``. ``cell_matrix(rows)["worst"].unstack()`` is op × backend.
     """
-    table = _count(distinct(rows), "label", "backend").copy()
-    table.insert(0, "worst", _worst(table))
+    table = _count_coverage(distinct(rows), "label", "backend").copy()
+    table.insert(0, "worst", _find_worst_status(table))
     table.insert(1, "weakly_tested", (table["judged"] == 0) & (table["weak"] > 0))
     return table
 
@@ -337,7 +341,7 @@ def cell_matrix(rows: pd.DataFrame) -> pd.DataFrame:
 def worst_matrix(rows: pd.DataFrame, inventory: Mapping[str, Any] | None = None) -> pd.DataFrame:
     """op × backend of the worst status; "" where nothing was planned, "unavailable" below a missing backend."""
     matrix = cell_matrix(rows)["worst"].unstack("backend").fillna("")
-    for name in unavailable(inventory).index:
+    for name in list_unavailable_backends(inventory).index:
         if name not in matrix.columns:
             matrix[name] = Status.UNAVAILABLE.value
     return matrix.sort_index(axis=1)
@@ -354,7 +358,7 @@ def status_table(rows: pd.DataFrame) -> pd.DataFrame:
     return table[[*STATUSES, "planned"]]
 
 
-def command() -> str:
+def find_reproduce_command() -> str:
     """What runs a row again."""
     return f"{program()} reproduce"
 
@@ -365,10 +369,10 @@ def reproduce_command(run_id: str, case_id: str, backend: str, results: str = "r
     ``status``: the row's; one that takes the process down is run in a child.
     """
     what = str(Key(run_id, case_id, backend)).replace("'", "'\"'\"'")
-    return f"{command()} '{what}'{where_option(results)}{how_option(status)}"
+    return f"{find_reproduce_command()} '{what}'{where_option(results)}{how_option(status)}"
 
 
-def commands(rows: pd.DataFrame, results: str, side: str = "") -> pd.Series:
+def make_reproduce_commands(rows: pd.DataFrame, results: str, side: str = "") -> pd.Series:
     """`reproduce_command` of every row; ``side``: how the names of its columns end, "_a" or "_b" in a diff."""
     named = zip(rows[f"run_id{side}"], rows["case_id"], rows[f"backend{side}"], rows[f"status{side}"], strict=True)
     made = [reproduce_command(run, case, backend, results, status) for run, case, backend, status in named]

@@ -11,9 +11,9 @@ from farm.lake import minimal
 from farm.lake.key import Key
 from farm.plan import known
 from farm.plan.model import KnownFailure
-from farm.report.tables.alike import finding_of, groups
-from farm.report.tables.causes import many
-from farm.report.tables.coverage import JUDGED_STATUSES, severity, where_option
+from farm.report.tables.alike import finding_of, group_failures_alike
+from farm.report.tables.causes import count_noun
+from farm.report.tables.coverage import JUDGED_STATUSES, rank_statuses, where_option
 from farm.report.tables.history import version_key
 from farm.report.tables.view import Column, Line, Report, View, build_number_column, status, text, view
 from farm.report.words import number
@@ -28,7 +28,7 @@ WHOSE = {
     REFERENCES: "not settled: by the reference of its parts it is right",
     GONE: "it passes now, in a later run with this version of the runtime or a newer one",
 }
-#: Columns of `defects`.
+#: Columns of `list_defects`.
 _TOLD = [
     *("finding", "backend", "ops", "status", "kind", "what", "words", "flaky", "nodes", "elements", "cases", "rows"),
     "passes",
@@ -50,7 +50,7 @@ _TOLD = [
 ]
 
 
-def defects(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame, runs: Mapping[str, Any]) -> pd.DataFrame:
+def list_defects(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame, runs: Mapping[str, Any]) -> pd.DataFrame:
     """One line per finding, what crashes first, those that are not the backend's last.
 
     found: records of minimal cases (`farm.lake.minimal`); rows: of the lake, of all the runs that are to be told of; runs:
@@ -67,7 +67,7 @@ def defects(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame, runs: Mappin
     for record in found:
         by_finding.setdefault(record["finding"]["id"], []).append(record)
     lines = [
-        _line(several, rows, rows.loc[of.index[of == finding]], runs, results)
+        _make_defect_line(several, rows, rows.loc[of.index[of == finding]], runs, results)
         for finding, several in by_finding.items()
     ]
     made = pd.DataFrame(lines, columns=_TOLD)
@@ -78,7 +78,7 @@ def defects(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame, runs: Mappin
     return made.sort_values(["apart", "rank", "backend", "ops"], kind="stable")[_TOLD].reset_index(drop=True)
 
 
-def _line(
+def _make_defect_line(
     several: list[Mapping[str, Any]], rows: pd.DataFrame, mine: pd.DataFrame, runs: Mapping[str, Any], results: str
 ) -> dict[str, Any]:
     best = min(several, key=lambda x: (x["flaky"], *(x.get(name, [0, 1 << 40])[1] for name in ("nodes", "elements"))))
@@ -168,12 +168,12 @@ def without_minimal(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> p
     left = rows.loc[of.index[of == ""]]
     left = left.sort_values("numel", kind="stable") if "numel" in left else left
     columns = ["backend", "op", *Manner._fields]
-    left = left[["run_id", "case_id"]].join(pd.DataFrame(groups(left), columns=columns, index=left.index))
+    left = left[["run_id", "case_id"]].join(pd.DataFrame(group_failures_alike(left), columns=columns, index=left.index))
     sums = left.groupby(columns, sort=False).agg(
         rows=("case_id", "size"), run_id=("run_id", "first"), case_id=("case_id", "first")
     )
     made = sums.reset_index()
-    return made.assign(rank=severity(made["status"])).sort_values("rank", kind="stable").drop(columns="rank")
+    return made.assign(rank=rank_statuses(made["status"])).sort_values("rank", kind="stable").drop(columns="rank")
 
 
 def by_worth(left: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Any]) -> pd.DataFrame:
@@ -200,15 +200,15 @@ def by_worth(left: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Any]) ->
 
 
 def describe_counts(table: pd.DataFrame, left: pd.DataFrame) -> str:
-    """How the rows that failed or are imprecise are divided. table: of `defects`; left: of `without_minimal`."""
+    """How the rows that failed or are imprecise are divided. table: of `list_defects`; left: of `without_minimal`."""
     done, rest = int(table["rows"].sum()), int(left["rows"].sum())
     return (
-        f"{done + rest:,} rows failed or are imprecise: {done:,} belong to {many(len(table), 'finding')} with a minimal case; "
-        f"{rest:,} in {many(len(left), 'group')} (same backend, op and manner of failing) have none yet"
+        f"{done + rest:,} rows failed or are imprecise: {done:,} belong to {count_noun(len(table), 'finding')} with a minimal case; "
+        f"{rest:,} in {count_noun(len(left), 'group')} (same backend, op and manner of failing) have none yet"
     )
 
 
-def _failing(line: Line) -> str:
+def _describe_defect(line: Line) -> str:
     return " ".join(filter(None, [line["kind"], line["what"], line["words"][:160]])) or line["status"]
 
 
@@ -220,7 +220,7 @@ COLUMNS = (
     status(),
     text("backend"),
     text("ops"),
-    Column("what", _failing, foreign=True),
+    Column("what", _describe_defect, foreign=True),
     Column("nodes, elements", lambda line: f"{number(line['nodes'])}, {number(line['elements'])}", right=True),
     build_number_column("rows"),
     text("right", "right on", length=60),
@@ -232,7 +232,7 @@ COLUMNS = (
 
 
 def defects_view(frame: pd.DataFrame, left: pd.DataFrame, most: int = 0) -> View:
-    """The table of `defects`; left: of `without_minimal`."""
+    """The table of `list_defects`; left: of `without_minimal`."""
     return View(
         "defects", "Distinct defects, each with a minimal case", frame, COLUMNS, unit="findings", counted=True, turns="backend",
         notes=("A finding is a backend, the ops, status, kind and error of the reduced case, its attributes and modes.",),
@@ -247,8 +247,8 @@ def found_defects(report: Report) -> View | None:
     results = str(report.rows.attrs.get("results", ""))
     if not results or report.rows.empty:
         return None
-    found = minimal.read(results, sorted(set(report.rows["run_id"])))
+    found = minimal.read_minimal_cases(results, sorted(set(report.rows["run_id"])))
     if not found:
         return None
-    table = defects(found, report.rows, {str(report.run.get("run_id")): report.run})
+    table = list_defects(found, report.rows, {str(report.run.get("run_id")): report.run})
     return defects_view(table, without_minimal(found, report.rows))

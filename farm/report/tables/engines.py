@@ -6,20 +6,20 @@ import functools
 
 import pandas as pd
 
-from farm.report.tables.coverage import distinct, severity
+from farm.report.tables.coverage import distinct, rank_statuses
 from farm.report.tables.view import Cell, Column, Line, Report, View, text, view
 from farm.report.words import DASH, number
 from tasks.checks.serving import ABOUT, Serving
 
 
-def relations(rows: pd.DataFrame) -> pd.DataFrame:
+def list_engine_relations(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per relation, decoder (or sampler) and dtype, in the order of `ABOUT`; two columns per backend: the worst status of its samples, and the
     largest error units of those of that status."""
     rows = distinct(rows)
     rows = rows[rows["check"] == Serving.name]
     order = {name: k for k, name in enumerate(ABOUT)}
     named = rows["op"].str.partition(":")[2]
-    rows = rows.assign(relation=named, rank=severity(rows["status"]), order=named.map(order).fillna(len(order)))
+    rows = rows.assign(relation=named, rank=rank_statuses(rows["status"]), order=named.map(order).fillna(len(order)))
     rows = rows.sort_values(
         ["order", "variant", "dtype", "rank", "error_units"], ascending=[True, True, True, True, False]
     )
@@ -31,7 +31,7 @@ def relations(rows: pd.DataFrame) -> pd.DataFrame:
     return made.reset_index().drop(columns="order")
 
 
-def _cell(backend: str, line: Line) -> Cell:
+def _make_relation_cell(backend: str, line: Line) -> Cell:
     status, units = line[f"{backend}|status"], line[f"{backend}|error_units"]
     if not isinstance(status, str):
         return Cell(DASH)
@@ -39,17 +39,17 @@ def _cell(backend: str, line: Line) -> Cell:
 
 
 @view(41)
-def engines(report: Report) -> View | None:
+def view_engines(report: Report) -> View | None:
     """Relations × engines, where engines were asked."""
     rows = report.rows[report.rows["check"] == Serving.name]
     if rows.empty:
         return None
     backends = sorted(set(rows["backend"]))
-    columns = [Column(one, functools.partial(_cell, one), right=True) for one in backends]
+    columns = [Column(one, functools.partial(_make_relation_cell, one), right=True) for one in backends]
     return View(
         "engines",
         "May this engine serve? Relations that it keeps",
-        relations(report.rows),
+        list_engine_relations(report.rows),
         (
             text("relation"),
             Column("what is compared", lambda line: ABOUT.get(line["relation"], "")),

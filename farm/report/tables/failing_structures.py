@@ -34,11 +34,11 @@ def only_where(rows: pd.DataFrame) -> pd.Series:
             inputs = {label.partition("=")[0] for label in needed}
             if "" in needed or len(inputs) > 1 or not (~passed.isin(needed)).any():
                 continue
-            found[mine & bad] = _words(needed)
+            found[mine & bad] = _describe_structures(needed)
     return found
 
 
-def _words(labels: Collection[str]) -> str:
+def _describe_structures(labels: Collection[str]) -> str:
     """In words, of structures of one input."""
     name = next(iter(labels)).partition("=")[0]
     codes = sorted(label.partition("=")[2] for label in labels)

@@ -11,9 +11,17 @@ import pandas as pd
 from farm.commandline import plain
 from farm.glossary import UNITS
 from farm.program import program
-from farm.report.tables.agreement import units
-from farm.report.tables.causes import HOW, NEW, many, worst_first
-from farm.report.tables.coverage import CELL, FINDING_STATUSES, SEVERITY, commands, distinct, records, where_option
+from farm.report.tables.agreement import get_row_units
+from farm.report.tables.causes import HOW, NEW, count_noun, worst_first
+from farm.report.tables.coverage import (
+    CELL,
+    FINDING_STATUSES,
+    SEVERITY,
+    distinct,
+    list_table_lines,
+    make_reproduce_commands,
+    where_option,
+)
 from farm.report.tables.overview import how_much
 from farm.report.tables.view import (
     FACES,
@@ -39,7 +47,7 @@ _TOLD = [
 ]
 
 
-def disagreements(rows: pd.DataFrame) -> pd.DataFrame:
+def list_oracle_disagreements(rows: pd.DataFrame) -> pd.DataFrame:
     """Where two oracles differ: one line per (check, op, variant, dtype), the furthest apart first.
 
     ``oracles_units``: how far one is from the other; ``units`` and ``second_units``: the result of the row against
@@ -49,7 +57,7 @@ def disagreements(rows: pd.DataFrame) -> pd.DataFrame:
     rows = distinct(rows)
     rows = rows[(rows["status"] == Status.INVALID.value) & (rows["kind"] == KIND_ORACLE)]
     keys = ["check", "op", "variant", "dtype"]
-    rows = rows.assign(units=units(rows), size=-rows["oracles_units"].fillna(math.inf))
+    rows = rows.assign(units=get_row_units(rows), size=-rows["oracles_units"].fillna(math.inf))
     seen = rows.groupby(keys, sort=False)
     rows = rows.assign(
         samples=seen["case_id"].transform("nunique"),
@@ -57,7 +65,9 @@ def disagreements(rows: pd.DataFrame) -> pd.DataFrame:
     )
     rows = rows.sort_values(["size", *keys], kind="stable").drop_duplicates(keys)
     told = ["oracle", "second_oracle", "oracles_units", "units", "second_units", "samples", "backends", "error"]
-    return rows.assign(reproduce=commands(rows, results))[[*keys, *told, "reproduce"]].reset_index(drop=True)
+    return rows.assign(reproduce=make_reproduce_commands(rows, results))[[*keys, *told, "reproduce"]].reset_index(
+        drop=True
+    )
 
 
 def findings(
@@ -80,16 +90,16 @@ def findings(
         rows = rows.head(limit)
     rows = rows.join(planned, on=CELL) if len(rows) else rows.assign(planned=0)
     told = [*_TOLD, *(name for name in ("standing", "cause", "only") if name in rows)]
-    return rows.assign(reproduce=commands(rows, results))[told].reset_index(drop=True)
+    return rows.assign(reproduce=make_reproduce_commands(rows, results))[told].reset_index(drop=True)
 
 
 #: New findings of each backend that are shown at least, with their commands; lines of a long table.
 OF_EACH, LINES = 3, 10
 
 
-def _ops(line: Line) -> Cell:
+def _make_op_cell(line: Line) -> Cell:
     more = line["ops"] - 1
-    words = f" and {many(more, 'more op')}" if more else ""
+    words = f" and {count_noun(more, 'more op')}" if more else ""
     return Cell(plain(line["op"]) + words, square=f"{label(line)}|{line['backend']}")
 
 
@@ -104,7 +114,7 @@ _COLUMNS = (
 #: The same of a line that stands for several cells.
 _ALIKE = (
     status(),
-    Column("op", _ops, foreign=True),
+    Column("op", _make_op_cell, foreign=True),
     text("dtypes", "dtype"),
     text("backends", "backend"),
     build_number_column("rows"),
@@ -119,7 +129,7 @@ def _build_view(
 
 
 @view(2)
-def new(report: Report) -> Iterator[View]:
+def view_new_cells(report: Report) -> Iterator[View]:
     """The user's own kernels and models that were not judged, and what no known failure covers: failures, what is alike in one line, and
     what is imprecise."""
     frame = findings(report.rows, limit=None, standing=NEW)
@@ -129,40 +139,40 @@ def new(report: Report) -> Iterator[View]:
     alike = report.causes[report.causes["standing"] == NEW]
     unjudged = alike["status"] == Status.INVALID.value
     yield _build_view(
-        "own_not_judged", caption, frame[own], _ALIKE, lines=records(alike[unjudged]), unit="reasons", **shown
+        "own_not_judged", caption, frame[own], _ALIKE, lines=list_table_lines(alike[unjudged]), unit="reasons", **shown
     )
     said = report.verdict
     lines = alike[~unjudged]
     cells = int((~own & ~imprecise).sum())
     yield _build_view(
         "new",
-        many(said.new, "new failure" if said.listed else "failure"),
+        count_noun(said.new, "new failure" if said.listed else "failure"),
         frame[~own],
         _ALIKE,
-        lines=records(lines),
+        lines=list_table_lines(lines),
         unit="groups of similar failures",
-        see=[(f"all {many(cells, 'cell')} with their commands", _command(report))] * (cells > 1),
+        see=[(f"all {count_noun(cells, 'cell')} with their commands", _make_new_cells_command(report))] * (cells > 1),
         open=True,
         most=OF_EACH * lines["backend"].nunique() if OF_EACH * lines["backend"].nunique() > LINES else 0,
     )
-    yield _build_view("new_imprecise", _imprecise(report), frame[imprecise], **shown)
+    yield _build_view("new_imprecise", _title_imprecise(report), frame[imprecise], **shown)
 
 
-def _imprecise(report: Report) -> str:
+def _title_imprecise(report: Report) -> str:
     return "Imprecise and not known (fails no run)" if report.verdict.listed else "Imprecise"
 
 
 def new_cells(report: Report) -> Iterator[View]:
-    """Every cell that no known failure covers, with its command: what `new` has in groups."""
+    """Every cell that no known failure covers, with its command: what `view_new_cells` has in groups."""
     frame = findings(report.rows, limit=None, standing=NEW)
     imprecise = frame["status"] == Status.IMPRECISE.value
     every: dict[str, Any] = {"most": len(frame), "lead": list(UNITS.values()) * bool(len(frame))}
     caption = "Failures that no known failure covers"
     yield _build_view("new", caption, frame[~imprecise], empty="No new failures.", **every)
-    yield _build_view("new_imprecise", _imprecise(report), frame[imprecise], most=len(frame))
+    yield _build_view("new_imprecise", _title_imprecise(report), frame[imprecise], most=len(frame))
 
 
-def _command(report: Report) -> str:
+def _make_new_cells_command(report: Report) -> str:
     """The command that shows `new_cells`."""
     run = report.run.get("run_id") or "last"
     several = report.rows["run_id"].nunique() > 1
@@ -174,7 +184,7 @@ def _command(report: Report) -> str:
 def build_findings_view(report: Report) -> View:
     """All findings; not on the terminal, at whose top those stand that are to be looked at."""
     frame = findings(report.rows, limit=None)
-    lines = records(frame[frame["status"].isin(FINDING_STATUSES)])
+    lines = list_table_lines(frame[frame["status"].isin(FINDING_STATUSES)])
     nothing = "No findings: nothing failed or was imprecise."
     nothing = nothing if len(report.rows) and not lines and not report.verdict.unjudged else ""
     standing = Column("", lambda line: line["standing"])
@@ -186,7 +196,7 @@ def build_findings_view(report: Report) -> View:
 
 
 @view(80)
-def oracles(report: Report) -> View:
+def view_oracles(report: Report) -> View:
     """Where two oracles differ: who, how far apart, and how far the result is from each."""
 
     def who(line: Line) -> str:
@@ -195,7 +205,7 @@ def oracles(report: Report) -> View:
     return View(
         "oracles",
         "Oracles disagree",
-        disagreements(report.rows),
+        list_oracle_disagreements(report.rows),
         (
             Column("op", label, foreign=True),
             text("dtype"),

@@ -11,9 +11,9 @@ from farm.fleet import envs
 from farm.plan.known import WHOSE
 from farm.plan.model import BackendConfig
 from farm.program import program
-from farm.report.tables.causes import KNOWN, describe_counts, many
+from farm.report.tables.causes import KNOWN, count_noun, describe_counts
 from farm.report.tables.changes import change_column
-from farm.report.tables.coverage import records, where_option
+from farm.report.tables.coverage import list_table_lines, where_option
 from farm.report.tables.since import Since, since
 from farm.report.tables.view import Cell, Column, Line, Report, View, build_number_column, label, status, text, view
 from farm.report.words import percent
@@ -30,7 +30,7 @@ _FIRST_SEEN = (
 
 
 @view(3)
-def why(report: Report) -> Iterator[View]:
+def view_known_causes(report: Report) -> Iterator[View]:
     """The causes of what is known to fail by the backends' fault, and the known failures that were not seen."""
     told = report.causes
     known = told[(told["standing"] == KNOWN) & (told["fault"] == "backend") & ~told["first_seen"].astype(bool)]
@@ -40,10 +40,10 @@ def why(report: Report) -> Iterator[View]:
     ]
     yield View(
         "causes",
-        many(int(known["rows"].sum()), "known failure"),
+        count_noun(int(known["rows"].sum()), "known failure"),
         report.causes,
         _list_cause_columns(),
-        lines=records(known),
+        lines=list_table_lines(known),
         unit="causes",
         counted=True,
         lead=lead,
@@ -51,8 +51,8 @@ def why(report: Report) -> Iterator[View]:
         open=True,
     )
     idle = report.stale
-    right = f"{'its' if len(idle) == 1 else 'their'} {many(int(idle['rows'].sum()), 'row')} passed"
-    where = f"{many(len(idle), 'known failure')} not seen ({right}): fixed, or of another machine?"
+    right = f"{'its' if len(idle) == 1 else 'their'} {count_noun(int(idle['rows'].sum()), 'row')} passed"
+    where = f"{count_noun(len(idle), 'known failure')} not seen ({right}): fixed, or of another machine?"
     columns = ("backend", "op", "dtype", text("status"), "reason", "rows", "found")
     yield View("stale", where, idle, columns, faces=("markdown", "csv", "page"))
     said = f"{where} (stale.csv)" * bool(len(idle))
@@ -70,7 +70,7 @@ def first_seen(report: Report) -> View:
     where = where_option(str(report.rows.attrs.get("results", "results")))
     return View(
         "first_seen",
-        f"Known, first seen here ({many(count, 'failure')})",
+        f"Known, first seen here ({count_noun(count, 'failure')})",
         found.reset_index(),
         ("rows", "ops", text("op", "e.g."), text("backend"), status(), text("cause")),
         unit="causes",
@@ -106,7 +106,7 @@ def _list_cause_columns() -> tuple[Column, ...]:
 
 def _find_example_command(report: Report, known: pd.DataFrame) -> list[tuple[str, str]]:
     """The command that shows the commonest cause whose backend can be run here at once."""
-    lines, built = records(known), {name: _has_environment(report, name) for name in known["backend"].unique()}
+    lines, built = list_table_lines(known), {name: _has_environment(report, name) for name in known["backend"].unique()}
     line = next((line for line in lines if built[line["backend"]]), next(iter(lines), None))
     if line is None:
         return []
@@ -158,16 +158,16 @@ def _build_changes_view(found: Since) -> View:
 
 
 @view(7)
-def nobodys(report: Report) -> View:
+def view_nobodys_causes(report: Report) -> View:
     """The causes of what is known to fail by no backend's fault."""
     told = report.causes
     known = told[(told["standing"] == KNOWN) & (told["fault"] != "backend")]
     return View(
         "apart",
-        f"{many(int(known['rows'].sum()), 'known failure')} that are no backend's fault, counted in no rate",
+        f"{count_noun(int(known['rows'].sum()), 'known failure')} that are no backend's fault, counted in no rate",
         known,
         (*_list_cause_columns(), Column("whose", lambda line: WHOSE[line["fault"]])),
-        lines=records(known),
+        lines=list_table_lines(known),
         unit="causes",
         counted=True,
         faces=("terminal", "markdown", "page"),
@@ -189,7 +189,7 @@ _COUNTED = (
 
 
 @view(6)
-def best(report: Report) -> Iterator[View]:
+def view_ranking(report: Report) -> Iterator[View]:
     """Backends ranked on the cells that all of them were given, catalog by catalog."""
     frame = report.ranking
     yield View("ranking", "Backends ranked on the cells given to all", frame, faces=("csv",))
@@ -201,8 +201,8 @@ def best(report: Report) -> Iterator[View]:
     for catalog, lines in frame.groupby("catalog", sort=False):
         if len(lines) < 2:
             continue
-        first = records(lines)[0]
-        many_of = f"the {many(first['cells'], 'cell')} given to all {first['backends']} backends"
+        first = list_table_lines(lines)[0]
+        many_of = f"the {count_noun(first['cells'], 'cell')} given to all {first['backends']} backends"
         yield View(
             f"ranking_{catalog}",
             f"{plain(catalog)}{_describe_catalog_ops(str(catalog))}: right on {many_of}",
@@ -210,15 +210,15 @@ def best(report: Report) -> Iterator[View]:
             (
                 build_number_column("place", "#"),
                 Column("backend", who, foreign=True),
-                Column("right", _right, right=True),
+                Column("right", _format_right_share, right=True),
                 *map(build_number_column, ("imprecise", "weak", "failed")),
                 *[Column("new", _select_new_failures, right=True)] * bool((lines["failed"] > lines["known"]).any()),
                 *map(build_number_column, ("fallback", "unsupported")),
             ),
-            lines=records(lines),
+            lines=list_table_lines(lines),
             style=lambda line: "" if line["place"] == line["place"] else "grey",
             lead=[_COUNTED] * (not shown),
-            notes=list(_describe_comparison(records(lines))),
+            notes=list(_describe_comparison(list_table_lines(lines))),
             open=True,
             most=10_000,
             faces=("terminal", "markdown", "page"),
@@ -227,7 +227,7 @@ def best(report: Report) -> Iterator[View]:
         shown += 1
 
 
-def _right(line: Line) -> Cell:
+def _format_right_share(line: Line) -> Cell:
     """The share of right cells; where none is, of those whose samples could have failed: weak ones are no evidence of either."""
     return Cell(
         percent(line["right"], line["cells"] if line["right"] else line["cells"] - line["weak"]), share=line["share"]
@@ -245,7 +245,7 @@ def _describe_comparison(lines: Sequence[Line]) -> Iterator[str]:
     apart = [line for line in lines if line["place"] != line["place"]]
     most, narrow = max(line["given"] for line in lines), max(ranked, key=lambda line: line["without"])
     if nobody := ranked[0]["apart"]:
-        yield f"Left out for all: {many(nobody, 'cell')} with a failure that is no backend's fault."
+        yield f"Left out for all: {count_noun(nobody, 'cell')} with a failure that is no backend's fault."
     if narrow["without"] > narrow["cells"]:
         yield (
             f"Backends were given different cells. {plain(narrow['backend'])} narrows the comparison most ("

@@ -15,22 +15,22 @@ import pydantic
 
 from farm import lake as lakes
 from farm.exits import FOUND, INCOMPLETE, OK
-from farm.lake.store import unique
+from farm.lake.store import keep_unique_rows
 from farm.plan import known
 from farm.plan.config import backend_names
 from farm.plan.model import ConfigError, Flaky, Floor, Gate
-from farm.report.tables.causes import NEW, many
+from farm.report.tables.causes import NEW, count_noun
 from farm.report.tables.coverage import (
     CELL,
     FAILED_STATUSES,
     backends_of,
-    commands,
+    count_rows_once,
     coverage,
-    once,
-    severity,
-    unavailable,
+    list_unavailable_backends,
+    make_reproduce_commands,
+    rank_statuses,
 )
-from farm.report.tables.known_failures import BAD, life
+from farm.report.tables.known_failures import BAD, list_known_failures
 from farm.report.tables.since import since
 from farm.report.tables.view import Column, Report, View, op, status, text
 from farm.report.words import number, percent
@@ -74,12 +74,12 @@ class Judged:
             "; ".join(item.said for item in self.items if item.state == state) for state in (CLOSED, ABSENT)
         )
         quarantined = int((self.new["evidence"] != "").sum())
-        also = f"; {many(quarantined, 'flaky cell')} in quarantine" * bool(quarantined)
+        also = f"; {count_noun(quarantined, 'flaky cell')} in quarantine" * bool(quarantined)
         if failed:
             return f"gate CLOSED: {failed}{also}" + f". Could not be judged: {absent}" * bool(absent)
         if absent:
             return f"gate NOT PROVED, could not be judged: {absent}{also}"
-        return f"gate OPEN: {many(len(self.items), 'item')} {'hold' if len(self.items) > 1 else 'holds'}{also}"
+        return f"gate OPEN: {count_noun(len(self.items), 'item')} {'hold' if len(self.items) > 1 else 'holds'}{also}"
 
 
 def gate_of(run: Mapping[str, Any]) -> Gate | None:
@@ -97,10 +97,10 @@ def gate_of(run: Mapping[str, Any]) -> Gate | None:
 def judge_gate(report: Report, gate: Gate) -> Judged:
     """A run beside its gate."""
     new = _find_new_failures(report, gate.flaky)
-    return Judged(tuple(_items(report, gate, new)), new)
+    return Judged(tuple(_list_gate_items(report, gate, new)), new)
 
 
-def _items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
+def _list_gate_items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
     said = report.verdict
     if "name" not in report.run:
         yield Item("a complete run", ABSENT, "the run has no record, so it may be incomplete")
@@ -112,16 +112,18 @@ def _items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
         yield Item("something judged", ABSENT, "nothing was judged")
     counted = new[new["evidence"] == ""]
     asked, found = (
-        f"at most {many(gate.new, 'cell')} with new failures",
-        f"{many(len(counted), 'cell')} with new failures",
+        f"at most {count_noun(gate.new, 'cell')} with new failures",
+        f"{count_noun(len(counted), 'cell')} with new failures",
     )
     if len(counted) > gate.new and not said.recorded:
-        found = f"{many(len(counted), 'cell')} failed, and no record says which are known (name a list with --config)"
+        found = (
+            f"{count_noun(len(counted), 'cell')} failed, and no record says which are known (name a list with --config)"
+        )
         yield Item(asked, ABSENT, found)
     else:
-        yield Item(asked, _state(len(counted) <= gate.new), found)
+        yield Item(asked, _state_gate_item(len(counted) <= gate.new), found)
     if gate.imprecise is not None:
-        yield _imprecise(report, gate.imprecise)
+        yield _count_imprecise_item(report, gate.imprecise)
     if gate.less_precise is not None:
         yield _check_less_precise_cells(report, gate.less_precise)
     for share in gate.coverage:
@@ -130,32 +132,34 @@ def _items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
         yield _check_speedup_floor(report, floor)
     if gate.known:
         entries = known.parse_entries(report.run) or []
-        bad = life(report.rows, entries)
+        bad = list_known_failures(report.rows, entries)
         bad = bad[bad["state"].isin(BAD)]
         told = ", ".join(f"{line.state}: {line.op} on {line.backend}" for line in bad.head(3).itertuples())
-        words = f"{many(len(bad), 'known failure')} stale, expired or otherwise" + f" ({told})" * bool(told)
-        yield Item("no known failure stale, expired or otherwise", _state(bad.empty), words)
+        words = f"{count_noun(len(bad), 'known failure')} stale, expired or otherwise" + f" ({told})" * bool(told)
+        yield Item("no known failure stale, expired or otherwise", _state_gate_item(bad.empty), words)
 
 
-def _state(holds: bool) -> str:
+def _state_gate_item(holds: bool) -> str:
     return OPEN if holds else CLOSED
 
 
-def _imprecise(report: Report, most: int) -> Item:
+def _count_imprecise_item(report: Report, most: int) -> Item:
     rows = report.rows
     found = rows[(rows["status"] == Status.IMPRECISE.value) & (rows["standing"] == NEW)]
     count = len(found.drop_duplicates(CELL))
-    asked = f"at most {many(most, 'cell')} with imprecise results"
-    return Item(asked, _state(count <= most), f"{many(count, 'cell')} with imprecise results")
+    asked = f"at most {count_noun(most, 'cell')} with imprecise results"
+    return Item(asked, _state_gate_item(count <= most), f"{count_noun(count, 'cell')} with imprecise results")
 
 
 def _check_less_precise_cells(report: Report, most: int) -> Item:
-    asked = f"at most {many(most, 'cell')} fourfold less precise than in the last run"
+    asked = f"at most {count_noun(most, 'cell')} fourfold less precise than in the last run"
     earlier = since(report)
     if earlier is None:
         return Item(asked, OPEN, "there is no earlier run of this config in the lake")
     count = int((earlier.cells["change"] == "less precise").sum())
-    return Item(asked, _state(count <= most), f"{many(count, 'cell')} less precise than in {earlier.run_id}")
+    return Item(
+        asked, _state_gate_item(count <= most), f"{count_noun(count, 'cell')} less precise than in {earlier.run_id}"
+    )
 
 
 def _select_floor_rows(report: Report, floor: Floor) -> pd.DataFrame:
@@ -169,7 +173,7 @@ def _meets_floor(label: str, floor: Floor) -> bool:
     return any(fnmatchcase(name, glob) for glob in floor.ops for name in (label, label.partition(":")[2]))
 
 
-def _where(floor: Floor) -> str:
+def _describe_floor_globs(floor: Floor) -> str:
     return " ".join(
         f"{words} {', '.join(globs)}" for words, globs in (("of", floor.ops), ("on", floor.backends)) if globs != ["*"]
     )
@@ -177,7 +181,7 @@ def _where(floor: Floor) -> str:
 
 def _find_absent_backends(report: Report, floor: Floor) -> str:
     """The backends asked for that were unavailable, and names that nothing has."""
-    missing = unavailable(report.run.get("inventory")).index
+    missing = list_unavailable_backends(report.run.get("inventory")).index
     away = [name for name in missing if any(fnmatchcase(name, glob) for glob in floor.backends)]
     told = [f"{', '.join(away)} unavailable (farm doctor says why)"] if away else []
     seen = sorted({*report.rows["backend"], *backends_of(report.run.get("inventory"))})
@@ -198,9 +202,9 @@ def _find_lost_ops(report: Report, floor: Floor) -> list[str]:
 
 
 def _check_coverage_floor(report: Report, floor: Floor) -> Item:
-    asked = " ".join(filter(None, (f"coverage at least {floor.at_least:g}", _where(floor))))
+    asked = " ".join(filter(None, (f"coverage at least {floor.at_least:g}", _describe_floor_globs(floor))))
     rows = _select_floor_rows(report, floor)
-    total = coverage(once(rows), by=()).iloc[0] if len(rows) else {"judged": 0, "valid": 0}
+    total = coverage(count_rows_once(rows), by=()).iloc[0] if len(rows) else {"judged": 0, "valid": 0}
     left_out = _left_out(report, floor)
     valid = total["valid"] + left_out
     if not valid:
@@ -225,7 +229,7 @@ def _left_out(report: Report, floor: Floor) -> int:
 
 def _check_speedup_floor(report: Report, floor: Floor) -> Item:
     """A cell is too slow if its whole interval of confidence is below the floor."""
-    asked = " ".join(filter(None, (f"speedup at least {floor.at_least:g}", _where(floor))))
+    asked = " ".join(filter(None, (f"speedup at least {floor.at_least:g}", _describe_floor_globs(floor))))
     rows = _select_floor_rows(report, floor)
     rows = rows[rows["speedup"].notna()]
     if rows.empty:
@@ -234,7 +238,9 @@ def _check_speedup_floor(report: Report, floor: Floor) -> Item:
     told = (
         f", {slow['label'].iloc[0]} on {slow['backend'].iloc[0]} {number(slow['speedup'].iloc[0])}" if len(slow) else ""
     )
-    return _judge_floor(report, floor, asked, slow.empty, f"{len(slow)} of {many(len(rows), 'case')} below it{told}")
+    return _judge_floor(
+        report, floor, asked, slow.empty, f"{len(slow)} of {count_noun(len(rows), 'case')} below it{told}"
+    )
 
 
 def _judge_floor(report: Report, floor: Floor, asked: str, holds: bool, said: str) -> Item:
@@ -248,7 +254,7 @@ def _judge_floor(report: Report, floor: Floor, asked: str, holds: bool, said: st
             ABSENT,
             f"{asked}: {said}, but nothing ran on {', '.join(lost)}{_find_absent_backends(report, floor)}",
         )
-    return Item(asked, _state(holds), f"{asked}: {said}")
+    return Item(asked, _state_gate_item(holds), f"{asked}: {said}")
 
 
 def _find_new_failures(report: Report, flaky: Flaky | None) -> pd.DataFrame:
@@ -257,7 +263,7 @@ def _find_new_failures(report: Report, flaky: Flaky | None) -> pd.DataFrame:
     new = rows[
         (rows["standing"] == NEW) & (rows["status"].isin(FAILED_STATUSES) | (rows["status"] == Status.INVALID.value))
     ]
-    order = new.assign(rank=severity(new["status"]), size=-new["error_units"].fillna(float("inf")))
+    order = new.assign(rank=rank_statuses(new["status"]), size=-new["error_units"].fillna(float("inf")))
     order = order.sort_values(["rank", "size", "case_id"], kind="stable")
     of_case = _explain_flakiness(report, new, flaky) if flaky and len(new) else {}
     told = [of_case.get(pair, "") for pair in zip(order["case_id"], order["backend"])]
@@ -266,7 +272,9 @@ def _find_new_failures(report: Report, flaky: Flaky | None) -> pd.DataFrame:
     worst = order.drop_duplicates(CELL).rename(columns={"proof": "evidence"})
     counts = new.groupby(CELL, dropna=False).size().rename("samples")
     worst = worst.join(counts, on=CELL) if len(worst) else worst.assign(samples=0)
-    return worst.assign(reproduce=commands(worst, str(rows.attrs.get("results", "results")))).reset_index(drop=True)
+    return worst.assign(
+        reproduce=make_reproduce_commands(worst, str(rows.attrs.get("results", "results")))
+    ).reset_index(drop=True)
 
 
 def _explain_flakiness(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[tuple[str, str], str]:
@@ -283,7 +291,9 @@ def _explain_flakiness(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lakes.LakeWarning)  # said when the run itself was read
         ids = [name for name in lakes.run_ids(opened) if name <= this][-flaky.of :]
-        table = unique(pa.concat_tables([lakes.read_table(opened, name, columns, where) for name in ids])).to_pandas()
+        table = keep_unique_rows(
+            pa.concat_tables([lakes.read_table(opened, name, columns, where) for name in ids])
+        ).to_pandas()
     keys = ["case_id", "backend", "digest", "runtime_version"]
     now = report.rows[report.rows["backend"].isin(where["backend"])]
     latest = now[[*keys, "status"]].drop_duplicates(["case_id", "backend"]).rename(columns={"status": "now"})
@@ -308,11 +318,11 @@ def _explain_flakiness(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[
         chance = (
             its["cases"] * its["share"] ** in_a_row
         )  # cases a run that fail so often in a row where each fails by chance
-        runs = f"{many(int(line['runs']), 'run')} of the same inputs and version"
+        runs = f"{count_noun(int(line['runs']), 'run')} of the same inputs and version"
         if line["again"] >= flaky.times:
             found[case] = f"flaky: failed in {line['failed']} of {runs}, and passed {line['again']} times in between"
         elif flaky.backend and others >= flaky.backend and line["runs"] > in_a_row:
-            words = f"flaky backend: in {runs} {many(others, 'failure')} of it passed again; this one"
+            words = f"flaky backend: in {runs} {count_noun(others, 'failure')} of it passed again; this one"
             if in_a_row == 1:
                 found[case] = f"{words} did not fail like this in the previous run"
             elif chance >= IN_A_ROW:

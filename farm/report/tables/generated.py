@@ -21,7 +21,7 @@ from tasks.model.kind import KIND_SPEC, KIND_UNDRAWN
 
 #: Share of a backend's passing rows from which on what all of them have says nothing of a case.
 NEARLY_ALL = 0.9
-#: Columns of `findings`.
+#: Columns of `list_generated_findings`.
 _FOUND = ["backend", "op", "said", "rows", "dtypes", "what", "words", "key", "known"]
 
 
@@ -30,7 +30,7 @@ def are_generated(rows: pd.DataFrame) -> pd.Series:
     return rows["catalog"].isin([name for name in rows["catalog"].dropna().unique() if is_generated(name)])
 
 
-def findings(rows: pd.DataFrame) -> pd.DataFrame:
+def list_generated_findings(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per backend, op and manner of failing (`tasks.model.failing`), the most frequent first.
 
     Columns: backend, op, said (status and kind), rows, dtypes, what (of the row with the fewest choices), words (modes and
@@ -43,25 +43,25 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     groups = failed.groupby(["backend", "op", failed.apply(manner, axis=1)], sort=True)
     right = rows[rows["status"] == "pass"]
     always = {name: _find_common_words(some["flags"]) for name, some in right.groupby("backend")}
-    found = pd.DataFrame([_line(some, always) for _, some in groups], columns=_FOUND)
+    found = pd.DataFrame([_make_generated_line(some, always) for _, some in groups], columns=_FOUND)
     return found.sort_values("rows", ascending=False, kind="stable").reset_index(drop=True)
 
 
 def _find_common_words(said: pd.Series) -> set[str]:
     """Words that nearly all rows have: of the backend, not of the case."""
-    count = Counter(word for words in said.map(_words) for word in words)
+    count = Counter(word for words in said.map(_list_flag_words) for word in words)
     return {word for word, number in count.items() if number >= NEARLY_ALL * len(said)}
 
 
-def _words(said: Any) -> set[str]:
+def _list_flag_words(said: Any) -> set[str]:
     return set(flags.words(said))
 
 
-def _line(some: pd.DataFrame, always: Mapping[Any, set[str]]) -> list[Any]:
+def _make_generated_line(some: pd.DataFrame, always: Mapping[Any, set[str]]) -> list[Any]:
     """always: by backend the words that are its own."""
     size = some["choices"].map(lambda x: len(x) if x is not None else 0)
     first = some.iloc[int(size.to_numpy().argmin())]
-    common = set.intersection(*map(_words, some["flags"])) - always.get(first["backend"], set())
+    common = set.intersection(*map(_list_flag_words, some["flags"])) - always.get(first["backend"], set())
     exact = first["error_units"] == math.inf and not first["nonfinite"]  # rounding moves nothing: units say nothing
     units = f"{number(first['error_units'])} units, " * (not exact)
     far = f"{units}{number(first['max_diff'])} off"
@@ -80,7 +80,7 @@ def _count_reasons(rows: pd.DataFrame, why: Callable[[str], str]) -> pd.DataFram
     return made.sort_values("rows", ascending=False, kind="stable").reset_index(drop=True)
 
 
-def suspect(rows: pd.DataFrame) -> pd.DataFrame:
+def list_suspect_references(rows: pd.DataFrame) -> pd.DataFrame:
     """The references that nobody independent stands with, by op. Columns: op, why, rows."""
     some = rows[rows["acquitted"].fillna("") != ""]
     columns = (some[name].fillna("") for name in ("acquitted", "was_status", "was_kind", "error"))
@@ -93,14 +93,16 @@ def suspect(rows: pd.DataFrame) -> pd.DataFrame:
 
 def left_open(rows: pd.DataFrame) -> pd.DataFrame:
     """What the specification does not say, by op; a case counts once. Columns: op, why, rows."""
-    return _cases(rows, KIND_SPEC)
+    return _count_generated_cases(rows, KIND_SPEC)
 
 
-def undrawn(rows: pd.DataFrame) -> pd.DataFrame:
+def list_undrawn_cases(rows: pd.DataFrame) -> pd.DataFrame:
     """What the generator failed to make, by op and error; a case counts once. Columns: op, why, rows."""
-    return _cases(rows.assign(error=rows["error_type"].fillna("") + ": " + rows["error"].fillna("")), KIND_UNDRAWN)
+    return _count_generated_cases(
+        rows.assign(error=rows["error_type"].fillna("") + ": " + rows["error"].fillna("")), KIND_UNDRAWN
+    )
 
 
-def _cases(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
+def _count_generated_cases(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
     some = rows[are_generated(rows) & (rows["status"] == "invalid") & (rows["kind"] == kind)]
     return _count_reasons(some.drop_duplicates("case_id"), lambda text: plain(text, 300))

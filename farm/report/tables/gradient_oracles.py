@@ -41,7 +41,7 @@ WORST_FIRST = (
 AGREE = ("no differences", "differences alone", "both agree")
 
 
-def agreement(rows: pd.DataFrame) -> pd.Series:
+def compare_gradient_oracles(rows: pd.DataFrame) -> pd.Series:
     """Per row a key of MEANING; empty for a row whose gradient was not compared (forward, random, error, vacuous, …)."""
     oracle = (rows.status == Status.INVALID.value) & (rows.kind == KIND_ORACLE)
     compared = (
@@ -78,7 +78,7 @@ def two_oracles(rows: pd.DataFrame) -> pd.DataFrame:
     error_units: against autograd, or differences where they are the one oracle; second_units: against differences; oracles_units: between the two.
     """
     rows = distinct(rows)
-    rows = rows.assign(agreement=agreement(rows))
+    rows = rows.assign(agreement=compare_gradient_oracles(rows))
     rows = rows[rows.agreement != ""]
     keys = ["op", "variant", "check", "dtype", "backend"]
     groups = rows.groupby(keys)
@@ -90,7 +90,7 @@ def two_oracles(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 @view(90)
-def gradients(report: Report) -> View | None:
+def view_gradients(report: Report) -> View | None:
     """The two-oracle table, where gradients were computed."""
     if not report.rows["check"].isin(checks.where(gradient=True)).any():
         return None
@@ -101,7 +101,7 @@ def count_second_oracles(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per (check, second_oracle) of gradients that were compared, most rows first: how many rows and ops have it. Where there is
     none, ``second_oracle`` is "" and ``why`` the most frequent reason."""
     rows = distinct(rows)
-    rows = rows[agreement(rows) != ""]
+    rows = rows[compare_gradient_oracles(rows) != ""]
     rows = rows.assign(second_oracle=rows.second_oracle.fillna(""), why=rows.no_second_oracle.fillna(""))
     found = rows.groupby(["check", "second_oracle"]).agg(
         rows=("case_id", "size"), ops=("op", "nunique"), why=("why", lambda x: x.mode().iloc[0])

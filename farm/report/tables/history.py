@@ -15,11 +15,11 @@ import pandas as pd
 from packaging.version import InvalidVersion, Version
 
 from farm import lake as lakes
-from farm.lake.store import AnyLake, unique
+from farm.lake.store import AnyLake, keep_unique_rows
 from farm.report.tables.along import ALONG
-from farm.report.tables.changes import FIXED, KINDS, Counts, change_codes, compare
+from farm.report.tables.changes import FIXED, KINDS, Counts, change_codes, compare_cells
 from farm.report.tables.changes import READ as COMPARED
-from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, severity
+from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, rank_statuses
 from farm.report.tables.view import Column, Line, View, build_number_column, op, status, text
 from farm.report.words import DASH
 from tasks.model import Status, label_of
@@ -31,14 +31,14 @@ _UNORDERED = ("build",)
 CELL = ["backend", "check", "op", "variant", "dtype"]
 #: The columns of the lake that a history reads.
 READ = list(dict.fromkeys([*lakes.KEY, "attempts", *CELL[1:], "status", "kind", "started_at", *ALONG.values()]))
-#: What `spans` tells of each.
+#: What `list_outcome_spans` tells of each.
 _TOLD = [
     *(*CELL, "status", "kind", "first", "last", "first_at", "last_at", "steps", "now", "ended", "then", "ended_at"),
     *("case_id", "run_id", "change", "then_change"),
 ]
 
 
-def load(
+def load_history(
     results: AnyLake, ops: Sequence[str] = (), backend: str = "*", dtype: str = "*", along: str = ""
 ) -> pd.DataFrame:
     """The rows that a history of these ops (globs, with or without catalog and variant; none: all) is made of, texts as categories.
@@ -59,7 +59,7 @@ def load(
             where[column] = _find_values(opened, column, [asked], lambda name: (name,))
     rest = {name for words, name in ALONG.items() if along not in ("", words)} - {"run_id"}
     columns = [name for name in READ if name not in rest]
-    rows = unique(lakes.read_table(opened, None, columns, where, coded=True)).to_pandas()
+    rows = keep_unique_rows(lakes.read_table(opened, None, columns, where, coded=True)).to_pandas()
     if ops and len(rows):
         code = rows["op"].cat.codes.astype("int64") * len(rows) + rows["variant"].cat.codes
         pairs = rows.loc[code.drop_duplicates().index, ["op", "variant"]].astype(object).fillna("")
@@ -97,7 +97,7 @@ def _is_match(name: str, op: str, globs: Sequence[str]) -> bool:
     return any(fnmatchcase(x, one) for x in called for one in globs)
 
 
-def spans(rows: pd.DataFrame, along: str = "run") -> pd.DataFrame:
+def list_outcome_spans(rows: pd.DataFrame, along: str = "run") -> pd.DataFrame:
     """One line per outcome of a cell and the time for which it held without a break, in the order of time.
 
     rows: of several runs, with the columns `READ`; along: a key of `ALONG`. Along versions a backend is told without the
@@ -115,11 +115,11 @@ def spans(rows: pd.DataFrame, along: str = "run") -> pd.DataFrame:
         return pd.DataFrame(columns=_TOLD)
     changed = {"check": lambda name: name or "forward", "backend": _make_version_stripper(along)}
     named = {name: _Text.of(rows[name], changed.get(name, str)) for name in (*CELL, "status", "kind", *lakes.KEY)}
-    step = _steps(rows, along)
+    step = _list_history_steps(rows, along)
     cell = np.zeros(len(rows), "int64")
     for name in CELL:
         cell = cell * len(named[name].values) + named[name].codes
-    rank = severity(rows["status"]).to_numpy()
+    rank = rank_statuses(rows["status"]).to_numpy()
     order = np.lexsort((named["case_id"].codes, rank, -named["run_id"].codes, step.codes, cell))
     # The worst row of each cell in each step.
     worst = order[np.diff(cell[order] * len(step.values) + step.codes[order], prepend=-1) != 0]
@@ -165,16 +165,16 @@ class _Text:
 
 
 def last_step(rows: pd.DataFrame, along: str = "run") -> str:
-    """What changed at the end of a history, in a sentence, counted as `farm.report.tables.changes.compare` does; "" where nothing was before.
+    """What changed at the end of a history, in a sentence, counted as `farm.report.tables.changes.compare_cells` does; "" where nothing was before.
 
-    rows: of `load`. Along runs the last run is compared with the one before it, along versions the newest one of each backend with the
+    rows: of `load_history`. Along runs the last run is compared with the one before it, along versions the newest one of each backend with the
     one before. A case that the one before has not is compared with the last that has it.
     """
     if rows.empty:
         return ""
     # Versions of a backend have names of their own. They are one where each is another step.
     bare = _make_version_stripper(along if along in ("runtime", "build") else "run")
-    step, case = _steps(rows, along).codes, rows["case_id"].astype("category").cat.codes.to_numpy("int64")
+    step, case = _list_history_steps(rows, along).codes, rows["case_id"].astype("category").cat.codes.to_numpy("int64")
     backend = _Text.of(rows["backend"], bare).codes
     key = case * (backend.max() + 1) + backend
     order = np.lexsort((rows["run_id"].astype("category").cat.codes, step, key))
@@ -188,9 +188,9 @@ def last_step(rows: pd.DataFrame, along: str = "run") -> str:
     sides = [rows[[*lakes.KEY, "op"]].iloc[order[at]].astype(object) for at in (later - 1, later)]
     runs = sorted({run for side in sides for run in side["run_id"]})
     where = {"op": sorted(set(sides[1]["op"]))}
-    read = [unique(lakes.read_table(rows.attrs["results"], run, COMPARED, where)).to_pandas() for run in runs]
+    read = [keep_unique_rows(lakes.read_table(rows.attrs["results"], run, COMPARED, where)).to_pandas() for run in runs]
     found = [side[lakes.KEY].merge(pd.concat(read), on=lakes.KEY) for side in sides]
-    counts = Counts.of(compare(*(side.assign(backend=side["backend"].map(bare)) for side in found))).sentence()
+    counts = Counts.of(compare_cells(*(side.assign(backend=side["backend"].map(bare)) for side in found))).sentence()
     what = f"run before {sides[1]['run_id'].iloc[0]}" if along == "run" else f"{along} before the newest"
     return f"Since the {what}: {counts}"
 
@@ -200,7 +200,7 @@ def _make_version_stripper(along: str) -> Callable[[str], str]:
     return (lambda name: name) if along == "run" else (lambda name: name.partition("@")[0])
 
 
-def _steps(rows: pd.DataFrame, along: str) -> _Text:
+def _list_history_steps(rows: pd.DataFrame, along: str) -> _Text:
     """What outcomes are told along, of each row."""
     column = ALONG[along]
     return _Text.of(rows[column], order=None if along == "run" else _make_version_order(rows, column))
@@ -227,13 +227,13 @@ def version_key(told: str) -> tuple[Any, ...]:
         return (0, Version("0"), told)
 
 
-def changes(history: pd.DataFrame) -> pd.DataFrame:
-    """Of `spans` those that tell something: failures, imprecise results, and what came after them; now broken first, then the
+def list_history_changes(history: pd.DataFrame) -> pd.DataFrame:
+    """Of `list_outcome_spans` those that tell something: failures, imprecise results, and what came after them; now broken first, then the
     latest."""
     passed = history["status"] == Status.PASS.value
     told = history[~passed]
     failing = told["status"].isin(FAILED_STATUSES) & told["now"]
-    order = told.assign(old=~failing, rank=severity(told["status"]))
+    order = told.assign(old=~failing, rank=rank_statuses(told["status"]))
     made = order.sort_values(["old", "first_at", "rank"], ascending=[True, False, True], kind="stable")
     made = made.drop(columns=["old", "rank"]).reset_index(drop=True)
     made.attrs = history.attrs
@@ -241,7 +241,7 @@ def changes(history: pd.DataFrame) -> pd.DataFrame:
 
 
 def history_view(told: pd.DataFrame, title: str, most: int = 0, lead: str = "") -> View:
-    """The table of `changes`; lead: a sentence before it."""
+    """The table of `list_history_changes`; lead: a sentence before it."""
     frame = told.assign(label=[label_of(op, variant) for op, variant in zip(told["op"], told["variant"])])
     columns = (
         status(),
@@ -252,7 +252,7 @@ def history_view(told: pd.DataFrame, title: str, most: int = 0, lead: str = "") 
         text("first", "first seen"),
         text("last", "last seen"),
         build_number_column("steps", "times"),
-        Column("then", _then, foreign=True),
+        Column("then", _describe_what_followed, foreign=True),
     )
     return View(
         "history", title, frame, columns, unit="outcomes", counted=True, most=most, lead=[lead] * bool(lead),
@@ -260,7 +260,7 @@ def history_view(told: pd.DataFrame, title: str, most: int = 0, lead: str = "") 
     )  # fmt: skip
 
 
-def _then(line: Line) -> str:
+def _describe_what_followed(line: Line) -> str:
     if line["now"]:
         return "still"
     return f"{FIXED if KINDS[line['then_change']].group == FIXED else line['then'] or DASH} in {line['ended']}"

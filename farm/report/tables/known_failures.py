@@ -10,7 +10,7 @@ import pandas as pd
 from farm.plan import known
 from farm.plan.model import KnownFailure
 from farm.report.tables import alike
-from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, records
+from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, list_table_lines
 from farm.report.tables.view import Column, Line, View, build_number_column, text
 
 #: How a known failure fares, and what that means.
@@ -30,7 +30,7 @@ _LOOKED_AT = 3
 BAD = (OTHERWISE, STALE, EXPIRED)
 
 
-def life(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> pd.DataFrame:
+def list_known_failures(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> pd.DataFrame:
     """One line per known failure, in their order: the entry's own keys, ``state`` (one of `STATES`), ``rows`` (that it covers, the
     first of several that could), ``first_seen_on`` (backends of these where it was not seen before), ``otherwise`` (rows that it names, that none covers, and that are not right), ``right`` (rows that are
     right though it names them, if it is stale), ``instead`` (how those rows are that are not as it says).
@@ -61,20 +61,24 @@ def life(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> pd.DataFrame:
             state = DOUBLED if k in met.covering else NOT_MET
         # A cut of a frame as wide takes milliseconds, and there are a thousand entries, of which nearly all have no such row.
         others = np.flatnonzero((met.other == k) | (met.stale == k))[:_LOOKED_AT]
-        instead = ", ".join(dict.fromkeys(map(_how, records(rows.iloc[others])))) if len(others) else ""
+        instead = (
+            ", ".join(dict.fromkeys(map(_describe_how_known, list_table_lines(rows.iloc[others]))))
+            if len(others)
+            else ""
+        )
         first = ", ".join(sorted(set(rows["backend"][met.first & (met.entry == k)]))) if k in news else ""
         lines.append({**vars(entry), "state": state, **count, "first_seen_on": first, "instead": instead})
     return pd.DataFrame(lines, columns=[*KnownFailure.model_fields, "state", *counts, "first_seen_on", "instead"])
 
 
-def _how(line: Line) -> str:
+def _describe_how_known(line: Line) -> str:
     """How an entry or a row fails, in a few words."""
     said = [line.get(name) for name in ("status", "kind", "stage", "error_type", "error", "cause", "culprit")]
     told = [x if isinstance(x, str) else ", ".join(x) for x in said if isinstance(x, str | list | tuple)]
     return " ".join(x for x in told if x not in ("", "*")) or "any"
 
 
-def _where(line: Line) -> str:
+def _describe_where_known(line: Line) -> str:
     return line["backend"] + f" ({', '.join(line['seen'])})" * bool(line["seen"])
 
 
@@ -84,14 +88,14 @@ def _describe_entry_life(line: Line) -> str:
 
 
 def life_view(frame: pd.DataFrame, title: str) -> View:
-    """The table of `life`."""
+    """The table of `list_known_failures`."""
     columns = (
         Column("state", lambda line: line["state"]),
         build_number_column("rows"),
         text("op"),
-        Column("backend (seen on)", _where, foreign=True),
+        Column("backend (seen on)", _describe_where_known, foreign=True),
         text("dtype"),
-        Column("fails", _how, foreign=True),
+        Column("fails", _describe_how_known, foreign=True),
         Column("valid for, owner", _describe_entry_life, foreign=True),
         text("reason", length=100),
         *([text("first_seen_on", "first seen on")] if (frame["first_seen_on"] != "").any() else []),

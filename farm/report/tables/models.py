@@ -1,6 +1,6 @@
 """Whole models: who computes which of them, what is decided otherwise, who is to blame, and the error along the layers.
 
-`models(rows)` is the frame that pages and scripts show.
+`list_models(rows)` is the frame that pages and scripts show.
 """
 
 from __future__ import annotations
@@ -11,8 +11,14 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from farm.commandline import plain
-from farm.report.tables.agreement import figure
-from farm.report.tables.coverage import MEASURED_STATUSES, commands, distinct, records, severity
+from farm.report.tables.agreement import format_units
+from farm.report.tables.coverage import (
+    MEASURED_STATUSES,
+    distinct,
+    list_table_lines,
+    make_reproduce_commands,
+    rank_statuses,
+)
 from farm.report.tables.view import Cell, Column, Line, Report, View, op, status, text, view
 from farm.report.words import DASH, number
 from tasks.checks.serving import Serving
@@ -29,7 +35,7 @@ _OF_WORST = ("status", "kind", "limit", "unasked", "error", "cause", "run_id", "
 _OF_CULPRIT = ("culprit", "probe_effect", "node_units")
 
 
-def models(rows: pd.DataFrame) -> pd.DataFrame:
+def list_models(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per check, model, dtype and backend, the models in the order of their names.
 
     samples, weak: how many, and of them no evidence; status, kind, limit, unasked, error, cause: of the worst sample; culprit,
@@ -40,7 +46,7 @@ def models(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows[_are_models(rows)]
     absent = {name: None if name == "node_units" else "" for name in (*_OF_CULPRIT, "cause") if name not in rows}
     rows = rows.assign(**absent)
-    rows = rows.assign(rank=severity(rows["status"]), size=-rows["error_units"].fillna(-1.0))
+    rows = rows.assign(rank=rank_statuses(rows["status"]), size=-rows["error_units"].fillna(-1.0))
     rows = rows.sort_values([*_KEYS, "rank", "size"], kind="stable")
     groups = rows.groupby(_KEYS, sort=True)
     made = rows.drop_duplicates(_KEYS).set_index(_KEYS)[list(_OF_WORST)]
@@ -81,7 +87,7 @@ def describe_decisions(line: Line) -> str:
     return f"with {', '.join(parts)} of {int(line['decisions']):,}" if parts else ""
 
 
-def _square(line: Line | None) -> Cell:
+def _link_model_square(line: Line | None) -> Cell:
     """A model on a backend."""
     if line is None:
         return Cell(DASH, tone="dim")
@@ -103,7 +109,7 @@ def _describe_unobserved(frame: pd.DataFrame) -> list[str]:
     found = frame[frame["unobserved"] != ""].drop_duplicates(["label", "dtype"])
     return [
         f"{plain(line['label'])} in {line['dtype']}: no sample observes {plain(line['unobserved'], 400)}"
-        for line in records(found)
+        for line in list_table_lines(found)
     ]
 
 
@@ -112,7 +118,7 @@ def _describe_models_elsewhere(frame: pd.DataFrame) -> list[str]:
     found = frame[frame["status"] == Status.FALLBACK].fillna({"error": ""})
     return [
         f"{plain(line['label'])} on {plain(line['backend'])}: {plain(line['error'] or line['kind'], 400)}"
-        for line in records(found)
+        for line in list_table_lines(found)
     ]
 
 
@@ -121,15 +127,15 @@ def whole_models(report: Report) -> Iterator[View]:
     """Model × backend, then what is not right of them, then the error along the layers."""
     if not _are_models(report.rows).any():
         return
-    frame = models(report.rows)
+    frame = list_models(report.rows)
     backends = sorted(set(frame["backend"]))
     lines = []
     for key, some in frame.groupby(["check", "op", "variant", "dtype"], sort=True):
-        found = {line["backend"]: line for line in records(some)}
+        found = {line["backend"]: line for line in list_table_lines(some)}
         lines.append({**next(iter(found.values())), **dict(zip(("check", "op", "variant", "dtype"), key)), "on": found})
 
     def on(backend: str) -> Column:
-        return Column(plain(backend), lambda line: _square(line["on"].get(backend)))
+        return Column(plain(backend), lambda line: _link_model_square(line["on"].get(backend)))
 
     def make_columns(name: str) -> list[Column]:
         return [text(name)] if frame[name].nunique() > 1 else []
@@ -154,11 +160,11 @@ def whole_models(report: Report) -> Iterator[View]:
 def _make_wrong_models_view(report: Report, frame: pd.DataFrame) -> View:
     bad = frame[frame["status"].map(lambda name: Status(name).finding)]
     results = str(report.rows.attrs.get("results") or report.run.get("results") or "results")
-    bad = bad.assign(reproduce=commands(bad, results)) if len(bad) else bad.assign(reproduce="")
+    bad = bad.assign(reproduce=make_reproduce_commands(bad, results)) if len(bad) else bad.assign(reproduce="")
 
     def far(line: Line) -> Cell:
         said = (
-            figure(line["error_units"], OpClass.MODEL, line["limit"])
+            format_units(line["error_units"], OpClass.MODEL, line["limit"])
             if line["error_units"] == line["error_units"]
             else DASH
         )
@@ -196,12 +202,14 @@ def _make_wrong_models_view(report: Report, frame: pd.DataFrame) -> View:
 
 def _collect_error_growth(frame: pd.DataFrame) -> Iterator[View]:
     """Own error units of the nodes of every model whose error was followed through it."""
-    lines = [line for line in records(frame) if sum(map(math.isfinite, _numbers(line["node_units"]))) > 1]
+    lines = [
+        line for line in list_table_lines(frame) if sum(map(math.isfinite, _read_unit_list(line["node_units"]))) > 1
+    ]
     if not lines:
         return
 
     def curve(line: Line) -> Cell:
-        return Cell(plain(line["culprit"]), curve=_numbers(line["node_units"]), bound=line["limit"])
+        return Cell(plain(line["culprit"]), curve=_read_unit_list(line["node_units"]), bound=line["limit"])
 
     yield View(
         "models_layers",
@@ -214,7 +222,7 @@ def _collect_error_growth(frame: pd.DataFrame) -> Iterator[View]:
                     "units": units,
                 }
                 for line in lines
-                for place, units in enumerate(_numbers(line["node_units"]))
+                for place, units in enumerate(_read_unit_list(line["node_units"]))
             ]
         ),
         (op("model"), text("backend"), Column("culprit, with units node by node", curve, foreign=True)),
@@ -226,7 +234,7 @@ def _collect_error_growth(frame: pd.DataFrame) -> Iterator[View]:
     )
 
 
-def _numbers(found: Sequence[float] | None) -> tuple[float, ...]:
+def _read_unit_list(found: Sequence[float] | None) -> tuple[float, ...]:
     """Units as a lake gives them: a list, an array, or nothing."""
     return (
         () if found is None or isinstance(found, float) else tuple(math.nan if x is None else float(x) for x in found)

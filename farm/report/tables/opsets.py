@@ -20,7 +20,7 @@ _WORDS = {
 _SHORT = {status.value: word for status, word in _WORDS.items()}
 
 
-def opsets(rows: pd.DataFrame) -> pd.DataFrame:
+def list_opsets(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per (op, backend); per opset its worst status among variants and dtypes, None where it was not asked."""
     rows = distinct(rows)
     rows = rows[rows["check"] == Opsets.name]
@@ -30,9 +30,9 @@ def opsets(rows: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index().rename(columns=str).rename_axis(columns=None)
 
 
-def matrix(rows: pd.DataFrame) -> pd.DataFrame:
+def count_opset_matrix(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per (backend, opset): how many ops are native, fallback, refused, or anything else."""
-    table = opsets(rows)
+    table = list_opsets(rows)
     long = table.melt(id_vars=["op", "backend"], var_name="opset", value_name="status").dropna(subset="status")
     counts = long.assign(status=long["status"].map(lambda x: _SHORT.get(x, x))).pivot_table(
         index=["backend", "opset"], columns="status", values="op", aggfunc="count", fill_value=0
@@ -43,7 +43,7 @@ def matrix(rows: pd.DataFrame) -> pd.DataFrame:
     return counts.sort_values(["backend", "opset"]).reset_index(drop=True)
 
 
-def _at(opset: str) -> Column:
+def _make_opset_column(opset: str) -> Column:
     def cell(line: Line) -> Cell:
         status = line[opset]
         return Cell("–") if not isinstance(status, str) else Cell(_SHORT.get(status, status), status=status)
@@ -56,9 +56,9 @@ def by_opset(report: Report) -> list[View]:
     """The matrix op × opset × backend and its sums, where the check was run."""
     if not (report.rows["check"] == Opsets.name).any():
         return []
-    table = opsets(report.rows)
-    columns = [text("op"), text("backend"), *(_at(name) for name in table.columns[2:])]
+    table = list_opsets(report.rows)
+    columns = [text("op"), text("backend"), *(_make_opset_column(name) for name in table.columns[2:])]
     return [
-        View("opset_counts", "Operator sets: ops by opset and backend", matrix(report.rows), unit="opsets"),
+        View("opset_counts", "Operator sets: ops by opset and backend", count_opset_matrix(report.rows), unit="opsets"),
         View("opsets", "Operator sets, op by op", table, columns=columns, unit="ops", counted=True),
     ]

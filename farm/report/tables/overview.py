@@ -11,8 +11,8 @@ import pandas as pd
 from farm.commandline import plain
 from farm.fleet.inventory import no_device_of
 from farm.program import program
-from farm.report.tables.agreement import figure, unit
-from farm.report.tables.causes import NEW, many
+from farm.report.tables.agreement import format_units, name_units
+from farm.report.tables.causes import NEW, count_noun
 from farm.report.tables.coverage import (
     CELL,
     JUDGED_STATUSES,
@@ -20,15 +20,15 @@ from farm.report.tables.coverage import (
     SEVERITY,
     backend_order,
     backends_of,
-    blameless,
     cell_matrix,
     count_built,
+    count_rows_once,
     coverage,
     distinct,
-    once,
-    records,
+    find_blameless_rows,
+    list_table_lines,
+    list_unavailable_backends,
     status_table,
-    unavailable,
     worst_matrix,
 )
 from farm.report.tables.view import Cell, Column, Line, Report, View, rate, view
@@ -67,9 +67,9 @@ def how_much(line: Mapping[str, Any]) -> str:
     told = ("kind",) if line.get("status") == Status.WRONG.value else ("kind", "stage")
     parts += [str(line[name]) for name in told if line[name] and line[name] != error.partition(":")[0]]
     if line["kind"] in ("", *OF_NUMBERS):
-        far = line["max_ulp" if unit(line["op_class"]) == "ulps" else "error_units"]
+        far = line["max_ulp" if name_units(line["op_class"]) == "ulps" else "error_units"]
         if math.isfinite(far):
-            parts.append(figure(far, line["op_class"], line["limit"]))
+            parts.append(format_units(far, line["op_class"], line["limit"]))
         if not pd.isna(line["beyond"]):  # the worst says more than a difference
             parts.append(
                 f"{line['beyond']:,.0f} of {line['numel']:,.0f} elements beyond the limit, worst {plain(line['worst'])}"
@@ -82,13 +82,13 @@ def how_much(line: Mapping[str, Any]) -> str:
     return "; ".join([*parts, error] if error else parts) or DASH
 
 
-def best(report: Report) -> str:
+def describe_best_backends(report: Report) -> str:
     """One sentence on the best backend of every vendor for what current models need; "" where that cannot be said."""
     ranked = report.ranking[(report.ranking["catalog"] == _NEEDED) & report.ranking["place"].notna()]
-    first = records(ranked.drop_duplicates("vendor"))
+    first = list_table_lines(ranked.drop_duplicates("vendor"))
     if len(first) < 2:
         return ""
-    of = f"catalog {_NEEDED} ({catalogs.get(_NEEDED).about}), right of the {many(first[0]['cells'], 'cell')} given to all"
+    of = f"catalog {_NEEDED} ({catalogs.get(_NEEDED).about}), right of the {count_noun(first[0]['cells'], 'cell')} given to all"
     named = ", ".join(f"{plain(line['backend'])} ({plain(line['vendor'])}) {line['right']:,}" for line in first)
     return f"Best backend per vendor, {of}: {named}"
 
@@ -126,40 +126,40 @@ def name_run(report: Report) -> str:
     """Which run this is, and how many rows it has."""
     run = report.run
     name = f" ({run['name']})" if run.get("name") else ""
-    which = many(run["runs"], "run") if "runs" in run else f"Run {run.get('run_id') or DASH}"
+    which = count_noun(run["runs"], "run") if "runs" in run else f"Run {run.get('run_id') or DASH}"
     count = count_run(report)
-    return f"{which}{name}: {many(count['rows'], 'row')} of {many(count['cells'], 'cell')}"
+    return f"{which}{name}: {count_noun(count['rows'], 'row')} of {count_noun(count['cells'], 'cell')}"
 
 
-def headline(report: Report) -> list[str]:
+def list_headline(report: Report) -> list[str]:
     """Lines that say which run this is, what to conclude of it, and what is to be kept in mind."""
-    return [name_run(report), report.verdict.sentence, *quarantines(report), *remarks(report)]
+    return [name_run(report), report.verdict.sentence, *list_quarantines(report), *list_remarks(report)]
 
 
-def quarantines(report: Report) -> list[str]:
+def list_quarantines(report: Report) -> list[str]:
     """A line for each device that was quarantined."""
     found = report.run.get("quarantined") or ()
     return [_describe_quarantine(record) for record in found if isinstance(record, Mapping)]
 
 
-def remarks(report: Report, brief: bool = False) -> list[str]:
+def list_remarks(report: Report, brief: bool = False) -> list[str]:
     """What is to be kept in mind of a run; of a ``brief`` one, what came of each backend's rows, and what their passes are worth."""
     rows, run, lines = report.rows, report.run, list[str]()
     if skipped := run.get("skipped_files"):
         lines.append(
-            f"{many(skipped, 'file')} of the lake could not be read; {'its' if skipped == 1 else 'their'} rows are not counted."
+            f"{count_noun(skipped, 'file')} of the lake could not be read; {'its' if skipped == 1 else 'their'} rows are not counted."
         )
     lines += [f"Not planned: {line['text']}" for line in run.get("not_planned") or () if isinstance(line, Mapping)]
     if brief:
-        return [*lines, by_status(report), *caveats(rows)]
-    (total,) = records(coverage(once(rows), by=()))
+        return [*lines, by_status(report), *list_pass_caveats(rows)]
+    (total,) = list_table_lines(coverage(count_rows_once(rows), by=()))
     lines.append(
         f"Coverage {percent(total['judged'], total['valid'])}, "
         f"pass rate {percent(total['passed'], total['judged'])}, "
         f"imprecise {percent(total[Status.IMPRECISE.value], total['judged'])}, "
         f"weakly tested cells {int(total['weak_cells'])} ({int(total['weak'])} weak passes: no evidence)"
     )
-    lines += filter(None, [best(report)])
+    lines += filter(None, [describe_best_backends(report)])
     return lines
 
 
@@ -190,17 +190,17 @@ def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, 
         seen[name] = {str(backend): ", ".join(texts.head(3)) for backend, texts in pairs.groupby("backend")[name]}
     table = coverage(rows, by=("vendor", "backend"), inventory=inventory).reset_index()
     table["missing"] = ~table["available"] & (table["planned"] == 0)
-    by_vendor = coverage(once(rows), by="vendor")
-    totals = dict(zip(by_vendor.index, records(by_vendor), strict=True))
+    by_vendor = coverage(count_rows_once(rows), by="vendor")
+    totals = dict(zip(by_vendor.index, list_table_lines(by_vendor), strict=True))
     lines: list[dict[str, Any]] = []
     for vendor, group in table.groupby("vendor", sort=True):
         keys = [backend_order("", name) for name in group["backend"]]
         group = group.iloc[sorted(range(len(keys)), key=keys.__getitem__)]
-        lines.extend(records(group[~group["missing"]]))
+        lines.extend(list_table_lines(group[~group["missing"]]))
         if (~group["missing"]).sum() > 1 and vendor in totals:
             extra = {"vendor": vendor, "backend": "", "available": True, "missing": False, "reason": ""}
             lines.append({**totals[vendor], **extra})
-        lines.extend(records(group[group["missing"]]))
+        lines.extend(list_table_lines(group[group["missing"]]))
     emulated = set(rows.loc[rows["execution"] == EMULATED, "backend"])
     interpreted = set(rows.loc[_are_interpreted(rows), "backend"])
     for line in lines:
@@ -251,7 +251,7 @@ def rate_columns() -> list[Column]:
     ]
 
 
-def _counts(occurring: list[str]) -> list[Column]:
+def _make_status_columns(occurring: list[str]) -> list[Column]:
     """Counts by status: in one column, or in the page, where there is room, in one each."""
 
     def together(line: Line) -> Cell:
@@ -292,7 +292,7 @@ def _describe_interpreted(rows: pd.DataFrame) -> list[str]:
         return []
     passed = int((some["status"] == Status.PASS.value).sum())
     return [
-        f"{INTERPRETED}: {many(len(some), 'row')} ({passed} passed) of {', '.join(sorted(set(some['backend'])))} ran in Triton's interpreter on "
+        f"{INTERPRETED}: {count_noun(len(some), 'row')} ({passed} passed) of {', '.join(sorted(set(some['backend'])))} ran in Triton's interpreter on "
         "the CPU; races and bounds were looked for, and no GPU or compiler has run these kernels."
     ]
 
@@ -303,7 +303,7 @@ def _describe_unverified(rows: pd.DataFrame) -> list[str]:
     if not count:
         return []
     return [
-        f"{many(count, 'row')} whose device is unverified: kernels that copy arrays to the device themselves, counted as judged."
+        f"{count_noun(count, 'row')} whose device is unverified: kernels that copy arrays to the device themselves, counted as judged."
     ]
 
 
@@ -313,7 +313,7 @@ def _describe_unused(rows: pd.DataFrame) -> list[str]:
     if some.empty:
         return []
     precisions, backends = (", ".join(sorted(set(some[x]))) for x in ("unused_permission", "backend"))
-    return [f"{precisions} allowed and not used: {many(len(some), 'row')} of {backends}; a note, no failure."]
+    return [f"{precisions} allowed and not used: {count_noun(len(some), 'row')} of {backends}; a note, no failure."]
 
 
 def _laid_out(rows: pd.DataFrame) -> list[str]:
@@ -325,23 +325,23 @@ def _laid_out(rows: pd.DataFrame) -> list[str]:
         several = sorted(set(refused["op"].str.partition(":")[2]))
         ops = ", ".join(several[:4]) + (f" and {len(several) - 4} more" if len(several) > 4 else "")
         told.append(
-            f"{many(len(refused), 'row')} of {ops} refused inputs that are not contiguous (the column refused_layout says what was raised) "
+            f"{count_noun(len(refused), 'row')} of {ops} refused inputs that are not contiguous (the column refused_layout says what was raised) "
             "and had contiguous ones instead: no failure; a kernel that means to says layouts: [contiguous]."
         )
     if plain_ones.any():
         backends = ", ".join(sorted(set(rows.loc[plain_ones, "backend"])))
         told.append(
-            f"{many(int(plain_ones.sum()), 'row')} of {backends} had contiguous inputs: what they run has no strides."
+            f"{count_noun(int(plain_ones.sum()), 'row')} of {backends} had contiguous inputs: what they run has no strides."
         )
     return told
 
 
-def caveats(rows: pd.DataFrame) -> list[str]:
+def list_pass_caveats(rows: pd.DataFrame) -> list[str]:
     """Sentences on what passes are worth: of kernels that an interpreter ran, of inputs that lay otherwise than they were to lie …"""
     return [*_describe_unverified(rows), *_describe_interpreted(rows), *_describe_unused(rows), *_laid_out(rows)]
 
 
-def _doctor() -> str:
+def _name_doctor_command() -> str:
     return f"{program()} doctor"
 
 
@@ -349,7 +349,7 @@ def _doctor() -> str:
 def not_here(report: Report) -> View | None:
     """The backends that no node offers, why, and one line that installs what a package of the system brings."""
     said = backends_of(report.inventory)
-    missing = unavailable(report.inventory).reset_index()
+    missing = list_unavailable_backends(report.inventory).reset_index()
     missing = missing[~missing["backend"].isin(report.rows["backend"])]
     line = install_line(tuple(pair) for name in missing["backend"] for pair in said[name].get("installs") or ())
     if missing.empty:
@@ -359,7 +359,7 @@ def not_here(report: Report) -> View | None:
         f"Unavailable: {len(missing)} of {len(said)} backends",
         missing,
         ("backend", "vendor", ("reason", "why")),
-        see=[*[("to enable more of them", line)] * bool(line), ("what each one lacks", _doctor())],
+        see=[*[("to enable more of them", line)] * bool(line), ("what each one lacks", _name_doctor_command())],
         open=True,
         faces=("page",),  # elsewhere the coverage is in sight, which says it too
     )
@@ -407,13 +407,14 @@ def by_backend(report: Report) -> Iterator[View]:
             Column("device, version", device, foreign=True),
             Column("works from", lambda line: plain(line.get("oldest", "")) or DASH, faces=("markdown", "page")),
             *rate_columns(),
-            *_counts(_list_occurring_statuses(rows)),
+            *_make_status_columns(_list_occurring_statuses(rows)),
         ),
         lines=shown,
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backends.",
-        notes=[*[_APART] * bool(blameless(rows).any()), *caveats(rows)],
-        see=[("what is missing, and how to install it", _doctor())] * any(line["missing"] for line in lines),
+        notes=[*[_APART] * bool(find_blameless_rows(rows).any()), *list_pass_caveats(rows)],
+        see=[("what is missing, and how to install it", _name_doctor_command())]
+        * any(line["missing"] for line in lines),
         index=True,
         most=10_000,
         compares=True,
@@ -452,14 +453,14 @@ def by_column(report: Report) -> View | None:
     """Coverage per value of one more column, those with the most failures first."""
     if report.by == "backend":
         return None
-    frame = coverage(once(report.rows), by=report.by)
+    frame = coverage(count_rows_once(report.rows), by=report.by)
     worst_first = frame.sort_values(["failed", "planned"], ascending=False, kind="stable")
     return View(
         f"coverage_by_{report.by}",
         f"Coverage by {report.by}",
         frame,
-        (report.by, *rate_columns(), *_counts(_list_occurring_statuses(report.rows))),
-        lines=records(worst_first.reset_index()),
+        (report.by, *rate_columns(), *_make_status_columns(_list_occurring_statuses(report.rows))),
+        lines=list_table_lines(worst_first.reset_index()),
         unit="values",
         counted=True,
         index=True,

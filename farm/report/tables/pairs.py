@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from farm.report.tables.agreement import apart
-from farm.report.tables.coverage import backend_order, distinct, records
+from farm.report.tables.agreement import measure_rows_apart
+from farm.report.tables.coverage import backend_order, distinct, list_table_lines
 from farm.report.tables.view import Cell, Column, Line, Report, View, build_number_column, text, view
 from farm.report.words import DASH, number, percent
 
@@ -22,11 +22,11 @@ _READ = [
 _TOLD = ["one", "other", "compared", "same", "units", "units_op", "units_dtype", "diff", "diff_op", "diff_dtype"]
 
 
-def pairs(rows: pd.DataFrame) -> pd.DataFrame:
+def list_pairs(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per pair of backends that were given the same bytes of some case and gave a result each, those furthest apart first.
 
     Columns: one, other (backends); compared (cases); same (of these, those with the very same output bytes); units (the largest distance
-    of two outputs, in error units: at least, as far as signatures tell, `farm.report.tables.agreement.apart`) and units_op, units_dtype, where; diff (the
+    of two outputs, in error units: at least, as far as signatures tell, `farm.report.tables.agreement.measure_rows_apart`) and units_op, units_dtype, where; diff (the
     largest absolute difference of two outputs: at most, for it is the sum of what both are off the reference) and diff_op, diff_dtype, where.
     NaN where no case tells.
     """
@@ -38,17 +38,20 @@ def pairs(rows: pd.DataFrame) -> pd.DataFrame:
         for vendor, backend in rows[["vendor", "backend"]].drop_duplicates().itertuples(index=False)
     }
     of = {backend: rows.loc[rows["backend"] == backend, _READ] for backend in sorted(order, key=order.__getitem__)}
-    made = [_compare(*two, of[two[0]], of[two[1]]) for two in itertools.combinations(of, 2)]
+    made = [_compare_pair(*two, of[two[0]], of[two[1]]) for two in itertools.combinations(of, 2)]
     found = pd.DataFrame([line for line in made if line["compared"]], columns=_TOLD)
     return found.sort_values(["units", "diff"], ascending=False, kind="stable").reset_index(drop=True)
 
 
-def _compare(one: str, other: str, these: pd.DataFrame, those: pd.DataFrame) -> dict[str, Any]:
+def _compare_pair(one: str, other: str, these: pd.DataFrame, those: pd.DataFrame) -> dict[str, Any]:
     both = these.merge(those, on=["case_id", "digest", "label", "dtype"], suffixes=("", "_other"))
     same = both["output_digest"] == both["output_digest_other"]
     differ = both[~same].reset_index(drop=True)
     units = pd.Series(
-        [apart(line, {name: line.get(f"{name}_other", line.get(name)) for name in _READ}) for line in records(differ)],
+        [
+            measure_rows_apart(line, {name: line.get(f"{name}_other", line.get(name)) for name in _READ})
+            for line in list_table_lines(differ)
+        ],
         dtype="float64",
     )
     told: dict[str, Any] = {"one": one, "other": other, "compared": len(both), "same": int(same.sum())}
@@ -73,8 +76,8 @@ def _make_distance_column(name: str, words: str) -> Column:
 
 
 def pairs_view(rows: pd.DataFrame) -> View:
-    """The table of `pairs`."""
-    found = pairs(rows)
+    """The table of `list_pairs`."""
+    found = list_pairs(rows)
     return View(
         "pairs",
         "Pairs of backends on the same bytes",

@@ -40,7 +40,7 @@ NAMED = 3
 
 
 def load_readings(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
-    """The readings of a run, or of all, as the table `passports` has them, and products: how many are not rounded before they are added, in words.
+    """The readings of a run, or of all, as the table `view_passports` has them, and products: how many are not rounded before they are added, in words.
 
     Raises LakeError."""
     found = lake.read_passports(results, run_id)
@@ -52,11 +52,11 @@ def load_readings(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
     for column in found.select_dtypes("object"):
         found[column] = found[column].where(found[column].notna(), None)
     found["part"] = found["part"].fillna("")
-    found["products"] = [_describe_products(line) for line in _records(found)]
+    found["products"] = [_describe_products(line) for line in _list_readings(found)]
     return found
 
 
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def _list_readings(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The lines of a frame."""
     return [{str(k): v for k, v in line.items()} for line in frame.to_dict("records")]
 
@@ -65,7 +65,7 @@ def _describe_products(line: Line) -> str:
     return f"{len(line['fused'])} of {line['terms']} not rounded" if line["fused"] else ""
 
 
-def newest(readings: pd.DataFrame) -> pd.DataFrame:
+def select_newest_readings(readings: pd.DataFrame) -> pd.DataFrame:
     """Of each passport and sum the reading of the newest run."""
     key = [*WHOSE, *SUM, "sample", "where"]
     return (
@@ -75,7 +75,7 @@ def newest(readings: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def summarise(readings: pd.DataFrame) -> pd.DataFrame:
+def summarise_readings(readings: pd.DataFrame) -> pd.DataFrame:
     """A line per backend, op, dtype and sum: backend, op, variant, dtype, part; orders: what its trees are called, the most frequent first, with the shapes (rows×terms); depends: what
     the order depends on ("rows", "terms", "place"); adds: the dtypes and roundings that it adds in; fused: how many products are not rounded; flushes;
     predicted, unseen: sums of the counts; codes: why readings lack something; tree: of the sum with 64 terms, or the first."""
@@ -87,9 +87,9 @@ def summarise(readings: pd.DataFrame) -> pd.DataFrame:
         lines.append(
             dict(zip(["backend", *SUM], key))
             | {
-                "orders": describe_orders(_records(read)),
+                "orders": describe_orders(_list_readings(read)),
                 "depends": ", ".join(_list_dependences(read)),
-                "adds": "; ".join(_count(map(_describe_adder, _records(read[read["bits"].notna()])))),
+                "adds": "; ".join(_count_each_order(map(_describe_adder, _list_readings(read[read["bits"].notna()])))),
                 "flushes": _describe_flushing(read),
                 "predicted": int(group["predicted"].fillna(0).sum()),
                 "unseen": int(group["unseen"].fillna(0).sum()),
@@ -101,7 +101,7 @@ def summarise(readings: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def _count(words: Iterable[str]) -> list[str]:
+def _count_each_order(words: Iterable[str]) -> list[str]:
     """Each once, the most frequent first."""
     return [word for word, _ in Counter(words).most_common()]
 
@@ -129,7 +129,7 @@ def describe_orders(lines: Sequence[Line]) -> str:
     all are a split."""
     kinds: dict[str, list[str]] = {}
     for line in lines:
-        kinds.setdefault(str(line["kind"]), []).append(_shape(line))
+        kinds.setdefault(str(line["kind"]), []).append(_describe_sum_shape(line))
     named = sorted(kinds, key=lambda k: -len(kinds[k]))
     blocks = [name_kind(decode_tree(x["tree"])) for x in lines if x["kind_code"] == "blocks"]
     said = _name_blocks(blocks)
@@ -146,7 +146,7 @@ def _name_blocks(kinds: Sequence[Kind]) -> str:
     return f"blocked by {sizes.pop()}" if len(sizes) == 1 else f"split-K by {parts.pop()}" if len(parts) == 1 else ""
 
 
-def _shape(line: Line) -> str:
+def _describe_sum_shape(line: Line) -> str:
     return (
         f"{line['rows']:.0f}×{line['terms']}"
         if line["rows"] == line["rows"] and line["rows"] is not None
@@ -170,12 +170,12 @@ def _list_dependences(read: pd.DataFrame) -> list[str]:
     return found
 
 
-def compare(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
+def compare_passports(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     """Sums that two passports read, and add otherwise: op, variant, dtype, rows, terms, where, what; one, other: in words."""
     key = [*SUM, "sample", "where"]
     both = a.merge(b, on=key, suffixes=("_one", "_other"))
     lines = []
-    for line in _records(both):
+    for line in _list_readings(both):
         for name, words in COMPARED.items():
             one, other = line[f"{name}_one"], line[f"{name}_other"]
             if one == other or (_is_missing(one) and _is_missing(other)):
@@ -200,14 +200,14 @@ def _is_missing(value: Any) -> bool:
 
 
 def difference_view(found: pd.DataFrame, one: str, other: str) -> View:
-    """What `compare` found, a line per op, dtype and what differs."""
+    """What `compare_passports` found, a line per op, dtype and what differs."""
     lines = [
         dict(zip([*SUM, "what", "one", "other"], key))
-        | {"shapes": ", ".join(dict.fromkeys(map(_shape, _records(group))))}
+        | {"shapes": ", ".join(dict.fromkeys(map(_describe_sum_shape, _list_readings(group))))}
         for key, group in found.groupby([*SUM, "what", "one", "other"], sort=True, dropna=False)
     ]
     frame = pd.DataFrame(lines, columns=[*SUM, "what", "one", "other", "shapes"])
-    columns = (Column("op", _op), "dtype", "what", ("one", one), ("other", other), "shapes")
+    columns = (Column("op", _label_passport_op), "dtype", "what", ("one", one), ("other", other), "shapes")
     return View(
         "arithmetic_differences",
         f"What adds otherwise: {one} and {other}",
@@ -219,16 +219,16 @@ def difference_view(found: pd.DataFrame, one: str, other: str) -> View:
     )
 
 
-def _op(line: Line) -> str:
+def _label_passport_op(line: Line) -> str:
     label = label_of(str(line["op"]).partition(":")[2], str(line["variant"] or ""))
     return f"{label} ({part})" if (part := line.get("part")) else label
 
 
 def passport_view(readings: pd.DataFrame) -> View:
     """A passport in short: a line per backend, op and dtype."""
-    found = summarise(readings)
+    found = summarise_readings(readings)
     columns: list[Column | str] = [
-        Column("op", _op),
+        Column("op", _label_passport_op),
         "dtype",
         Column("order (rows×terms)", lambda line: Cell(str(line["orders"] or DASH), tree=tuple(line["tree"] or ()))),
         Column("depends on", lambda line: line["depends"] or DASH),
@@ -281,12 +281,12 @@ def explain_batches(rows: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
 @view(67)
 def batch_orders(report: Report) -> View | None:
     """Why rows depend on their batch: the two orders, where the run has a passport."""
-    readings = _read(report)
+    readings = _read_report_readings(report)
     found = explain_batches(report.rows, readings) if readings is not None else None
     if found is None or found.empty:
         return None
     columns = (
-        *("backend", Column("op", _op), "dtype", "failures"),
+        *("backend", Column("op", _label_passport_op), "dtype", "failures"),
         Column("few rows", lambda line: Cell(str(line["alone"]), small=f"{line['few']}×{line['terms']}")),
         Column("more rows", lambda line: Cell(str(line["batch"]), small=f"{line['many']}×{line['terms']}")),
     )
@@ -295,13 +295,13 @@ def batch_orders(report: Report) -> View | None:
 
 
 @view(67)
-def passports(report: Report) -> View | None:
+def view_passports(report: Report) -> View | None:
     """What the check arithmetic has read."""
-    readings = _read(report)
+    readings = _read_report_readings(report)
     return passport_view(readings) if readings is not None else None
 
 
-def _read(report: Report) -> pd.DataFrame | None:
+def _read_report_readings(report: Report) -> pd.DataFrame | None:
     """The readings of a report's runs; None where there are none."""
     results = report.rows.attrs.get("results")
     asked = report.rows[report.rows["check"] == ARITHMETIC]

@@ -14,7 +14,7 @@ from farm.report.tables.coverage import (
     MEASURED_STATUSES,
     NOT_VALID_STATUSES,
     PASSED_STATUSES,
-    blameless,
+    find_blameless_rows,
 )
 from tasks import checks
 from tasks.model import Status
@@ -33,7 +33,7 @@ def ranking(rows: pd.DataFrame) -> pd.DataFrame:
 
     ``rows``: `distinct` rows with their standing. A backend is ranked in a catalog that it has rows of, on the cells of
     which every ranked one has the same valid samples. A sample that some backend fails by no fault of its own
-    (`farm.report.tables.coverage.blameless`) is compared for nobody. A backend that was given fewer than half of the cells that
+    (`farm.report.tables.coverage.find_blameless_rows`) is compared for nobody. A backend that was given fewer than half of the cells that
     the most were given would shrink the comparison for all: it is compared with them, on the cells that all of them and it
     were given, and has no place, where two others or more are left. Columns: catalog, place (equal where ``right`` is; NaN for
     none), backend, vendor, backends (how many are ranked), given (cells, valid ones), without (cells that the ranked ones would
@@ -58,7 +58,7 @@ _TOLD = [
 
 def _rank_catalog(catalog: str, rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.sort_values("run_id", kind="stable").drop_duplicates(["case_id", "backend"], keep="last")
-    valid, nobody = rows[~rows["status"].isin(NOT_VALID_STATUSES)], rows.loc[blameless(rows), "case_id"]
+    valid, nobody = rows[~rows["status"].isin(NOT_VALID_STATUSES)], rows.loc[find_blameless_rows(rows), "case_id"]
     apart = valid["case_id"].isin(nobody)
     left_out, valid = len(valid[apart].drop_duplicates(_CELL)), valid[~apart]
     given = valid.drop_duplicates([*_CELL, "backend"])["backend"].value_counts()
@@ -67,7 +67,7 @@ def _rank_catalog(catalog: str, rows: pd.DataFrame) -> pd.DataFrame:
     ranked = ranked if len(ranked) > 1 else given.index
     sums = _sum_common_cells(valid, ranked).assign(backends=len(ranked))
     sums["place"] = sums["right"].rank(method="min", ascending=False)
-    sums["without"] = _without(valid, ranked)
+    sums["without"] = _count_cells_without(valid, ranked)
     alone = [
         _sum_common_cells(valid, ranked.append(pd.Index([name]))).loc[[name]] for name in given.index.difference(ranked)
     ]
@@ -116,7 +116,7 @@ def _sum_common_cells(valid: pd.DataFrame, backends: pd.Index) -> pd.DataFrame:
     return sums.assign(cells=len(cells) // len(backends), best=sums["right"].max())
 
 
-def _without(valid: pd.DataFrame, backends: pd.Index) -> pd.Series:
+def _count_cells_without(valid: pd.DataFrame, backends: pd.Index) -> pd.Series:
     """By backend, how many cells the others have in common."""
     valid = valid[valid["backend"].isin(backends)].assign(has=True)
     cell_of = valid.drop_duplicates("case_id").set_index("case_id")[_CELL]

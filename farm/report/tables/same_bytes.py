@@ -16,7 +16,7 @@ CHECKS = (Determinism.name, Threads.name, BatchInvariance.name)
 _NO = ("nondeterministic", "process", "threads", "batch")
 
 
-def answers(rows: pd.DataFrame) -> pd.DataFrame:
+def list_same_bytes_answers(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per backend and check: ops whose every row says yes, ops with one that says no, ops without either; the largest
     distance of a no in units, and the ops that say it, those furthest apart first."""
     rows = distinct(rows)
@@ -46,7 +46,7 @@ def answers(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(made, columns=["backend", "check", "yes", "no", "neither", "not_asked", "units", "ops"])
 
 
-def _units(line: Line) -> str:
+def _make_units_cell(line: Line) -> str:
     return DASH if pd.isna(line["units"]) else number(line["units"])
 
 
@@ -58,11 +58,11 @@ def same_bytes(report: Report) -> View | None:
     return View(
         "same_bytes",
         "Same inputs, same bytes",
-        answers(report.rows),
+        list_same_bytes_answers(report.rows),
         (
             *(text("backend"), text("check")),
             *(("yes", "yes (ops)"), ("no", "no (ops)"), ("neither", "failed otherwise"), ("not_asked", "not tested")),
-            Column("furthest apart, units", _units, right=True),
+            Column("furthest apart, units", _make_units_cell, right=True),
             text("ops", "ops with no"),
         ),
         unit="checks",

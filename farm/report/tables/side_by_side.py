@@ -14,15 +14,15 @@ from farm.report.tables.agreement import (
     REFERENCE,
     UNKNOWN,
     agrees_words,
-    groups,
-    outliers,
-    unit,
-    units,
-    verdict,
-    why,
+    describe_agreement,
+    explain_outside,
+    find_outliers,
+    get_row_units,
+    group_agreeing_rows,
+    name_units,
 )
 from farm.report.tables.changes import CELL, CHANGES, change_codes
-from farm.report.tables.coverage import records
+from farm.report.tables.coverage import list_table_lines
 
 #: No row, or nothing known.
 NONE = "."
@@ -52,19 +52,22 @@ class Sides:
     agrees: dict[str, str]
 
 
-def sides(rows: pd.DataFrame, labels: Sequence[str], names: Sequence[str], signs: dict[str, str]) -> Sides:
+def set_side_by_side(rows: pd.DataFrame, labels: Sequence[str], names: Sequence[str], signs: dict[str, str]) -> Sides:
     """The `Sides` of `distinct` rows. ``labels``, ``names``: ops and backends in their order; ``signs``: by status."""
     place = {name: k for k, name in enumerate(names)}
     rows = rows[rows["backend"].isin(place)]
     one = rows["run_id"].nunique() <= 1
     key = pd.Series("", index=rows.index) if one else rows["run_id"]  # backends of several runs stand side by side
     newest = rows.assign(
-        agrees=groups(rows.assign(run_id="")), units=units(rows), column=rows["backend"].map(place), run=key
+        agrees=group_agreeing_rows(rows.assign(run_id="")),
+        units=get_row_units(rows),
+        column=rows["backend"].map(place),
+        run=key,
     )
     newest = newest.sort_values("run", kind="stable").drop_duplicates(["case_id", "backend"], keep="last")
     newest = newest.sort_values(["case_id", "column"], kind="stable").reset_index(drop=True)
     codes, cases = pd.factorize(newest["case_id"])
-    newest["outlier"] = outliers(newest["agrees"], codes)
+    newest["outlier"] = find_outliers(newest["agrees"], codes)
     digests = pd.Series(pd.factorize(newest["output_digest"].where(newest["output_digest"] != ""))[0])
     rank = digests.where(digests >= 0).groupby(codes).rank("dense").fillna(0).astype(int)
     at = codes * len(names) + newest["column"].to_numpy(dtype="int64")
@@ -88,14 +91,14 @@ def sides(rows: pd.DataFrame, labels: Sequence[str], names: Sequence[str], signs
             "outlier": texts(["1" if out else NONE for out in newest["outlier"]]),
             "change": list(_find_status_changes(newest, codes)),
             "said": list(_render_verdicts(newest, codes, rank)),
-            "unit": about["op_class"].map(unit),
+            "unit": about["op_class"].map(name_units),
         }
     )
     known = pd.Index(cases).get_indexer(rows["case_id"]).tolist()
     occurring = {_MARK_OF.get(g, "?"): agrees_words(g) for g in dict.fromkeys(newest["agrees"])}
     return Sides(
         made,
-        newest[["units", "limit"]].assign(why=[why(line) for line in records(newest)]),
+        newest[["units", "limit"]].assign(why=[explain_outside(line) for line in list_table_lines(newest)]),
         dict(zip(zip(rows["run_id"], rows["case_id"], strict=True), known, strict=True)),
         occurring,
     )
@@ -124,7 +127,7 @@ def _find_status_changes(newest: pd.DataFrame, codes: np.ndarray) -> Iterator[st
 def _render_verdicts(newest: pd.DataFrame, codes: np.ndarray, rank: pd.Series) -> Iterator[str]:
     columns = ["backend", "vendor", "status", "kind", "units", "limit", "agrees", "digest"]
     shares = rank[rank > 0].groupby([pd.Series(codes), rank]).transform("size").reindex(newest.index, fill_value=1) > 1
-    lines = records(newest[columns].assign(same_bytes=shares))
+    lines = list_table_lines(newest[columns].assign(same_bytes=shares))
     ends = np.flatnonzero(np.diff(codes, append=-1)) + 1
     for begin, end in zip([0, *ends.tolist()], ends.tolist(), strict=False):
-        yield "\n".join(verdict(lines[begin:end]))
+        yield "\n".join(describe_agreement(lines[begin:end]))

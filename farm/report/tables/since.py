@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from farm.report.runs import before
+from farm.report.runs import find_run_before
 from farm.report.tables.causes import KNOWN
-from farm.report.tables.changes import GROUPS, KINDS, NEW, SAME, Counts, compare, with_commands
+from farm.report.tables.changes import GROUPS, KINDS, NEW, SAME, Counts, compare_cells, with_commands
 from farm.report.tables.view import Report
 
 
@@ -52,8 +52,8 @@ class Since:
 
 @functools.lru_cache(maxsize=1)  # every face asks
 def since(report: Report) -> Since | None:
-    """What changed since the last finished run of the same config (`farm.report.runs.before`); None where there is none."""
-    earlier = before(str(report.rows.attrs.get("results", "")), report.run)
+    """What changed since the last finished run of the same config (`farm.report.runs.find_run_before`); None where there is none."""
+    earlier = find_run_before(str(report.rows.attrs.get("results", "")), report.run)
     return since_run(*earlier, report.rows) if earlier else None
 
 
@@ -62,7 +62,7 @@ def since_run(then: pd.DataFrame, run: Mapping[str, Any], now: pd.DataFrame) -> 
 
     ``then`` and ``now`` are rows of one run each, ``now`` with their standing and ``attrs`` that say which lake it is of.
     """
-    cells = compare(then, now)
+    cells = compare_cells(then, now)
     if cells.empty:
         return None
     key = ["case_id", "backend"]

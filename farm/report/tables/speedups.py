@@ -15,7 +15,7 @@ _ENDS = [f"{clock}{end}" for clock in (*_CLOCKS, "cold_speedup") for end in ("",
 _TOLD = ["op", "variant", "dtype", "sample", "backend", "baseline", *_ENDS, "call_ms", "roofline", "roofline_of"]
 
 
-def speedups(rows: pd.DataFrame) -> pd.DataFrame:
+def list_speedups(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per sample and backend that the check speedup found right; of `distinct` rows.
 
     Columns: op, variant, dtype, sample, backend, baseline, call_ms, roofline, roofline_of; speedup, speedup_cpu and cold_speedup with the ends of their
@@ -40,7 +40,7 @@ def _format_speedup_interval(line: Line, clock: str) -> Cell | str:
     return Cell(number(value), small=f"{number(line[f'{clock}_low'])} – {number(line[f'{clock}_high'])}")
 
 
-def _share(line: Line) -> Cell | str:
+def _make_roofline_cell(line: Line) -> Cell | str:
     value = line["roofline"]
     return DASH if pd.isna(value) else Cell(f"{100 * value:.3g} %", small=str(line["roofline_of"]))
 
@@ -55,7 +55,7 @@ def _describe_result(line: Line) -> str:
 @view(66)
 def speedup_view(report: Report) -> View | None:
     """Every timed sample with its intervals."""
-    found = speedups(report.rows)
+    found = list_speedups(report.rows)
     if found.empty:
         return None
     return View(
@@ -68,7 +68,7 @@ def speedup_view(report: Report) -> View | None:
             Column("cold caches, wall time", lambda line: _format_speedup_interval(line, "cold_speedup"), right=True),
             Column("speedup, CPU time", lambda line: _format_speedup_interval(line, "speedup_cpu"), right=True),
             Column("ms, wall time", lambda line: number(line["call_ms"]), right=True),
-            Column("of the roofline", _share, right=True),
+            Column("of the roofline", _make_roofline_cell, right=True),
             Column("result", _describe_result),
         ),
         unit="samples",

@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from farm.program import program
-from farm.report.tables.agreement import why
+from farm.report.tables.agreement import explain_outside
 from farm.report.tables.causes import worst_first
-from farm.report.tables.coverage import JUDGED_STATUSES, PASSED_STATUSES, severity, where_option
+from farm.report.tables.coverage import JUDGED_STATUSES, PASSED_STATUSES, rank_statuses, where_option
 from farm.report.tables.view import Cell, Column, Line, Report, View, build_number_column, view
 from farm.report.words import DASH, number
 from tasks.confine import LACKS
@@ -19,7 +19,7 @@ from tasks.model import Status
 from tasks.model.flags import parse
 from tasks.model.kind import KIND_BASELINE
 
-#: Columns of `leaderboard`.
+#: Columns of `list_leaderboard`.
 TOLD = [
     *("submission", "task", "status", "kind", "passed", "judged", "audit", "run_ms"),
     *("speedup", "speedup_low", "speedup_high", "baseline", "time_doubt", "roofline", "why", "case_id"),
@@ -32,12 +32,12 @@ AUDIT, CLEAN = "audit", "clean"
 WHY = 300
 
 
-def submitted(run: Mapping[str, Any]) -> list[str]:
+def list_submitted_backends(run: Mapping[str, Any]) -> list[str]:
     """The backends of a run that are submissions."""
     return [str(b["name"]) for b in (run.get("config") or {}).get("backends") or () if b.get("kernel")]
 
 
-def leaderboard(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
+def list_leaderboard(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     """One line per submission, the worst first, of those that are right the fastest first; of `distinct` rows.
 
     Columns: submission; task: the op; status, kind: of its worst row; passed, judged: cases; audit: what the check audit found, "clean"
@@ -47,9 +47,9 @@ def leaderboard(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     that was refused is an error without cases.
     """
     lines = []
-    for name in submitted(run):
+    for name in list_submitted_backends(run):
         own = rows[rows["backend"] == name]
-        lines.append({"submission": name, **(summarise(own) if len(own) else {"status": Status.LOST.value})})
+        lines.append({"submission": name, **(summarise_submission(own) if len(own) else {"status": Status.LOST.value})})
     for one in run.get("refused") or ():
         lines.append({"submission": one["name"], "status": Status.ERROR.value, "kind": "refused", "why": one["why"]})
     made = pd.DataFrame(lines, columns=TOLD)
@@ -58,12 +58,12 @@ def leaderboard(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     texts = {name: made[name].fillna("") for name in _TEXT}
     # Of what is wrong that which is right most rarely, of what is right the fastest.
     size = share.mask(made["status"].isin(PASSED_STATUSES), -numbers["speedup"].fillna(0.0))
-    made = made.assign(rank=severity(made["status"]), size=size, **texts)
+    made = made.assign(rank=rank_statuses(made["status"]), size=size, **texts)
     return made.sort_values(["rank", "size", "submission"], kind="stable")[TOLD].reset_index(drop=True)
 
 
-def summarise(own: pd.DataFrame) -> dict[str, Any]:
-    """The line of `leaderboard` that a submission's `distinct` rows make."""
+def summarise_submission(own: pd.DataFrame) -> dict[str, Any]:
+    """The line of `list_leaderboard` that a submission's `distinct` rows make."""
     told = own[~own["status"].isin([Status.UNSUPPORTED.value, Status.VACUOUS.value])]
     worst = worst_first(told if len(told) else own).iloc[0]
     right = own[own["status"].isin(PASSED_STATUSES)]
@@ -78,22 +78,22 @@ def summarise(own: pd.DataFrame) -> dict[str, Any]:
         "judged": int(own["status"].isin(JUDGED_STATUSES).sum()),
         "audit": _describe_audit(own[own["check"] == AUDIT]),
         "run_ms": right.loc[right["check"] == "forward", "run_ms"].median(),
-        **{name: _join(right, name) for name in ("baseline", "time_doubt")},
+        **{name: _join_check_texts(right, name) for name in ("baseline", "time_doubt")},
         "roofline": pd.to_numeric(own["roofline"]).max() if "roofline" in own else None,
-        "why": _explain(explained[0].to_dict()) if explained else "",
+        "why": _explain_submission_row(explained[0].to_dict()) if explained else "",
         "case_id": worst["case_id"],
     }
 
 
-def _join(rows: pd.DataFrame, name: str) -> str:
+def _join_check_texts(rows: pd.DataFrame, name: str) -> str:
     """The texts of a column that a check may have, each once."""
     return ", ".join(sorted({str(x) for x in rows[name] if x and x == x})) if name in rows else ""
 
 
-def _explain(row: Mapping[Any, Any]) -> str:
+def _explain_submission_row(row: Mapping[Any, Any]) -> str:
     """Why a case did not pass, in a line."""
     units = row["error_units"] if row["error_units"] == row["error_units"] else row["max_ulp"]
-    return " ".join(str(row["error"] or row["cause"] or why({**row, "units": units})).split())
+    return " ".join(str(row["error"] or row["cause"] or explain_outside({**row, "units": units})).split())
 
 
 def _describe_audit(rows: pd.DataFrame) -> str:
@@ -122,22 +122,22 @@ def _format_submission_speedup(line: Line) -> Cell | str:
     return Cell(number(value), small=f"{number(line['speedup_low'])} – {number(line['speedup_high'])}")
 
 
-def _count(line: Line) -> str:
+def _make_passed_cell(line: Line) -> str:
     return DASH if pd.isna(line["judged"]) else f"{line['passed']:.0f} of {line['judged']:.0f}"
 
 
 @view(1)
 def submission_view(report: Report) -> View | None:
     """The leaderboard; None of a run that is of no submissions."""
-    return make_view(report) if submitted(report.run) else None
+    return make_view(report) if list_submitted_backends(report.run) else None
 
 
 def make_view(report: Report) -> View:
     """The leaderboard of a run of submissions."""
-    found = leaderboard(report.rows, report.run)
+    found = list_leaderboard(report.rows, report.run)
     columns: list[Column | str | tuple[str, str]] = [Column("verdict", _format_submission_verdict), ("submission", "")]
     columns += ["task"] * (found["task"].replace("", pd.NA).nunique() > 1)
-    columns.append(Column("right", _count, right=True))
+    columns.append(Column("right", _make_passed_cell, right=True))
     columns += ["audit"] * bool((found["audit"] != "").any())
     columns.append(build_number_column("run_ms", "ms"))
     if found["speedup"].notna().any():

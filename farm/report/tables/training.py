@@ -8,7 +8,7 @@ from farm.report.tables.coverage import MEASURED_STATUSES, SEVERITY
 from farm.report.tables.view import Column, Report, View, view
 
 
-def steps(rows: pd.DataFrame) -> pd.DataFrame:
+def list_training_steps(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per op, backend and dtype that a step was computed in; of `distinct` rows.
 
     Columns: op, variant, backend, check, dtype, samples; status: the worst; loss_divergence, gradient_divergence: the largest
@@ -29,9 +29,9 @@ def _narrow_last(column: pd.Series) -> pd.Series:
 
 
 @view(65)
-def training(report: Report) -> View | None:
+def view_training_steps(report: Report) -> View | None:
     """The table of training steps, where there are any."""
-    if not report.rows["gradient_divergence"].notna().any() or (found := steps(report.rows)).empty:
+    if not report.rows["gradient_divergence"].notna().any() or (found := list_training_steps(report.rows)).empty:
         return None
     return View(
         "training",

@@ -18,7 +18,7 @@ PHASE_OF_KIND = {KIND_FORWARD: TAPS, KIND_REDUCTION: RAW, KIND_SLOPE: RAW}
 KEY = ["op", "variant", "backend", "dtype"]
 
 
-def phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFrame:
+def list_training_phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFrame:
     """One line per training run, backend and phase. trace: of the rows, as `read_trace` has it.
 
     Columns: op, variant, backend, dtype, rank ("" of a single process), phase; worst: the largest floors of its steps; limit; steps: (number, floors, status) of each, in
@@ -72,7 +72,7 @@ def training_runs(report: Report) -> View | None:
     trace = pd.concat([read_trace(results, run, {"case_id": rows["case_id"].unique().tolist()}) for run in runs])
     if trace.empty:
         return None
-    found = phases(rows, trace)
+    found = list_training_phases(rows, trace)
     numbers = ", ".join(str(number) for number, _, _ in found["steps"].iloc[0])
     return View(
         "training_runs",

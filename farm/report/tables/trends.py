@@ -16,9 +16,17 @@ import numpy as np
 import pandas as pd
 
 from farm.plan.model import ConfigError
-from farm.report.runs import began, early
+from farm.report.runs import find_early_runs, read_run_start
 from farm.report.tables.causes import HOW, NEW
-from farm.report.tables.coverage import FAILED_STATUSES, SEVERITY, cell_matrix, coverage, once, records, severity
+from farm.report.tables.coverage import (
+    FAILED_STATUSES,
+    SEVERITY,
+    cell_matrix,
+    count_rows_once,
+    coverage,
+    list_table_lines,
+    rank_statuses,
+)
 from farm.report.tables.gate import GATES, gate_of, judge_gate
 from farm.report.tables.overview import count_run
 from farm.report.tables.since import since, since_run
@@ -77,15 +85,15 @@ def summarise_run(
         failures=("failures", "sum"),
         new=("new", "sum"),
     )
-    (total,) = records(coverage(once(made), by=()))
+    (total,) = list_table_lines(coverage(count_rows_once(made), by=()))
     changed = since_run(*earlier, made) if earlier else since(report)
     facts = {
         "run_id": str(run.get("run_id") or ""),
         "name": str(run.get("name") or ""),
-        "started_at": str(run.get("started_at") or began(str(run.get("run_id") or ""))),
+        "started_at": str(run.get("started_at") or read_run_start(str(run.get("run_id") or ""))),
         "results": str(rows.attrs.get("results") or "results"),
         **count_run(report),
-        "early_s": max(early(made).dt.total_seconds(), default=0.0) if "started_at" in made else 0.0,
+        "early_s": max(find_early_runs(made).dt.total_seconds(), default=0.0) if "started_at" in made else 0.0,
         "verdict": said.sentence,
         "tone": said.tone,
         **{name: int(total[name]) for name in ("planned", "valid", "judged", "passed")},
@@ -96,17 +104,17 @@ def summarise_run(
         "devices": _first_by_backend(made, "device"),
         "since": changed.run_id if changed else "",
         "changed": changed.sums.sentence(changed.known) if changed else "",
-        **_gate(report),
+        **_state_run_gate(report),
     }
     cells = changed.cells if changed else pd.DataFrame(columns=[*CHANGED, "op", "variant"])
-    cells = cells.assign(label=_labels(cells))[CHANGED]
-    causes = records(
-        report.causes.assign(label=_labels(report.causes), error=report.causes["error"].str[:_ERROR])[CAUSE]
+    cells = cells.assign(label=_label_trend_ops(cells))[CHANGED]
+    causes = list_table_lines(
+        report.causes.assign(label=_label_trend_ops(report.causes), error=report.causes["error"].str[:_ERROR])[CAUSE]
     )
-    return RunSummary(facts, squares.join(more).reset_index(), causes, records(cells))
+    return RunSummary(facts, squares.join(more).reset_index(), causes, list_table_lines(cells))
 
 
-def _labels(table: pd.DataFrame) -> list[str]:
+def _label_trend_ops(table: pd.DataFrame) -> list[str]:
     return [label_of(*pair) for pair in zip(table["op"], table["variant"])]
 
 
@@ -115,7 +123,7 @@ def _first_by_backend(rows: pd.DataFrame, name: str) -> dict[str, str]:
     return rows[rows[name] != ""].groupby("backend")[name].first().dropna().to_dict()  # type: ignore[return-value]
 
 
-def _gate(report: Report) -> dict[str, str]:
+def _state_run_gate(report: Report) -> dict[str, str]:
     try:
         gate = gate_of(report.run)
     except ConfigError:  # of another version of the farm, which `farm gate` says
@@ -135,7 +143,7 @@ class Stretch(NamedTuple):
     runs: int
 
 
-def stretches(series: Iterable[tuple[int, str]]) -> list[Stretch]:
+def list_outcome_stretches(series: Iterable[tuple[int, str]]) -> list[Stretch]:
     """Those of (run, outcome), the oldest first."""
     grouped = [(outcome, [at for at, _ in some]) for outcome, some in groupby(series, key=itemgetter(1))]
     return [Stretch(outcome, places[0], places[-1], len(places)) for outcome, places in grouped]
@@ -155,7 +163,7 @@ class Trends:
         runs = sorted(runs, key=lambda one: (one.facts["started_at"], one.facts["run_id"]))
         # Numbers of squares, not their names: a year of runs has millions.
         names: dict[str, dict[str, int]] = {name: {} for name in SQUARE}
-        keys = [functools.reduce(_pack_pair, (_numbers(n.squares[x], names[x]) for x in SQUARE)) for n in runs]
+        keys = [functools.reduce(_pack_pair, (_number_texts(n.squares[x], names[x]) for x in SQUARE)) for n in runs]
         found, line = np.unique(np.concatenate(keys), return_inverse=True)
         place = np.concatenate([np.arange(len(key)) for key in keys])
         of_run = np.repeat(np.arange(len(runs)), [len(key) for key in keys])
@@ -170,7 +178,7 @@ class Trends:
         order[np.searchsorted(found, made.pop("key"))] = np.arange(len(found))
         ranks = {name: k for k, name in enumerate(SEVERITY)}
         worst = np.full((len(found), len(runs)), -1, dtype="int8")
-        worst[order[line], of_run] = np.concatenate([_numbers(n.squares["worst"], ranks) for n in runs])
+        worst[order[line], of_run] = np.concatenate([_number_texts(n.squares["worst"], ranks) for n in runs])
         return cls(runs, made, worst)
 
     def series(self, line: int) -> list[Stretch]:
@@ -191,7 +199,7 @@ class Trends:
 
     def once(self) -> pd.DataFrame:
         """The newest squares for sums over backends: of those that run one ``code`` (modes of a runtime), the worst of an op."""
-        worst = severity(self.squares["worst"]).sort_values(kind="stable").index
+        worst = rank_statuses(self.squares["worst"]).sort_values(kind="stable").index
         return self.squares.loc[worst].drop_duplicates(["label", "vendor", "code"])
 
     def sums(self, by: str) -> pd.DataFrame:
@@ -199,7 +207,7 @@ class Trends:
         return pd.concat({at: n.squares.groupby(by)[SUMMED].sum() for at, n in enumerate(self.runs)})
 
 
-def _numbers(column: pd.Series, places: dict[str, int]) -> np.ndarray:
+def _number_texts(column: pd.Series, places: dict[str, int]) -> np.ndarray:
     """Texts as their places, which are given to those that have none."""
     told = column.astype("category").cat
     return np.array([places.setdefault(name, len(places)) for name in told.categories])[told.codes]
@@ -221,7 +229,7 @@ def find_changes(trends: Trends) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["run", "earlier", *CHANGED])
 
 
-def failures(series: Sequence[Stretch]) -> tuple[int, int, int]:
+def count_failing_runs(series: Sequence[Stretch]) -> tuple[int, int, int]:
     """(runs that failed; turns from right to failed; those that were right again in the next run) of a square: one that turns
     often, or for one run, is flaky."""
     bad = [Status(one.outcome).failed for one in series]

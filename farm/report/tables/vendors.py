@@ -7,18 +7,18 @@ from collections.abc import Iterator
 import pandas as pd
 
 from farm.commandline import plain
-from farm.report.tables.agreement import REFERENCE, figure, groups, units
+from farm.report.tables.agreement import REFERENCE, format_units, get_row_units, group_agreeing_rows
 from farm.report.tables.coverage import (
     FAILED_STATUSES,
     JUDGED_STATUSES,
-    blameless,
-    commands,
+    count_rows_once,
     coverage,
     distinct,
-    once,
+    find_blameless_rows,
+    list_table_lines,
+    make_reproduce_commands,
     once_a_frame,
-    records,
-    severity,
+    rank_statuses,
 )
 from farm.report.tables.view import FACES, Cell, Column, Line, Report, View, op, text, view
 from farm.report.words import DASH, percent
@@ -35,7 +35,7 @@ _TOLD = [
 
 def by_vendor(rows: pd.DataFrame, by: str = "dtype") -> pd.DataFrame:
     """Coverage and pass rate of each (vendor, ``by``): index of two levels, columns as `farm.report.coverage`, each case once
-    for all backends that run the same code (`farm.report.tables.coverage.once`).
+    for all backends that run the same code (`farm.report.tables.coverage.count_rows_once`).
 
     ``by``: "dtype", "op_class", "catalog" or any other column of the lake. Besides, ``backends``: how many backends
     of the vendor have rows there; ``alone``: cells (check, op, variant, dtype) in which the vendor alone fails a sample
@@ -43,7 +43,7 @@ def by_vendor(rows: pd.DataFrame, by: str = "dtype") -> pd.DataFrame:
     ``by_vendor(rows)["pass_rate"].unstack()`` is vendor × dtype. Raises ValueError for a column that the lake lacks.
     """
     rows = distinct(rows)
-    table = coverage(once(rows), by=("vendor", by))
+    table = coverage(count_rows_once(rows), by=("vendor", by))
     table.insert(
         0,
         "backends",
@@ -81,16 +81,16 @@ def unique(rows: pd.DataFrame) -> pd.DataFrame:
     suspicious where everybody fails; ``reproduce``: the command.
     """
     results = str(rows.attrs.get("results", "results"))
-    return _unique(distinct(rows), results).copy()
+    return _list_vendor_differences(distinct(rows), results).copy()
 
 
 @once_a_frame
-def _unique(rows: pd.DataFrame, results: str) -> pd.DataFrame:
+def _list_vendor_differences(rows: pd.DataFrame, results: str) -> pd.DataFrame:
     rows = rows[
         rows["status"].isin(JUDGED_STATUSES)
         & ~(rows["weak"] & (rows["status"] == Status.PASS.value))
         & ~rows["check"].isin(checks.where(runs=False))
-        & ~blameless(rows)
+        & ~find_blameless_rows(rows)
     ]
     failed = rows["status"].isin(FAILED_STATUSES)
     votes = rows.assign(bad=failed).groupby(["case_id", "vendor"], sort=False)["bad"].any()
@@ -107,8 +107,8 @@ def _unique(rows: pd.DataFrame, results: str) -> pd.DataFrame:
     }
     bad = bad.assign(
         everybody=bad["case_id"].isin(everybody),
-        units=units(bad),
-        rank=severity(bad["status"]),
+        units=get_row_units(bad),
+        rank=rank_statuses(bad["status"]),
         failed=bad["case_id"].map(names["failed"]),
         passed=bad["case_id"].map(names["passed"]).fillna(""),
     )
@@ -122,13 +122,13 @@ def _unique(rows: pd.DataFrame, results: str) -> pd.DataFrame:
         .map(_are_outliers_of_one_mind(rows[rows["case_id"].isin(made.loc[made["everybody"], "case_id"])]))
         .eq(True)
     )
-    made["reproduce"] = commands(made, results)
+    made["reproduce"] = make_reproduce_commands(made, results)
     return made[_TOLD].reset_index(drop=True)
 
 
 def _are_outliers_of_one_mind(rows: pd.DataFrame) -> pd.Series:
     """Per case_id: whether there are results outside the reference, of several vendors, and all agree with one another."""
-    rows = rows.assign(group=groups(rows))
+    rows = rows.assign(group=group_agreeing_rows(rows))
     rows = rows[rows["group"] != ""]
     seen = rows.groupby("case_id")
     return (
@@ -157,7 +157,10 @@ def side_by_side(report: Report) -> Iterator[View]:
     for by in ("dtype", "op_class"):
         table = by_vendor(report.rows, by)
         lines = [
-            {"vendor": vendor, "cells": dict(zip(group.index.get_level_values(by), records(group), strict=True))}
+            {
+                "vendor": vendor,
+                "cells": dict(zip(group.index.get_level_values(by), list_table_lines(group), strict=True)),
+            }
             for vendor, group in table.groupby(level="vendor", sort=True)
         ]
         columns = sorted(set(table.index.get_level_values(by)))
@@ -174,16 +177,16 @@ def side_by_side(report: Report) -> Iterator[View]:
         )
     found = unique(report.rows)
     yield View("only_one_or_everybody", "What only one vendor or all vendors get wrong", found, faces=("csv",))
-    yield from (_wrong(found[found["everybody"] != alone], alone, faces) for alone in (True, False))
+    yield from (_view_wrong_vendor(found[found["everybody"] != alone], alone, faces) for alone in (True, False))
 
 
-def _wrong(part: pd.DataFrame, alone: bool, faces: tuple[str, ...]) -> View:
+def _view_wrong_vendor(part: pd.DataFrame, alone: bool, faces: tuple[str, ...]) -> View:
     def last(line: Line) -> str:
         return plain(line["passed"]) if alone else "yes: suspect the reference" if line["agree"] else "no"
 
     def worst(line: Line) -> Cell:
         return Cell(
-            f"{line['status']}, {figure(line['units'], line['op_class'])}, {plain(line['backend'])}",
+            f"{line['status']}, {format_units(line['units'], line['op_class'])}, {plain(line['backend'])}",
             status=line["status"],
         )
 

@@ -18,7 +18,7 @@ import pandas as pd
 
 from farm.commandline import plain
 from farm.report.tables.causes import Verdict, causes, match_known, verdict
-from farm.report.tables.coverage import distinct, ready, with_code
+from farm.report.tables.coverage import distinct, mark_distinct, with_code
 from farm.report.tables.ranking import ranking
 from farm.report.words import DASH, number, percent
 from tasks.model import label_of
@@ -209,7 +209,7 @@ class Report:
         told, stale = match_known(distinct(rows), run)
         rows = with_code(told, run)
         rows.attrs.update(attrs)
-        return cls(ready(rows), run, by, stale)
+        return cls(mark_distinct(rows), run, by, stale)
 
     @functools.cached_property
     def verdict(self) -> Verdict:

@@ -25,17 +25,17 @@ def load_or_make(kind: str, parts: tuple[bytes | str, ...], make: Callable[[], b
     ``parts`` must hold everything that decides the bytes: versions, options, the model (the farm's own code of backends
     counts by itself). What ``make`` raises is raised and not kept. A folder that cannot be written to is as if there were none.
     """
-    found = recall(kind, parts)
+    found = recall_artefact(kind, parts)
     if found is not None:
         return found
     made = make()
-    keep(kind, parts, made)
+    keep_artefact(kind, parts, made)
     return made
 
 
-def recall(kind: str, parts: tuple[bytes | str, ...]) -> bytes | None:
+def recall_artefact(kind: str, parts: tuple[bytes | str, ...]) -> bytes | None:
     """What was kept for ``kind`` and ``parts``; None if nothing was, or not whole."""
-    path = _path(kind, parts)
+    path = _locate_artefact(kind, parts)
     if path is not None:
         with contextlib.suppress(OSError):
             data = path.read_bytes()
@@ -44,9 +44,9 @@ def recall(kind: str, parts: tuple[bytes | str, ...]) -> bytes | None:
     return None
 
 
-def keep(kind: str, parts: tuple[bytes | str, ...], data: bytes) -> None:
+def keep_artefact(kind: str, parts: tuple[bytes | str, ...], data: bytes) -> None:
     """Keep ``data``, in the place of what was kept before: for what grows, as a compiler's cache of timings does."""
-    path = _path(kind, parts)
+    path = _locate_artefact(kind, parts)
     if path is None:
         return
     aside = ""
@@ -62,7 +62,7 @@ def keep(kind: str, parts: tuple[bytes | str, ...], data: bytes) -> None:
             os.unlink(aside)
 
 
-def _path(kind: str, parts: tuple[bytes | str, ...]) -> Path | None:
+def _locate_artefact(kind: str, parts: tuple[bytes | str, ...]) -> Path | None:
     folder = os.environ.get(FOLDER)
     if not folder:
         return None
@@ -75,19 +75,19 @@ def _path(kind: str, parts: tuple[bytes | str, ...]) -> Path | None:
 
 
 @functools.cache
-def processor() -> str:
+def describe_processor() -> str:
     """The processor's name and features: code for "this machine" runs, and computes the same, on no other. A hypervisor
     may give several generations one name."""
-    features = _cpuinfo("flags") or _cpuinfo("Features")
+    features = _read_cpuinfo("flags") or _read_cpuinfo("Features")
     return f"{platform.machine()} {processor_name()} {hashlib.sha256(features.encode()).hexdigest()[:12]}"
 
 
 def processor_name() -> str:
     """The processor's name for people."""
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
+    return _read_cpuinfo("model name") or platform.processor() or platform.machine()
 
 
-def _cpuinfo(name: str) -> str:
+def _read_cpuinfo(name: str) -> str:
     """The first processor's entry of a name; "" if there is none."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -99,4 +99,4 @@ def _cpuinfo(name: str) -> str:
 
 def inductor_cache(cache: Path) -> str:
     """Where inductor keeps what it compiles for this processor: its own keys do not know all of its features."""
-    return str(cache / "inductor" / hashlib.sha256(processor().encode()).hexdigest()[:12])
+    return str(cache / "inductor" / hashlib.sha256(describe_processor().encode()).hexdigest()[:12])

@@ -35,7 +35,7 @@ def build_declared_baseline(backend: Backend, form: Form, baseline: Baseline) ->
             both = [[x.dtype for x in torch.eager(one).program.run()] for one in (its, rounded)]
             its = its if both[0] == both[1] else rounded  # a wrapper that does nothing takes time
     if baseline.compiled:
-        its = replace(its, call=_compile(its.call))
+        its = replace(its, call=_compile_baseline(its.call))
     products, own = _count_products(its, baseline.counted), form.own
     work = own.work(form) if own is not None and own.work is not None else (None, None)
     views = own is not None and own.aliases
@@ -43,7 +43,7 @@ def build_declared_baseline(backend: Backend, form: Form, baseline: Baseline) ->
     return replace(made, name=baseline.name, products=products, declared=True, work=work, views=views)
 
 
-def _compile(call: Any) -> Any:
+def _compile_baseline(call: Any) -> Any:
     import torch
 
     return torch.compile(call, dynamic=False)

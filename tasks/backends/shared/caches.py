@@ -39,7 +39,7 @@ def _size_of(text: str) -> int:
 
 
 @functools.cache
-def _buffer(target: str) -> Any:
+def _make_flush_buffer(target: str) -> Any:
     size = TIMES * last_level_bytes(target)
     if target == "cpu":
         return np.zeros(size // 8, np.int64)
@@ -48,7 +48,7 @@ def _buffer(target: str) -> Any:
     return torch.zeros(size // 8, dtype=torch.int64, device=target)
 
 
-def flush(target: str = "cpu") -> None:
+def flush_caches(target: str = "cpu") -> None:
     """Write a buffer larger than the last cache: nothing else is left in any. On a device it is only asked for."""
-    buffer = _buffer(target)
+    buffer = _make_flush_buffer(target)
     buffer += 1

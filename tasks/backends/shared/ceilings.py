@@ -34,7 +34,7 @@ def find_ceiling(device: str, what: str, measure: Callable[[str], float], again:
 
     device: what tells it from others; measure: measures it, 0 where it cannot. again: it is measured once more, and the better counts.
     """
-    name = hashlib.sha256(f"{device} {_cores()}".encode()).hexdigest()[:16]
+    name = hashlib.sha256(f"{device} {_count_cores()}".encode()).hexdigest()[:16]
     file = default_cache() / "ceilings" / f"{name}.json"
     known: dict[str, float] = {}
     with contextlib.suppress(OSError, ValueError):
@@ -52,7 +52,7 @@ def find_ceiling(device: str, what: str, measure: Callable[[str], float], again:
     return found
 
 
-def _cores() -> int:
+def _count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -68,7 +68,7 @@ def measure_ceiling(target: str, what: str) -> float:
 
 def _memory_of_cpu() -> float:
     """The best of a copy, a read and a write, by all cores that this process may use: a kernel may use them."""
-    parts = _cores()
+    parts = _count_cores()
     size = 2 * caches.last_level_bytes() // parts // 8
     pairs = [(np.ones(size), np.ones(size)) for _ in range(parts)]
     ways: tuple[tuple[int, Callable[[Any, Any], Any]], ...] = (
@@ -79,7 +79,7 @@ def _memory_of_cpu() -> float:
     rates = []
     for passes, way in ways:
         works = [functools.partial(way, *pair) for pair in pairs]
-        rates += [passes * size * 8 * len(some) / _fastest(some) for some in (works, works[:1])]
+        rates += [passes * size * 8 * len(some) / _time_fastest(some) for some in (works, works[:1])]
     return max(rates)
 
 
@@ -89,10 +89,10 @@ def _products_of_cpu(dtype: str) -> float:
     kind = getattr(torch, dtype)
     given = torch.ones(ROWS, ROWS, dtype=kind)
     # Cores that multiply share little: where others are busy, one alone tells best what all could do.
-    return _cores() * 2 * ROWS**3 / _fastest([functools.partial(torch.mm, given, given)])
+    return _count_cores() * 2 * ROWS**3 / _time_fastest([functools.partial(torch.mm, given, given)])
 
 
-def _fastest(works: Sequence[Callable[[], Any]]) -> float:
+def _time_fastest(works: Sequence[Callable[[], Any]]) -> float:
     """Seconds that all of these take at the same time, each on a thread of its own, in the best of some runs."""
     best, first, runs = float("inf"), time.perf_counter(), 0
     while runs < RUNS or time.perf_counter() - first < SECONDS:

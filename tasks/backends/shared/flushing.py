@@ -26,22 +26,22 @@ def measure_flushing(backend: Backend, dtype: str) -> Flushes:
     if dtype not in DTYPES:
         return Flushes()
     smallest = SMALLEST_NORMAL[dtype]
-    results = _product(backend, dtype, smallest, 0.5) == 0
-    inputs = _product(backend, dtype, smallest / 2, 4.0) == 0
+    results = _multiply_on_backend(backend, dtype, smallest, 0.5) == 0
+    inputs = _multiply_on_backend(backend, dtype, smallest / 2, 4.0) == 0
     return Flushes((dtype,) * results, (dtype,) * inputs)
 
 
-def _product(backend: Backend, dtype: str, x: float, y: float) -> float | None:
+def _multiply_on_backend(backend: Backend, dtype: str, x: float, y: float) -> float | None:
     """x · y as the backend computes it for several elements at once; None where it does not."""
     arrays = [np.full(16, value).astype(np_dtype(dtype)) for value in (x, y)]
     try:
-        [found] = backend.build(_form(backend, dtype, arrays)).run()
+        [found] = backend.build(_make_product_form(backend, dtype, arrays)).run()
         return float(np.abs(np.asarray(found).astype(np.float64)).max())
     except Exception:  # whatever it says: the case itself has been judged
         return None
 
 
-def _form(backend: Backend, dtype: str, arrays: list[np.ndarray]) -> Form:
+def _make_product_form(backend: Backend, dtype: str, arrays: list[np.ndarray]) -> Form:
     """The product in the first form that the backend takes. Raises Unsupported."""
     args, kwargs = encode((TensorSpec(0), TensorSpec(1))), encode({})
     for kind in backend.forms:
@@ -53,11 +53,11 @@ def _form(backend: Backend, dtype: str, arrays: list[np.ndarray]) -> Form:
         if kind in FRAMEWORKS:
             return replace(form, call=counterparts.counterpart(kind, "torch:mul", "", dtype))
         if kind == "onnx":
-            return replace(form, model=_model(dtype))
+            return replace(form, model=_make_product_model(dtype))
     raise Unsupported(f"{backend.name} takes no form of a product")
 
 
-def _model(dtype: str) -> bytes:
+def _make_product_model(dtype: str) -> bytes:
     from onnx import helper
 
     a, b, y = (helper.make_tensor_value_info(name, ELEMENT_TYPE[dtype], [16]) for name in "aby")

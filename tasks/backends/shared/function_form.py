@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.tree import contiguous, decode, tensor_specs
-from tasks.backends.shared.network import network
+from tasks.backends.shared.network import read_network
 from tasks.counterparts import Counterpart
 from tasks.model import Form, Unsupported
 
@@ -20,17 +20,17 @@ def input_arrays(form: Form) -> list[np.ndarray]:
     for spec in specs:
         if spec.layout != "strided":
             raise Unsupported(f"the table of counterparts is for dense tensors, not for {spec.layout}")
-    weights = network(form.kind, form.model).weights if form.model is not None else []
+    weights = read_network(form.kind, form.model).weights if form.model is not None else []
     return [*(contiguous(form.arrays[spec.id], spec) for spec in specs), *weights]
 
 
-def invoke(form: Form, tensors: Sequence[Any], dtype_of: Callable[[str], Any]) -> list[Any]:
+def invoke_counterpart(form: Form, tensors: Sequence[Any], dtype_of: Callable[[str], Any]) -> list[Any]:
     """The outputs, flat, of the form's counterpart called with ``tensors`` in the places of `input_arrays`.
 
     ``dtype_of`` gives the framework's dtype by the farm's name of it.
     """
     if form.model is not None:
-        return network(form.kind, form.model)(*tensors)
+        return read_network(form.kind, form.model)(*tensors)
     given = iter(tensors)
 
     def leaf(kind: str, node: dict[str, Any]) -> Any:
@@ -43,14 +43,14 @@ def invoke(form: Form, tensors: Sequence[Any], dtype_of: Callable[[str], Any]) -
     args = decode(form.args, leaf)
     kwargs = decode(form.kwargs, leaf)
     assert form.call is not None
-    return list(leaves(form.call(*args, **kwargs)))
+    return list(list_output_leaves(form.call(*args, **kwargs)))
 
 
-def leaves(value: Any) -> Iterator[Any]:
+def list_output_leaves(value: Any) -> Iterator[Any]:
     """The outputs of a call, flat; None left out."""
     if isinstance(value, (list, tuple)):
         for x in value:
-            yield from leaves(x)
+            yield from list_output_leaves(x)
     elif value is not None:
         yield value
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 @contextlib.contextmanager
 def capture_native_output(said: list[str]) -> Iterator[None]:
     """Append what the process writes to its stdout and stderr meanwhile (Python's and C's) to ``said``, as one text."""
-    _flush()
+    _flush_native_output()
     with tempfile.TemporaryFile() as file:
         kept = [os.dup(1), os.dup(2)]
         os.dup2(file.fileno(), 1)
@@ -21,7 +21,7 @@ def capture_native_output(said: list[str]) -> Iterator[None]:
         try:
             yield
         finally:
-            _flush()
+            _flush_native_output()
             for descriptor, real in zip((1, 2), kept):
                 os.dup2(real, descriptor)
                 os.close(real)
@@ -29,7 +29,7 @@ def capture_native_output(said: list[str]) -> Iterator[None]:
             said.append(file.read().decode(errors="replace"))
 
 
-def _flush() -> None:
+def _flush_native_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):  # none, or closed
             stream.flush()

@@ -48,9 +48,9 @@ class Network:
     """
 
     def __init__(self, framework: str, model: bytes) -> None:
-        graph = onnx_graph.read(model)
+        graph = onnx_graph.read_onnx_graph(model)
         self._framework, self._outputs = framework, [x.name for x in graph.outputs]
-        self._opset, self._steps, constants = _whole(model)
+        self._opset, self._steps, constants = _read_whole_model(model)
         heavy = {name for name, x in constants.items() if x.size > LARGE and x.dtype.kind not in "iub"}
         self.weights = [x for name, x in constants.items() if name in heavy]
         self._given = [*(x.name for x in graph.inputs), *(name for name in constants if name in heavy)]
@@ -58,7 +58,7 @@ class Network:
 
     def __call__(self, *tensors: Any) -> list[Any]:
         """The outputs in order, of tensors of the inputs and the weights."""
-        return self.by(functions(self._framework), _get_tensor_maker(self._framework), tensors)
+        return self.by(get_framework_functions(self._framework), _get_tensor_maker(self._framework), tensors)
 
     def by(
         self, named: Callable[[str], Callable[..., Any]], tensor: Callable[[Any], Any], tensors: Sequence[Any]
@@ -99,7 +99,7 @@ class Network:
 
 
 @functools.lru_cache(maxsize=2)
-def network(framework: str, model: bytes) -> Network:
+def read_network(framework: str, model: bytes) -> Network:
     """The network of a model, read once for all that is asked of it."""
     return Network(framework, model)
 
@@ -117,14 +117,14 @@ def in_torch(form: Form) -> Any:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     assert form.model is not None
-    found = network("torch", form.model)
+    found = read_network("torch", form.model)
     weights = [torch.from_numpy(np.array(x)) for x in found.weights]
     given = [torch.from_numpy(np.array(x)) for x in form.arrays]
     with torch.no_grad():
         return make_fx(lambda *tensors: tuple(found(*tensors, *weights)), pre_dispatch=True)(*given)
 
 
-def functions(framework: str) -> Callable[[str], Callable[..., Any]]:
+def get_framework_functions(framework: str) -> Callable[[str], Callable[..., Any]]:
     """Functions of a framework by torch's names of them; counterparts, where it is another one. Raises Unsupported for what is in no row."""
     if framework == "torch":
         return by_torch.find_function
@@ -150,15 +150,21 @@ def _get_tensor_maker(framework: str) -> Callable[[Any], Any]:
     return found
 
 
-def _whole(model: bytes) -> tuple[int, list[_Step], dict[str, np.ndarray]]:
+def _read_whole_model(model: bytes) -> tuple[int, list[_Step], dict[str, np.ndarray]]:
     """(opset, nodes, constants by name) of a serialized ModelProto, by the field numbers of onnx.proto. Raises Unsupported."""
-    versions = {onnx_graph.text(onnx_graph.last(x, 1)): _number(x, 2) for x in onnx_graph.every(memoryview(model), 8)}
-    graph = onnx_graph.last(memoryview(model), 7)
-    constants = {onnx_graph.text(onnx_graph.last(x, 8)): _tensor(x) for x in onnx_graph.every(graph, 5)}
+    versions = {
+        onnx_graph.read_text_field(onnx_graph.get_last_field(x, 1)): _read_number_field(x, 2)
+        for x in onnx_graph.list_field_bytes(memoryview(model), 8)
+    }
+    graph = onnx_graph.get_last_field(memoryview(model), 7)
+    constants = {
+        onnx_graph.read_text_field(onnx_graph.get_last_field(x, 8)): _read_tensor_proto(x)
+        for x in onnx_graph.list_field_bytes(graph, 5)
+    }
     steps = []
-    for data in onnx_graph.every(graph, 1):
-        node = onnx_graph.node(data)
-        attributes = dict(map(_attribute, onnx_graph.every(data, 5)))
+    for data in onnx_graph.list_field_bytes(graph, 1):
+        node = onnx_graph.read_node(data)
+        attributes = dict(map(_read_attribute, onnx_graph.list_field_bytes(data, 5)))
         if node.op == "Constant":
             (value,) = attributes.values()
             constants[node.outputs[0]] = np.asarray(value)
@@ -169,44 +175,46 @@ def _whole(model: bytes) -> tuple[int, list[_Step], dict[str, np.ndarray]]:
     return versions.get("", versions.get("ai.onnx", 1)), steps, constants
 
 
-def _attribute(data: memoryview) -> tuple[str, Any]:
-    name, kind = onnx_graph.text(onnx_graph.last(data, 1)), _number(data, 20)
+def _read_attribute(data: memoryview) -> tuple[str, Any]:
+    name, kind = onnx_graph.read_text_field(onnx_graph.get_last_field(data, 1)), _read_number_field(data, 20)
     if kind == 1:
-        return name, struct.unpack("<f", onnx_graph.last(data, 2))[0]
+        return name, struct.unpack("<f", onnx_graph.get_last_field(data, 2))[0]
     if kind == 2:
-        return name, _number(data, 3)
+        return name, _read_number_field(data, 3)
     if kind == 3:
-        return name, onnx_graph.text(onnx_graph.last(data, 4))
+        return name, onnx_graph.read_text_field(onnx_graph.get_last_field(data, 4))
     if kind == 4:
-        return name, _tensor(onnx_graph.last(data, 5))
+        return name, _read_tensor_proto(onnx_graph.get_last_field(data, 5))
     if kind == 6:
-        return name, np.frombuffer(b"".join(onnx_graph.every(data, 7)), "<f4").tolist()
+        return name, np.frombuffer(b"".join(onnx_graph.list_field_bytes(data, 7)), "<f4").tolist()
     if kind == 7:
-        return name, list(_numbers(data, 8))
+        return name, list(_read_number_fields(data, 8))
     raise Unsupported(f"an attribute {name!r} of kind {kind} (a subgraph is 5)")
 
 
-def _tensor(data: memoryview) -> np.ndarray:
+def _read_tensor_proto(data: memoryview) -> np.ndarray:
     """A TensorProto, its bytes raw or number by number."""
-    shape = list(_numbers(data, 1))
-    dtype = np_dtype(DTYPE_OF_ELEMENT[_number(data, 2)])
-    if _number(data, 14):
+    shape = list(_read_number_fields(data, 1))
+    dtype = np_dtype(DTYPE_OF_ELEMENT[_read_number_field(data, 2)])
+    if _read_number_field(data, 14):
         raise Unsupported("a weight lies in another file")
-    if raw := onnx_graph.last(data, 9):
+    if raw := onnx_graph.get_last_field(data, 9):
         return np.frombuffer(bytes(raw), dtype).reshape(shape)
     for number, of in ((4, "<f4"), (10, "<f8")):
-        if parts := onnx_graph.every(data, number):
+        if parts := onnx_graph.list_field_bytes(data, number):
             return np.concatenate([np.frombuffer(bytes(x), of) for x in parts]).astype(dtype).reshape(shape)
-    return np.array([*_numbers(data, 5), *_numbers(data, 7)], np.int64).astype(dtype).reshape(shape)
+    return (
+        np.array([*_read_number_fields(data, 5), *_read_number_fields(data, 7)], np.int64).astype(dtype).reshape(shape)
+    )
 
 
-def _number(data: memoryview, number: int) -> int:
-    return next(iter(_numbers(data, number)), 0)
+def _read_number_field(data: memoryview, number: int) -> int:
+    return next(iter(_read_number_fields(data, number)), 0)
 
 
-def _numbers(data: memoryview, number: int) -> Iterator[int]:
+def _read_number_fields(data: memoryview, number: int) -> Iterator[int]:
     """The signed integers of a field, packed or one by one."""
-    for found, value in onnx_graph.fields(data):
+    for found, value in onnx_graph.walk_message_fields(data):
         if found == number:
-            for x in [value] if isinstance(value, int) else onnx_graph.varints(value):
+            for x in [value] if isinstance(value, int) else onnx_graph.read_packed_varints(value):
                 yield x - (1 << 64) if x >= 1 << 63 else x

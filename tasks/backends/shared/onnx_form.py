@@ -36,13 +36,13 @@ def input_values(form: Form) -> list[Any]:
         raise ValueError(f"{form.op}: the onnx form holds no model")
     if form.args is None:
         return [contiguous(x) for x in form.arrays]
-    values = _value(form.args, form)
+    values = _make_graph_input(form.args, form)
     if not isinstance(values, list):
         raise TypeError(f"{form.op}: the arguments of an ONNX graph are a list with one node per input")
     return values
 
 
-def _value(node: Any, form: Form) -> Any:
+def _make_graph_input(node: Any, form: Form) -> Any:
     if node is None:
         return None
     if isinstance(node, dict) and node.get("$") == "tensor":
@@ -54,7 +54,7 @@ def _value(node: Any, form: Form) -> Any:
             raise TypeError(f"{form.op}: an ONNX graph takes no tensor of layout {node.layout}")
         return contiguous(node.view(form.arrays[node.id]))
     if isinstance(node, (list, tuple)):
-        return [_value(x, form) for x in node]
+        return [_make_graph_input(x, form) for x in node]
     raise TypeError(f"{form.op}: an input of an ONNX graph is a tensor, a list or None, not {type(node).__name__}")
 
 
@@ -102,12 +102,12 @@ def with_constants(model: bytes, values: dict[str, np.ndarray]) -> bytes:
     tensors = b""
     for name, value in values.items():
         dims = b"".join(b"\x08" + onnx_graph.as_varint(n) for n in value.shape)
-        raw = (pack(value) if value.dtype.name in PACKED_BITS else contiguous(value)).tobytes()
+        raw = (pack_low_bits(value) if value.dtype.name in PACKED_BITS else contiguous(value)).tobytes()
         kind = b"\x10" + onnx_graph.as_varint(ELEMENT_TYPE[value.dtype.name])
-        tensors += onnx_graph.message(
-            5, dims + kind + onnx_graph.message(8, name.encode()) + onnx_graph.message(9, raw)
+        tensors += onnx_graph.encode_message(
+            5, dims + kind + onnx_graph.encode_message(8, name.encode()) + onnx_graph.encode_message(9, raw)
         )
-    return model + onnx_graph.message(7, tensors)
+    return model + onnx_graph.encode_message(7, tensors)
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:
@@ -115,7 +115,7 @@ def contiguous(array: np.ndarray) -> np.ndarray:
     return array if array.flags.c_contiguous else array.copy(order="C")
 
 
-def pack(array: np.ndarray) -> np.ndarray:
+def pack_low_bits(array: np.ndarray) -> np.ndarray:
     """Bytes of a low-bit array (any shape, one element to a byte) as ONNX packs them: 1-d uint8."""
     bits = PACKED_BITS[array.dtype.name]
     per_byte = 8 // bits
@@ -126,8 +126,8 @@ def pack(array: np.ndarray) -> np.ndarray:
     return np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1).astype(np.uint8)
 
 
-def unpack(raw: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Inverse of `pack`: ``raw`` is 1-d uint8; returns an ml_dtypes array of ``shape``."""
+def unpack_low_bits(raw: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Inverse of `pack_low_bits`: ``raw`` is 1-d uint8; returns an ml_dtypes array of ``shape``."""
     bits = PACKED_BITS[dtype]
     shifts = np.arange(8 // bits, dtype=np.uint8) * bits
     size = int(np.prod(shape, dtype=np.int64))
@@ -138,10 +138,10 @@ def unpack(raw: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
 def from_bytes(raw: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     """A tensor's bytes (1-d uint8, as ONNX stores them) as an array of ``dtype`` and ``shape``."""
     if dtype in PACKED_BITS:
-        return unpack(raw, dtype, shape)
+        return unpack_low_bits(raw, dtype, shape)
     return raw.view(np_dtype(dtype)).reshape(shape)
 
 
-def flatten(value: Any) -> list[Any]:
+def flatten_lists(value: Any) -> list[Any]:
     """Nested lists as one flat list."""
-    return [y for x in value for y in flatten(x)] if isinstance(value, (list, tuple)) else [value]
+    return [y for x in value for y in flatten_lists(x)] if isinstance(value, (list, tuple)) else [value]

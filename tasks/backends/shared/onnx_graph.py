@@ -37,15 +37,15 @@ class Graph:
     nodes: tuple[Node, ...]
 
 
-def read(model: bytes) -> Graph:
+def read_onnx_graph(model: bytes) -> Graph:
     """The graph of a serialized ModelProto (field numbers of onnx.proto). Raises ValueError for damaged bytes."""
-    graph = last(memoryview(model), 7)
-    defaults = {text(last(x, 8)) for x in every(graph, 5)}
-    inputs = [_value(x) for x in every(graph, 11)]
+    graph = get_last_field(memoryview(model), 7)
+    defaults = {read_text_field(get_last_field(x, 8)) for x in list_field_bytes(graph, 5)}
+    inputs = [_read_value_info(x) for x in list_field_bytes(graph, 11)]
     return Graph(
         tuple(x for x in inputs if x.name not in defaults),
-        tuple(_value(x) for x in every(graph, 12)),
-        tuple(node(x) for x in every(graph, 1)),
+        tuple(_read_value_info(x) for x in list_field_bytes(graph, 12)),
+        tuple(read_node(x) for x in list_field_bytes(graph, 1)),
     )
 
 
@@ -53,11 +53,11 @@ def input_names(model: bytes) -> list[str]:
     """Names of the main graph's inputs without a default, in its order; nothing else is read. Raises ValueError for damaged
     bytes."""
     defaults, names = set(), []
-    for number, value in fields(last(memoryview(model), 7)):
+    for number, value in walk_message_fields(get_last_field(memoryview(model), 7)):
         if number == 5 and not isinstance(value, int):
-            defaults.add(text(last(value, 8)))
+            defaults.add(read_text_field(get_last_field(value, 8)))
         elif number == 11 and not isinstance(value, int):
-            names.append(text(last(value, 1)))
+            names.append(read_text_field(get_last_field(value, 1)))
     return [name for name in names if name not in defaults]
 
 
@@ -68,39 +68,51 @@ def with_shapes(model: bytes, shapes: Mapping[str, Sequence[int | str]], forget:
     ValueError for damaged bytes.
     """
     parts = []
-    for number, data in fields(memoryview(model)):
+    for number, data in walk_message_fields(memoryview(model)):
         if number != 7 or isinstance(data, int):
-            parts.append(_field(number, data))
+            parts.append(_encode_field(number, data))
             continue
         inside = []
-        for inner, value in fields(data):
+        for inner, value in walk_message_fields(data):
             if inner == 13 and forget:
                 continue
-            if inner == 11 and not isinstance(value, int) and (name := text(last(value, 1))) in shapes:
+            if (
+                inner == 11
+                and not isinstance(value, int)
+                and (name := read_text_field(get_last_field(value, 1))) in shapes
+            ):
                 value = memoryview(_encode_value_info(value, name, shapes[name]))
             if inner == 12 and not isinstance(value, int) and forget:
-                value = memoryview(_encode_value_info(value, text(last(value, 1)), None))
-            inside.append(_field(inner, value))
-        parts.append(message(7, b"".join(inside)))
+                value = memoryview(_encode_value_info(value, read_text_field(get_last_field(value, 1)), None))
+            inside.append(_encode_field(inner, value))
+        parts.append(encode_message(7, b"".join(inside)))
     return b"".join(parts)
 
 
 def _encode_value_info(value: memoryview, name: str, shape: Sequence[int | str] | None) -> bytes:
     """A ValueInfoProto of a tensor with another shape; None for one that is not said."""
-    element = next((x for n, x in fields(last(last(value, 2), 1)) if n == 1 and isinstance(x, int)), 0)
-    sizes = b"".join(
-        message(1, message(2, x.encode()) if isinstance(x, str) else b"\x08" + as_varint(x)) for x in shape or ()
+    element = next(
+        (
+            x
+            for n, x in walk_message_fields(get_last_field(get_last_field(value, 2), 1))
+            if n == 1 and isinstance(x, int)
+        ),
+        0,
     )
-    said = b"" if shape is None else message(2, sizes)
-    return message(1, name.encode()) + message(2, message(1, b"\x08" + as_varint(element) + said))
+    sizes = b"".join(
+        encode_message(1, encode_message(2, x.encode()) if isinstance(x, str) else b"\x08" + as_varint(x))
+        for x in shape or ()
+    )
+    said = b"" if shape is None else encode_message(2, sizes)
+    return encode_message(1, name.encode()) + encode_message(2, encode_message(1, b"\x08" + as_varint(element) + said))
 
 
-def _field(number: int, value: int | memoryview) -> bytes:
+def _encode_field(number: int, value: int | memoryview) -> bytes:
     """A field of a message none of whose own fields are numbers of fixed length, as of a model and a graph."""
-    return as_varint(number << 3) + as_varint(value) if isinstance(value, int) else message(number, value)
+    return as_varint(number << 3) + as_varint(value) if isinstance(value, int) else encode_message(number, value)
 
 
-def message(number: int, data: bytes | memoryview) -> bytes:
+def encode_message(number: int, data: bytes | memoryview) -> bytes:
     """A field that is a message, text or bytes."""
     return b"".join((as_varint(number << 3 | 2), as_varint(len(data)), data))
 
@@ -114,12 +126,14 @@ def as_varint(value: int) -> bytes:
     return bytes([*data, value])
 
 
-def node(data: memoryview) -> Node:
+def read_node(data: memoryview) -> Node:
     """A NodeProto."""
-    domain, op = text(last(data, 7)), text(last(data, 4))
+    domain, op = read_text_field(get_last_field(data, 7)), read_text_field(get_last_field(data, 4))
     own = domain in ("", "ai.onnx")
     return Node(
-        op if own else f"{domain}.{op}", tuple(text(x) for x in every(data, 1)), tuple(text(x) for x in every(data, 2))
+        op if own else f"{domain}.{op}",
+        tuple(read_text_field(x) for x in list_field_bytes(data, 1)),
+        tuple(read_text_field(x) for x in list_field_bytes(data, 2)),
     )
 
 
@@ -127,49 +141,51 @@ def node(data: memoryview) -> Node:
 _KINDS = {1: "tensor", 4: "sequence", 5: "map", 8: "sparse tensor", 9: "optional"}
 
 
-def _value(message: memoryview) -> Value:
-    kind, inner = "", last(message, 2)
+def _read_value_info(message: memoryview) -> Value:
+    kind, inner = "", get_last_field(message, 2)
     while True:
-        found = next((name for number, name in _KINDS.items() if every(inner, number)), "")
+        found = next((name for number, name in _KINDS.items() if list_field_bytes(inner, number)), "")
         kind = kind or found
-        inner = next((last(inner, number) for number, name in _KINDS.items() if name == found), memoryview(b""))
+        inner = next(
+            (get_last_field(inner, number) for number, name in _KINDS.items() if name == found), memoryview(b"")
+        )
         if found not in ("sequence", "optional"):
             break
-        inner = last(inner, 1)  # the type of the elements
-    element = next((x for n, x in fields(inner) if n == 1 and isinstance(x, int)), 0)
-    shape = next((x for n, x in fields(inner) if n == 2 and not isinstance(x, int)), None)
-    axes = None if shape is None else tuple(_length(x) for x in every(shape, 1))
-    return Value(text(last(message, 1)), kind, DTYPE_OF_ELEMENT.get(element, ""), axes)
+        inner = get_last_field(inner, 1)  # the type of the elements
+    element = next((x for n, x in walk_message_fields(inner) if n == 1 and isinstance(x, int)), 0)
+    shape = next((x for n, x in walk_message_fields(inner) if n == 2 and not isinstance(x, int)), None)
+    axes = None if shape is None else tuple(_read_dimension(x) for x in list_field_bytes(shape, 1))
+    return Value(read_text_field(get_last_field(message, 1)), kind, DTYPE_OF_ELEMENT.get(element, ""), axes)
 
 
-def _length(dimension: memoryview) -> int | None:
-    return next((x for n, x in fields(dimension) if n == 1 and isinstance(x, int)), None)
+def _read_dimension(dimension: memoryview) -> int | None:
+    return next((x for n, x in walk_message_fields(dimension) if n == 1 and isinstance(x, int)), None)
 
 
-def every(message: memoryview, number: int) -> list[memoryview]:
+def list_field_bytes(message: memoryview, number: int) -> list[memoryview]:
     """The bytes of a field each time that it is there. Raises ValueError for damaged bytes."""
-    return [x for n, x in fields(message) if n == number and not isinstance(x, int)]
+    return [x for n, x in walk_message_fields(message) if n == number and not isinstance(x, int)]
 
 
-def last(message: memoryview, number: int) -> memoryview:
+def get_last_field(message: memoryview, number: int) -> memoryview:
     """The field's bytes; none for a field that is not there."""
-    return next(reversed(every(message, number)), memoryview(b""))
+    return next(reversed(list_field_bytes(message, number)), memoryview(b""))
 
 
-def text(data: memoryview) -> str:
+def read_text_field(data: memoryview) -> str:
     """A field's bytes as text."""
     return bytes(data).decode(errors="replace")
 
 
-def varints(data: memoryview) -> Iterator[int]:
+def read_packed_varints(data: memoryview) -> Iterator[int]:
     """Numbers that a field holds packed. Raises ValueError for damaged bytes."""
     at = 0
     while at < len(data):
-        value, at = _varint(data, at)
+        value, at = _read_varint(data, at)
         yield value
 
 
-def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+def walk_message_fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """Number and value of every field of a protobuf message: an integer for a varint, else its bytes.
 
     Raises ValueError for damaged bytes.
@@ -179,17 +195,17 @@ def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         key = data[at]
         at += 1
         if key > 127:
-            key, at = _varint(data, at - 1)
+            key, at = _read_varint(data, at - 1)
         kind = key & 7
         if kind == 0:
-            value, at = _varint(data, at)
+            value, at = _read_varint(data, at)
             yield key >> 3, value
             continue
         if kind == 2:
             size = data[at] if at < end else 128
             at += 1
             if size > 127:
-                size, at = _varint(data, at - 1)
+                size, at = _read_varint(data, at - 1)
         elif kind in (1, 5):
             size = 8 if kind == 1 else 4
         else:
@@ -200,7 +216,7 @@ def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         at += size
 
 
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
+def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
     """(a protobuf varint, the place behind it). Raises ValueError where the message ends within."""
     value = shift = 0
     while at < len(data):

@@ -14,9 +14,9 @@ PROVIDERS = ("CUDAExecutionProvider", "ROCMExecutionProvider", "DmlExecutionProv
 CPU = "CPUExecutionProvider"
 
 
-def arithmetic(model: bytes) -> Counter[str]:
+def count_shape_arithmetic(model: bytes) -> Counter[str]:
     """How many nodes of each op take what Shape or Size gave, and beside it constants alone, those two included."""
-    graph = onnx_graph.read(model)
+    graph = onnx_graph.read_onnx_graph(model)
     made = {name for node in graph.nodes for name in node.outputs} | {x.name for x in graph.inputs}
     fixed = {name for node in graph.nodes if node.op == "Constant" for name in node.outputs}
     sizes: set[str] = set()
@@ -31,8 +31,8 @@ def arithmetic(model: bytes) -> Counter[str]:
     return found
 
 
-def beside(provider: str, nodes: Mapping[str, Counter[str]], model: bytes) -> bool:
+def is_left_by_design(provider: str, nodes: Mapping[str, Counter[str]], model: bytes) -> bool:
     """Whether all that is not the provider's of a session's ``nodes`` (ops by provider) is what it leaves by design."""
     if provider not in PROVIDERS or not nodes.get(provider) or not set(nodes) <= {provider, CPU}:
         return False
-    return not nodes.get(CPU, Counter()) - arithmetic(model)
+    return not nodes.get(CPU, Counter()) - count_shape_arithmetic(model)

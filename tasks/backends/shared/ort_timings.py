@@ -25,31 +25,31 @@ def reuse_timings(libraries: tuple[str, tuple[str, ...]] | None, ordinal: int = 
     if libraries is None:
         yield {}
         return
-    folder = Path(_folder().name)
-    where = _where(libraries[1][0], ordinal)
+    folder = Path(_make_timings_folder().name)
+    where = _name_timings_place(libraries[1][0], ordinal)
     file = folder / f"TensorrtExecutionProvider_cache_{where[-1].replace('_', '')}.timing" if where else None
-    if file and len(before := artefacts.recall(_KIND, where) or b"") > _keep(file, where, len(before)):
+    if file and len(before := artefacts.recall_artefact(_KIND, where) or b"") > _keep_timings(file, where, len(before)):
         file.write_bytes(before)
     yield {"trt_timing_cache_enable": "1", "trt_timing_cache_path": str(folder)}
     if file:
-        _keep(file, where, len(artefacts.recall(_KIND, where) or b""))
+        _keep_timings(file, where, len(artefacts.recall_artefact(_KIND, where) or b""))
 
 
-def _keep(file: Path, where: tuple[str, ...], known: int) -> int:
+def _keep_timings(file: Path, where: tuple[str, ...], known: int) -> int:
     """Keep a file that has more in it than what is known; its size."""
     made = file.read_bytes() if file.exists() else b""
     if len(made) > known:
-        artefacts.keep(_KIND, where, made)
+        artefacts.keep_artefact(_KIND, where, made)
     return len(made)
 
 
 @functools.cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
+def _make_timings_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="timings-")
 
 
 @functools.cache
-def _where(nvinfer: str, ordinal: int) -> tuple[str, ...]:
+def _name_timings_place(nvinfer: str, ordinal: int) -> tuple[str, ...]:
     """(version of TensorRT, GPU, "sm_90"): timings of others are wrong here. () where one cannot be told; nothing is kept then."""
     with contextlib.suppress(OSError, AttributeError, cuda_driver.CudaError):
         version = ctypes.CDLL(nvinfer).getInferLibVersion()

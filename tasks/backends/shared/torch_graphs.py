@@ -28,7 +28,7 @@ def capture_call(
     import torch
 
     args, kwargs = arguments(arrays)
-    held = _tensors([args, kwargs])
+    held = _list_tensor_arguments([args, kwargs])
     if any(x.device.type != target for x in held):
         raise Unsupported("it cannot be recorded: an argument tensor stays on the CPU, which no replay rereads")
     side = torch.cuda.Stream()
@@ -42,7 +42,7 @@ def capture_call(
 
     def replay(arrays: list[Any]) -> Sequence[Any]:
         with torch.no_grad():
-            for old, new in zip_equal(held, _tensors(list(arguments(arrays)))):
+            for old, new in zip_equal(held, _list_tensor_arguments(list(arguments(arrays)))):
                 old.copy_(new)
         graph.replay()
         torch.cuda.synchronize()
@@ -51,7 +51,7 @@ def capture_call(
     return replay
 
 
-def _tensors(arguments: list[Any]) -> list[Any]:
+def _list_tensor_arguments(arguments: list[Any]) -> list[Any]:
     import torch
 
     return [x for x in torch_tree.leaves(arguments) if isinstance(x, torch.Tensor)]

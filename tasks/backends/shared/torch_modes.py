@@ -87,7 +87,7 @@ class Modes:
             def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 asked.append(getattr(func, "__name__", ""))
                 if modes.sdpa and asked[-1] == "scaled_dot_product_attention":
-                    if said := refusal(modes.sdpa, *args, **(kwargs or {})):
+                    if said := explain_attention_refusal(modes.sdpa, *args, **(kwargs or {})):
                         raise Unsupported(said)
                 return func(*args, **(kwargs or {}))
 
@@ -95,7 +95,7 @@ class Modes:
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 kernels.append(func.name())
                 if func.name() == "aten::convolution":
-                    chosen.append(_choice(args))
+                    chosen.append(_name_convolution_choice(args))
                 return func(*args, **(kwargs or {}))
 
         with Calls(), Kernels():
@@ -114,7 +114,7 @@ class Modes:
             program.fallback = "; ".join(told)
 
 
-def refusal(
+def explain_attention_refusal(
     mode: str,
     query: Any,
     key: Any,
@@ -157,7 +157,7 @@ def _is_asked_by_name(query: Any) -> bool:
     return bool(query.device.type == "cuda")
 
 
-def _choice(args: Any) -> str:
+def _name_convolution_choice(args: Any) -> str:
     """torch's name of what it takes for a convolution: "Mkldnn", "Slow2d", "Cudnn"."""
     import torch
 

@@ -79,16 +79,16 @@ class Placer:
         call = form.call
         assert call is not None
         watched = placing.counted or zones.fill is not None
-        watch = _watch(zones) if watched else None
+        watch = _watch_operations(zones) if watched else None
         forbids = form.own.forbids if form.own and watched else ()
-        profiled = _profile() if forbids else None
+        profiled = _profile_operations() if forbids else None
         lines = _Lines() if placing.counted else contextlib.nullcontext()
 
         taken: list[int] = []
 
         def compute() -> list[Any]:
             modes = backend.modes.watch_fallbacks(self._program)
-            filled = _filling(zones.fill if _on_cpu(form) else None)
+            filled = _fill_new_memory(zones.fill if _on_cpu(form) else None)
             with (
                 torch.no_grad(),
                 backend.default_device(args, kwargs),
@@ -108,8 +108,8 @@ class Placer:
         else:
             outputs = backend.run_watched(compute, self._program)
         if placing.spoil:
-            backend.run_and_wait(lambda: _spoil(given.values(), outputs))
-        found = [_read(x) for x in outputs]
+            backend.run_and_wait(lambda: _spoil_inputs(given.values(), outputs))
+        found = [_read_output(x) for x in outputs]
         self._sizes = [x.nbytes for x in found]
         if words := zones.describe_damage():
             broken = Misbehaviour(KIND_WRITES, words)
@@ -121,7 +121,7 @@ class Placer:
             if words := replaced.describe():
                 raise Misbehaviour(KIND_JUDGE, words)
             time.sleep(placing.pause / 1e3)
-            found += [_read(x) for x in outputs]
+            found += [_read_output(x) for x in outputs]
         if placing.counted:
             found.append(np.array([watch.operations if watch else 0, getattr(lines, "count", 0), *taken], np.int64))
         return found
@@ -185,7 +185,7 @@ def _write_freed(sizes: Sequence[int], fill: int, target: str) -> None:
 
 
 @contextlib.contextmanager
-def _filling(fill: int | None) -> Iterator[None]:
+def _fill_new_memory(fill: int | None) -> Iterator[None]:
     """NumPy's functions that hand out memory as it is write a byte all over it; None for as they are."""
     if fill is None:
         yield
@@ -210,7 +210,7 @@ def _filling(fill: int | None) -> Iterator[None]:
             setattr(np, name, make)
 
 
-def _spoil(inputs: Any, outputs: Sequence[Any]) -> None:
+def _spoil_inputs(inputs: Any, outputs: Sequence[Any]) -> None:
     """Overwrite inputs, but those whose memory an output shares, which may be allowed."""
     import torch
 
@@ -244,7 +244,7 @@ def _on_stream(compute: Callable[[], list[Any]], late: Sequence[tuple[Any, Any]]
 # --- outputs ------------------------------------------------------------------------------------------------------
 
 
-def _read(x: Any) -> np.ndarray:
+def _read_output(x: Any) -> np.ndarray:
     """An output as an array of its own, from memory. Raises Misbehaviour where the memory of an object does not hold what it shows."""
     import torch
 
@@ -278,7 +278,7 @@ def _read(x: Any) -> np.ndarray:
 # --- what a call does ---------------------------------------------------------------------------------------------
 
 
-def _watch(zones: _Zones) -> Any:
+def _watch_operations(zones: _Zones) -> Any:
     """A dispatch mode that counts operations, and guards memory that is handed out unwritten."""
     return _watch_class()(zones)
 
@@ -300,7 +300,7 @@ def _watch_class() -> type[Any]:
     return Watch
 
 
-def _profile() -> Any:
+def _profile_operations() -> Any:
     """torch's profiler, which sees operations that no dispatch mode does: those of other threads, and where Python's dispatch is off."""
     from torch._C._profiler import _ExperimentalConfig
     from torch.profiler import ProfilerActivity, profile

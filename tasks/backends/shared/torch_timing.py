@@ -12,7 +12,7 @@ from tasks.arrays import torch_tree
 from tasks.arrays.varied import digest_outputs, next_inputs
 from tasks.backends.shared.torch_devices import synchronize
 from tasks.model import Chain, Timed
-from tasks.run_queue import RunQueueClock, subtract
+from tasks.run_queue import RunQueueClock, subtract_readings
 
 #: Seconds after which the outputs of a call on the CPU that is probed are read again: a thread that writes them late has done so.
 LATER_S = 0.02
@@ -83,7 +83,7 @@ def _time_call(
     """
     import torch
 
-    events = _events(target)
+    events = _make_device_events(target)
     with torch.no_grad():
         before, cpu, begin = queue.read(), _cpu(), _wall()
         if events:
@@ -97,22 +97,22 @@ def _time_call(
         )
         if plain or target == "cpu":
             synchronize(target)
-        arrays = [] if plain else _read(leaves)
-        cpu, wall, waited_s = _cpu() - cpu, _wall() - begin, subtract(queue.read(), before)
+        arrays = [] if plain else _read_timed_outputs(leaves)
+        cpu, wall, waited_s = _cpu() - cpu, _wall() - begin, subtract_readings(queue.read(), before)
     device_s = events[0].elapsed_time(events[1]) / 1e3 if events and not probe else None
-    found = [[_copy(x) for x in (arrays or _read(early or leaves))]]
+    found = [[_copy_from_end(x) for x in (arrays or _read_timed_outputs(early or leaves))]]
     if probe:
         if target == "cpu":
             time.sleep(LATER_S)
-        found.append([np.array(x) for x in _read(leaves)])
+        found.append([np.array(x) for x in _read_timed_outputs(leaves)])
     return found, (wall, cpu, device_s, waited_s)
 
 
-def _read(leaves: Sequence[Any]) -> list[np.ndarray]:
+def _read_timed_outputs(leaves: Sequence[Any]) -> list[np.ndarray]:
     return [torch_tree.output(torch_tree.dense(x)) for x in leaves]
 
 
-def _copy(x: np.ndarray) -> np.ndarray:
+def _copy_from_end(x: np.ndarray) -> np.ndarray:
     """A copy that is made from the end: what writes the array at the same time mostly begins at its beginning. It takes as long whatever
     the order of the axes in memory."""
     if x.flags.c_contiguous:
@@ -125,7 +125,7 @@ def _copy(x: np.ndarray) -> np.ndarray:
     return made.transpose([axes.index(axis) for axis in range(x.ndim)])
 
 
-def _events(target: str) -> list[Any]:
+def _make_device_events(target: str) -> list[Any]:
     """Two events of a device that measure time between them; none where there are no such."""
     import torch
 

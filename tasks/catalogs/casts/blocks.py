@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.block_scaled import E8M0, FORMATS, dequantise_blocks, quantise_blocks
-from tasks.arrays.every_value import values
+from tasks.arrays.every_value import list_every_value
 from tasks.catalogs.casts import onnx_form
 from tasks.model.dtypes import ELEMENT_TYPE, LARGEST, TABLE, np_dtype
 
@@ -42,7 +42,7 @@ def make_quantised(source: str, variant: str, seed: int) -> tuple[np.ndarray, np
 def make_dequantised(dtype: str, variant: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(elements (rows, WIDTH), scales, float64 numbers): every value of the elements under scales that float32 holds the products of."""
     kind, rng = FORMATS[variant], np.random.default_rng((seed, 19))
-    every = values(dtype)
+    every = list_every_value(dtype)
     count = 24
     elements = np.resize(every, (count, WIDTH))
     shape = (count, WIDTH // kind.block)
@@ -82,7 +82,9 @@ def dequantising_model(dtype: str, variant: str, shape: tuple[int, ...]) -> byte
 
     kind = FORMATS[variant]
     dtypes = [dtype, kind.scale, "float32"]
-    if not {dtype, kind.scale} <= set(ELEMENT_TYPE) or any(not hasattr(TensorProto, _name(x)) for x in dtypes):
+    if not {dtype, kind.scale} <= set(ELEMENT_TYPE) or any(
+        not hasattr(TensorProto, _name_onnx_dtype(x)) for x in dtypes
+    ):
         return None
     blocks = [*shape[:-1], shape[-1] // kind.block]
     graph = helper.make_graph(
@@ -97,13 +99,13 @@ def dequantising_model(dtype: str, variant: str, shape: tuple[int, ...]) -> byte
         ],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, list(shape))],
     )
-    imports = [helper.make_opsetid("", onnx_form.opset(dtypes, "DequantizeLinear"))]
+    imports = [helper.make_opsetid("", onnx_form.find_cast_opset(dtypes, "DequantizeLinear"))]
     whole = helper.make_model(graph, opset_imports=imports, ir_version=helper.find_min_ir_version_for(imports))
     checker.check_model(whole)
     return bytes(whole.SerializeToString(deterministic=True))
 
 
-def _name(dtype: str) -> str:
+def _name_onnx_dtype(dtype: str) -> str:
     """ONNX's name of a dtype."""
     known = TABLE[dtype].onnx
     return known[0] if known else ""

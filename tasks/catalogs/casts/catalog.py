@@ -49,7 +49,7 @@ class Casts(Catalog):
         found = [
             Entry(f"{self.name}:to_{to}", v, tuple(d for d in DTYPES if d != to), distributions=(EXHAUSTIVE,))
             for to in DTYPES
-            for v in rules.variants(to)
+            for v in rules.list_cast_variants(to)
         ]
         for op, dtypes, ways in (
             *((f"quantize_{to}", NUMBERS, quantised.SCALES) for to in QUANTISED),
@@ -75,7 +75,7 @@ class Casts(Catalog):
                 yield Sample(index)
                 continue
             try:
-                yield _sample(group, index)
+                yield _make_cast_sample(group, index)
             except Exception as error:
                 yield Sample(index, failure=Failure.of(error, "reference"))
 
@@ -101,10 +101,10 @@ class Casts(Catalog):
         return torch.Tensor.to
 
 
-def _sample(group: Group, index: int) -> Sample:
+def _make_cast_sample(group: Group, index: int) -> Sample:
     op, _, to = group.op_name.partition("_")
     if group.op_name == "dynamic_quantize":
-        return _dynamic(group, index)
+        return _make_dynamic_sample(group, index)
     if group.op_name in (BLOCKS, UNBLOCKS):
         return _of_blocks(group, index)
     if op == "to":
@@ -114,10 +114,10 @@ def _sample(group: Group, index: int) -> Sample:
             x = np.where(found.open, np.ones((), x.dtype), x)
             found = rules.convert_values(x, group.dtype, to, group.variant)
         x, y = _shape_values(x, index), _shape_values(found.values, index)
-        model = onnx_form.model(
-            "Cast", (group.dtype, x.shape), {"y": (to, x.shape)}, None, _attributes(to, group.variant)
+        model = onnx_form.make_cast_model(
+            "Cast", (group.dtype, x.shape), {"y": (to, x.shape)}, None, _list_cast_attributes(to, group.variant)
         )
-        return _build_sample(group, index, x, [_leaf(to, y)], OpClass.EXACT, model)
+        return _build_sample(group, index, x, [_make_cast_leaf(to, y)], OpClass.EXACT, model)
     made = (
         quantised.quantise_values(group.dtype, to, group.variant, group.seed)
         if op == "quantize"
@@ -126,38 +126,38 @@ def _sample(group: Group, index: int) -> Sample:
     x, y = _shape_values(made.x, index), _shape_values(made.y, index)
     weights = {"scale": made.scale, "zero": made.zero}
     name = {"quantize": "QuantizeLinear", "dequantize": "DequantizeLinear"}[op]
-    model = onnx_form.model(name, (group.dtype, x.shape), {"y": (to, x.shape)}, weights)
-    return _build_sample(group, index, x, [_leaf(to, y)], OpClass.EXACT, model)
+    model = onnx_form.make_cast_model(name, (group.dtype, x.shape), {"y": (to, x.shape)}, weights)
+    return _build_sample(group, index, x, [_make_cast_leaf(to, y)], OpClass.EXACT, model)
 
 
 def _of_blocks(group: Group, index: int) -> Sample:
     if group.op_name == BLOCKS:
         name, _, dtype = group.variant.partition("-")
         x, y, scales = blocks.make_quantised(group.dtype, group.variant, group.seed + index)
-        leaves = [_leaf(dtype, y), _leaf(FORMATS[name].scale, scales)]
+        leaves = [_make_cast_leaf(dtype, y), _make_cast_leaf(FORMATS[name].scale, scales)]
         return Sample.of(index, [x], expected=leaves, op_class=OpClass.EXACT, oracle="exact")
     x, scales, y = blocks.make_dequantised(group.dtype, group.variant, group.seed + index)
     model = blocks.dequantising_model(group.dtype, group.variant, x.shape)
-    made = {"expected": [_leaf("float32", y)], "op_class": OpClass.EXACT, "oracle": "exact", "model": model}
+    made = {"expected": [_make_cast_leaf("float32", y)], "op_class": OpClass.EXACT, "oracle": "exact", "model": model}
     return Sample.of(index, [x, scales], **made)
 
 
-def _dynamic(group: Group, index: int) -> Sample:
-    made = quantised.dynamic(group.variant, group.seed)
+def _make_dynamic_sample(group: Group, index: int) -> Sample:
+    made = quantised.quantise_dynamically(group.variant, group.seed)
     x, y = _shape_values(made.x, index), _shape_values(made.y, index)
     outputs: dict[str, tuple[str, tuple[int, ...]]] = {
         "y": ("uint8", x.shape),
         "s": ("float32", ()),
         "z": ("uint8", ()),
     }
-    leaves = [_leaf("uint8", y), _leaf("float32", made.scale), _leaf("uint8", made.zero)]
+    leaves = [_make_cast_leaf("uint8", y), _make_cast_leaf("float32", made.scale), _make_cast_leaf("uint8", made.zero)]
     return _build_sample(
         group,
         index,
         x,
         leaves,
         OpClass.ELEMENTARY,
-        onnx_form.model("DynamicQuantizeLinear", ("float32", x.shape), outputs),
+        onnx_form.make_cast_model("DynamicQuantizeLinear", ("float32", x.shape), outputs),
     )
 
 
@@ -175,14 +175,14 @@ def _build_sample(
     return Sample(index, arrays=[x], expected=leaves, op_class=op_class, oracle="exact", model=model, **given)
 
 
-def _leaf(dtype: str, y: np.ndarray) -> Leaf:
+def _make_cast_leaf(dtype: str, y: np.ndarray) -> Leaf:
     wide = np.complex128 if is_complex(dtype) else np.float64 if is_inexact(dtype) else np_dtype(dtype)
     return Leaf(dtype, np.shape(y), np.asarray(y).astype(wide))
 
 
-def _attributes(to: str, variant: str) -> dict[str, Any]:
+def _list_cast_attributes(to: str, variant: str) -> dict[str, Any]:
     """Of Cast, those other than the defaults."""
-    made: dict[str, Any] = {"to": onnx_form.element(to)}
+    made: dict[str, Any] = {"to": onnx_form.get_element_number(to)}
     if to == rules.E8M0:
         how, _, unsaturated = (variant or "up").partition("-")
         made |= {"round_mode": how}

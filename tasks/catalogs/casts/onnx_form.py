@@ -15,13 +15,13 @@ _SINCE = {"float8_e8m0": 24, "float8": 19, "float6": 28, "float4": 23, "int4": 2
 _QUANTISED = 21
 
 
-def opset(dtypes: Sequence[str], op: str) -> int:
+def find_cast_opset(dtypes: Sequence[str], op: str) -> int:
     """The oldest opset that has an operator in these dtypes."""
     first = [next((n for name, n in _SINCE.items() if dtype.startswith(name)), 13) for dtype in dtypes]
     return max([*first, _QUANTISED if op in ("QuantizeLinear", "DequantizeLinear") else 13])
 
 
-def model(
+def make_cast_model(
     op: str,
     given: tuple[str, Sequence[int]],
     made: Mapping[str, tuple[str, Sequence[int]]],
@@ -46,12 +46,12 @@ def model(
         ],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
-    imports = [helper.make_opsetid("", opset(dtypes, op))]
+    imports = [helper.make_opsetid("", find_cast_opset(dtypes, op))]
     whole = helper.make_model(graph, opset_imports=imports, ir_version=helper.find_min_ir_version_for(imports))
     checker.check_model(whole)
     return bytes(whole.SerializeToString(deterministic=True))
 
 
-def element(dtype: str) -> int:
+def get_element_number(dtype: str) -> int:
     """ONNX's number of a dtype, 0 of one that it has not."""
     return ELEMENT_TYPE.get(dtype, 0)

@@ -57,12 +57,12 @@ def zero_point(which: str, to: str) -> np.ndarray:
 def quantise_values(source: str, to: str, variant: str, seed: int) -> Quantised:
     """Numbers of a float dtype quantised to ``to``: what saturate(round(x / scale) + zero point) is, the quotient in the scale's dtype
     (ONNX, QuantizeLinear). Where an exact quotient rounds otherwise, and of NaN, nothing is asked."""
-    scale, zero = _constants(source, to, variant)
+    scale, zero = _make_quantise_constants(source, to, variant)
     x, step = _make_inputs(source, to, zero, float(scale), seed), float(scale)
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64)
         exact = wide / step
-        quotient = _as(exact, source)
+        quotient = _round_to_given(exact, source)
         if is_inexact(to):
             found, left = (rules.convert_values(q, "float64", to) for q in (quotient, exact))
             y, other = found.values, left.values
@@ -82,18 +82,20 @@ def quantise_values(source: str, to: str, variant: str, seed: int) -> Quantised:
 def dequantise_values(source: str, to: str, variant: str) -> Quantised:
     """Every value of ``source`` as (x − zero point)·scale, rounded to ``to`` once (ONNX, DequantizeLinear). In which dtype the difference
     is taken it does not say: one that ``to`` does not hold is open."""
-    scale, zero = _constants(to, source, variant)
-    x = every_value.values(source)
+    scale, zero = _make_quantise_constants(to, source, variant)
+    x = every_value.list_every_value(source)
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64)
-        held = np.logical_and.reduce([_as(v, to) == v for v in (wide, wide - float(zero))]) | ~np.isfinite(wide)
-        held &= _as(zero.astype(np.float64), to) == float(zero)
+        held = np.logical_and.reduce([_round_to_given(v, to) == v for v in (wide, wide - float(zero))]) | ~np.isfinite(
+            wide
+        )
+        held &= _round_to_given(zero.astype(np.float64), to) == float(zero)
         x = np.where(held, x, zero)
-        y = _as((x.astype(np.float64) - float(zero)) * float(scale), to)
+        y = _round_to_given((x.astype(np.float64) - float(zero)) * float(scale), to)
     return Quantised(x, scale, zero, y)
 
 
-def dynamic(variant: str, seed: int) -> Quantised:
+def quantise_dynamically(variant: str, seed: int) -> Quantised:
     """65,536 float32 numbers of a range with the scale and zero point of it, in uint8 (ONNX, DynamicQuantizeLinear)."""
     low, high = RANGES[variant]
     x = np.random.default_rng((seed, 11)).uniform(low, high, 1 << 16).astype(np.float32)
@@ -107,18 +109,22 @@ def dynamic(variant: str, seed: int) -> Quantised:
     return Quantised(x, np.asarray(scale), zero.astype(np.uint8), y.astype(np.uint8))
 
 
-def _constants(number: str, to: str, variant: str) -> tuple[np.ndarray, np.ndarray]:
+def _make_quantise_constants(number: str, to: str, variant: str) -> tuple[np.ndarray, np.ndarray]:
     scale, which = SCALES[variant]
     return np.array(scale).astype(np_dtype(number)), zero_point(which, to)
 
 
-def _as(wide: np.ndarray, dtype: str) -> np.ndarray:
+def _round_to_given(wide: np.ndarray, dtype: str) -> np.ndarray:
     return round_to_dtype(wide, dtype) if dtype != "float64" else wide
 
 
 def _make_inputs(source: str, to: str, zero: np.ndarray, scale: float, seed: int) -> np.ndarray:
     """Every value of 16 bits; of float32 what lies at, between and beside the steps, and a sweep."""
     if source not in every_value.MANTISSA:
-        return every_value.values(source)
-    steps = (values.around(to, seed) - float(zero)) * scale if not is_inexact(to) else values.around(to, seed) * scale
-    return values.floats(source, steps, seed)
+        return every_value.list_every_value(source)
+    steps = (
+        (values.list_values_around(to, seed) - float(zero)) * scale
+        if not is_inexact(to)
+        else values.list_values_around(to, seed) * scale
+    )
+    return values.sweep_floats(source, steps, seed)

@@ -37,7 +37,7 @@ class Converted:
     open: np.ndarray
 
 
-def variants(to: str) -> tuple[str, ...]:
+def list_cast_variants(to: str) -> tuple[str, ...]:
     """The ways to convert to a dtype."""
     if to == E8M0:
         return POWERS
@@ -45,8 +45,8 @@ def variants(to: str) -> tuple[str, ...]:
 
 
 def convert_values(given: np.ndarray, source: str, to: str, variant: str = "") -> Converted:
-    """Numbers of the dtype ``source`` in the dtype ``to``; ``variant``: one of `variants`. Raises ValueError for another one."""
-    if variant not in variants(to):
+    """Numbers of the dtype ``source`` in the dtype ``to``; ``variant``: one of `list_cast_variants`. Raises ValueError for another one."""
+    if variant not in list_cast_variants(to):
         raise ValueError(f"no conversion to {to} is called {variant!r}")
     with np.errstate(all="ignore"):
         if is_complex(source) or is_complex(to):
@@ -57,12 +57,12 @@ def convert_values(given: np.ndarray, source: str, to: str, variant: str = "") -
             wide = _to_exact_float64(given, source)
             if to == E8M0:
                 return _round_to_power_of_two(wide, source, variant)
-            found = _float(wide, given, to, variant)
-            open_ = _rounded_twice(wide, found, source, to, lambda x: _float(x, x, to, variant))
+            found = _convert_to_float(wide, given, to, variant)
+            open_ = _rounded_twice(wide, found, source, to, lambda x: _convert_to_float(x, x, to, variant))
             if to == FLOAT4:  # its NaN is 6 in ONNX's documentation, and 0 in its reference implementation
                 open_ |= np.isnan(wide)
             return Converted(found, open_)
-        return _integer(given, source, to)
+        return _convert_to_integer(given, source, to)
 
 
 def _of_parts(given: np.ndarray, source: str, to: str, variant: str) -> Converted:
@@ -101,7 +101,7 @@ def _round_to_nearest(wide: np.ndarray, to: str) -> np.ndarray:
     return np.where(np.isfinite(wide) & (wide != 0), np.rint(wide / quantum) * quantum, wide)
 
 
-def _float(wide: np.ndarray, given: np.ndarray, to: str, variant: str) -> np.ndarray:
+def _convert_to_float(wide: np.ndarray, given: np.ndarray, to: str, variant: str) -> np.ndarray:
     if to == "float64":
         return np.asarray(given.astype(np.float64))
     found, largest = _round_to_nearest(wide, to), LARGEST[to]
@@ -146,7 +146,7 @@ def _round_to_power_of_two(wide: np.ndarray, source: str, variant: str) -> Conve
     return Converted(found, (out | twice | ~(wide > 0)) & ~np.isnan(wide))
 
 
-def _integer(given: np.ndarray, source: str, to: str) -> Converted:
+def _convert_to_integer(given: np.ndarray, source: str, to: str) -> Converted:
     low, high = integers(to)
     if is_inexact(source):
         whole = np.trunc(given.astype(np.float64))

@@ -21,25 +21,25 @@ def make_inputs(source: str, to: str, seed: int = 0) -> np.ndarray:
     if source == "bool":
         return np.array([False, True])
     if is_complex(source):
-        real, imaginary = (x.astype(np_dtype(PART[source])).reshape(-1) for x in every_value.pairs(_PARTS))
+        real, imaginary = (x.astype(np_dtype(PART[source])).reshape(-1) for x in every_value.pair_every_value(_PARTS))
         made = np.empty(real.shape, np_dtype(source))
         made.real, made.imag = real, imaginary
         return made
-    if source not in every_value.MANTISSA and every_value.has(source):
-        return every_value.values(source)
-    near = around(PART.get(to, to), seed)
+    if source not in every_value.MANTISSA and every_value.has_every_value(source):
+        return every_value.list_every_value(source)
+    near = list_values_around(PART.get(to, to), seed)
     # What only float64 tells from a midpoint, a runtime may round twice.
     step = "float32" if np_dtype(to).itemsize <= 2 else ""
-    return floats(source, near, seed, step) if is_inexact(source) else _list_wide_integers(source, near, seed)
+    return sweep_floats(source, near, seed, step) if is_inexact(source) else _list_wide_integers(source, near, seed)
 
 
-def around(to: str, seed: int) -> np.ndarray:
+def list_values_around(to: str, seed: int) -> np.ndarray:
     """float64 numbers of ``to`` in order, what comes after the largest, and the midpoints between them."""
     if to == "bool":
         held = np.array([0.0, 1.0])
-    elif every_value.has(to):
+    elif every_value.has_every_value(to):
         with np.errstate(all="ignore"):
-            held = every_value.values(to, seed).astype(np.float64)
+            held = every_value.list_every_value(to, seed).astype(np.float64)
         held = held[::_ONE_OF] if to in every_value.MANTISSA else held
     else:
         low, high = integers(to)
@@ -54,18 +54,18 @@ def around(to: str, seed: int) -> np.ndarray:
     return np.unique(np.concatenate([held, middle]))
 
 
-def floats(source: str, around: np.ndarray, seed: int, step: str = "") -> np.ndarray:
-    """A sweep over float32 or float64, the numbers of ``around``, and their neighbours on either side in ``step``, by default ``source``."""
+def sweep_floats(source: str, around: np.ndarray, seed: int, step: str = "") -> np.ndarray:
+    """A sweep over float32 or float64, the numbers of ``list_values_around``, and their neighbours on either side in ``step``, by default ``source``."""
     target, finer = np_dtype(source), np_dtype(step or source)
     with np.errstate(all="ignore"):
         at = around.astype(target)
         at = at[np.isfinite(at)]
         near = [np.nextafter(at.astype(finer), finer.type(x)).astype(target) for x in (np.inf, -np.inf)]
-    return np.concatenate([every_value.values(source, seed)[::_ONE_OF], at, *near])
+    return np.concatenate([every_value.list_every_value(source, seed)[::_ONE_OF], at, *near])
 
 
 def _list_wide_integers(source: str, around: np.ndarray, seed: int) -> np.ndarray:
-    """Of 32 and 64 bits: those of ``around`` in their range, powers of two, random ones of every length, and the neighbours of all."""
+    """Of 32 and 64 bits: those of ``list_values_around`` in their range, powers of two, random ones of every length, and the neighbours of all."""
     low, high = integers(source)
     target = np_dtype(source)
     whole = around[(around >= float(low)) & (around < float(high + 1))]

@@ -54,13 +54,13 @@ class Collective(Catalog):
         if group.variant not in OPS.get(group.op_name, ()) or group.dtype not in DTYPES:
             raise ValueError(f"the catalog collective has no op {group.label!r} in {group.dtype}")
         places = spread_indices(len(SIZES), group.samples)
-        return (Sample(i) if k in skip else _sample(group, i, draws) for k, i in enumerate(places))
+        return (Sample(i) if k in skip else _make_collective_sample(group, i, draws) for k, i in enumerate(places))
 
     def call(self, group: Group) -> Callable[..., Any]:
         return lambda *args: None  # a backend reads op and reduction off the form
 
 
-def _sample(group: Group, index: int, draws: int) -> Sample:
+def _make_collective_sample(group: Group, index: int, draws: int) -> Sample:
     seed = (zlib.crc32(group.label.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
     rng = np.random.default_rng(seed)
     size = SIZES[index] * (RANKS if group.op_name in ("reduce_scatter", "all_to_all") else 1)
@@ -86,7 +86,7 @@ def _build_sample(group: Group, index: int, data: np.ndarray, draws: int) -> Sam
                 places = itertools.count(1)
                 yield [_compute_received(group, noise.perturb_values(exact, EPS[group.dtype], draw, next(places)))]
 
-        (floor,) = noise.floor([reference], evaluate, OpClass.REDUCTION, draws, data.size)
+        (floor,) = noise.compute_noise_floor([reference], evaluate, OpClass.REDUCTION, draws, data.size)
     return Sample(
         index,
         (TensorSpec(0), group.variant),

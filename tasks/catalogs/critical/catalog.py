@@ -71,7 +71,7 @@ class Critical(Catalog):
         op = self._op(group)
         if group.dtype not in DTYPES:
             raise ValueError(f"{self.name}: {group.op} has no dtype {group.dtype!r}; it has {', '.join(DTYPES)}")
-        make = _summed_sample if group.check == ARITHMETIC else _sample
+        make = _summed_sample if group.check == ARITHMETIC else _make_critical_sample
         return (Sample(i) if i in skip else make(op, group, i, draws) for i in range(group.samples))
 
     def remade(self, group: Group, given: Sample, draws: int) -> Sample:
@@ -97,7 +97,7 @@ class Critical(Catalog):
         return self.ops[group.op_name]
 
 
-def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
+def _make_critical_sample(op: Op, group: Group, index: int, draws: int) -> Sample:
     try:
         seed = (zlib.crc32(group.op.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
         made = op.inputs(np.random.default_rng(seed))
@@ -233,7 +233,9 @@ def _redraw_values(arguments: Call, group: Group, index: int, rng: np.random.Gen
             return x
         done.append(True)
         theme = inputs.theme_of(group.distribution, index)
-        values = inputs.fill(x.shape, group.dtype, group.distribution, rng, theme, mild=not simple).astype(np.float64)
+        values = inputs.fill_array(x.shape, group.dtype, group.distribution, rng, theme, mild=not simple).astype(
+            np.float64
+        )
         return np.abs(values) if x.size and x.min() >= 0 else values
 
     return _map_arguments(arguments, redraw_first)
@@ -265,14 +267,14 @@ def _compute_expected(op: Op, stored: Call, group: Group, draws: int) -> Leaf:
     dtype = group.dtype
     args, kwargs = op.narrow(*stored[0], **stored[1]) if op.narrow else stored
     exact = _widen_arguments((args, kwargs), np_dtype(dtype))
-    reference = _evaluate(op, exact)
+    reference = _evaluate_critical_reference(op, exact)
 
     def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in drawn:
-            yield [_evaluate(op, _perturb_arguments(exact, EPS[dtype], draw))]
+            yield [_evaluate_critical_reference(op, _perturb_arguments(exact, EPS[dtype], draw))]
 
     elements = sum(x.size for x in (*exact[0], *exact[1].values()) if isinstance(x, np.ndarray))
-    (delta,) = noise.floor([reference], evaluate, classes.of(group.op).op_class, draws, elements)
+    (delta,) = noise.compute_noise_floor([reference], evaluate, classes.of(group.op).op_class, draws, elements)
     name = dtype if reference.dtype == np.float64 else reference.dtype.name
     (shared,) = noise.measure_shared([reference], evaluate)
     return Leaf(name, reference.shape, reference, delta, shared=shared)
@@ -283,7 +285,7 @@ def _perturb_arguments(exact: Call, eps: float, draw: int) -> Call:
     return _map_arguments(exact, lambda x: noise.perturb_values(x, eps, draw, next(places)) if _is_floating(x) else x)
 
 
-def _evaluate(op: Op, arguments: Call) -> np.ndarray:
+def _evaluate_critical_reference(op: Op, arguments: Call) -> np.ndarray:
     args, kwargs = arguments
     with np.errstate(all="ignore"):  # overflow and NaN of a reference are results, not accidents
         result = np.asarray(op.reference(*args, **kwargs), order="C")

@@ -16,7 +16,7 @@ WIDTH, HEADS, INNER, LAYERS = 256, 4, 1024, 2
 BATCH, LENGTH = 2, 32
 
 
-def inputs(g: np.random.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def draw_encoder_inputs(g: np.random.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Embeddings, a mask that hides the last quarter of the second text, and weights.
 
     Default initialisations hide faults (biases 0, gains 1): here weights have the variance 1/fan-in, those of query and key
@@ -43,7 +43,7 @@ def inputs(g: np.random.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (g.standard_normal((BATCH, LENGTH, WIDTH)), mask, *weights), {"heads": HEADS}
 
 
-def reference(x: np.ndarray, mask: np.ndarray, *weights: np.ndarray, heads: int) -> np.ndarray:
+def encode_reference(x: np.ndarray, mask: np.ndarray, *weights: np.ndarray, heads: int) -> np.ndarray:
     """x (N, L, E), mask (N, 1, 1, L) added to scores, weights as `tasks.counterparts.encoder` has them -> (N, L, E).
 
     Devlin et al. 2018, arXiv:1810.04805.

@@ -3,6 +3,7 @@
 Inputs are made in float64 (indices int64, masks bool) at shapes that current models use. The reference and the
 torch form take the same arguments under the same names, so a call written once serves both.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -102,91 +103,245 @@ def _batch_norm(torch: Any) -> Callable[..., Any]:
 
 
 _CONTRACTIONS = (
-    Op("matmul", lambda g: call(normal(g, 256, 256), normal(g, 256, 256)), np.matmul, lambda torch: torch.matmul, sums=sums.product()),
-    Op("bmm", lambda g: call(normal(g, 8, 256, 256), normal(g, 8, 256, 256)), np.matmul, lambda torch: torch.bmm, sums=sums.product(batch=2)),
+    Op(
+        "matmul",
+        lambda g: call(normal(g, 256, 256), normal(g, 256, 256)),
+        np.matmul,
+        lambda torch: torch.matmul,
+        sums=sums.make_product_sum(),
+    ),
+    Op(
+        "bmm",
+        lambda g: call(normal(g, 8, 256, 256), normal(g, 8, 256, 256)),
+        np.matmul,
+        lambda torch: torch.bmm,
+        sums=sums.make_product_sum(batch=2),
+    ),
     # The fused query-key-value projection of GPT-2.
-    Op("addmm", lambda g: call(normal(g, 2304), normal(g, 128, 768), weights(g, 768, 2304, fan_in=768)),
-       ref.addmm, lambda torch: torch.addmm, sums=sums.product(shared=1, bias=0)),
-    Op("linear", lambda g: call(normal(g, 128, 768), weights(g, 3072, 768, fan_in=768), normal(g, 3072)),
-       ref.linear, lambda torch: torch.nn.functional.linear, sums=sums.product(bias=2, transposed=True)),
+    Op(
+        "addmm",
+        lambda g: call(normal(g, 2304), normal(g, 128, 768), weights(g, 768, 2304, fan_in=768)),
+        ref.addmm,
+        lambda torch: torch.addmm,
+        sums=sums.make_product_sum(shared=1, bias=0),
+    ),
+    Op(
+        "linear",
+        lambda g: call(normal(g, 128, 768), weights(g, 3072, 768, fan_in=768), normal(g, 3072)),
+        ref.linear,
+        lambda torch: torch.nn.functional.linear,
+        sums=sums.make_product_sum(bias=2, transposed=True),
+    ),
     # The first layer of ResNet.
-    Op("conv2d", lambda g: call(image(g, 1, 3, 224, 224), weights(g, 64, 3, 7, 7, fan_in=147), normal(g, 64),
-                                stride=2, padding=3),
-       ref.conv2d, lambda torch: torch.nn.functional.conv2d,
-       sums=sums.convolution((3, 3), lambda n: max(1, n // 9))),
+    Op(
+        "conv2d",
+        lambda g: call(
+            image(g, 1, 3, 224, 224), weights(g, 64, 3, 7, 7, fan_in=147), normal(g, 64), stride=2, padding=3
+        ),
+        ref.conv2d,
+        lambda torch: torch.nn.functional.conv2d,
+        sums=sums.make_convolution_sum((3, 3), lambda n: max(1, n // 9)),
+    ),
     # MobileNet.
-    Op("conv2d_depthwise", lambda g: call(image(g, 2, 144, 56, 56), weights(g, 144, 1, 3, 3, fan_in=9), normal(g, 144),
-                                          stride=1, padding=1, groups=144),
-       ref.conv2d, lambda torch: torch.nn.functional.conv2d,
-       sums=sums.convolution((3, 3), lambda n: 1, lambda n: sums.COLUMNS)),
+    Op(
+        "conv2d_depthwise",
+        lambda g: call(
+            image(g, 2, 144, 56, 56),
+            weights(g, 144, 1, 3, 3, fan_in=9),
+            normal(g, 144),
+            stride=1,
+            padding=1,
+            groups=144,
+        ),
+        ref.conv2d,
+        lambda torch: torch.nn.functional.conv2d,
+        sums=sums.make_convolution_sum((3, 3), lambda n: 1, lambda n: sums.COLUMNS),
+    ),
     # ResNeXt 32×4d.
-    Op("conv2d_grouped", lambda g: call(image(g, 2, 128, 56, 56), weights(g, 128, 4, 3, 3, fan_in=36), normal(g, 128),
-                                        stride=1, padding=1, groups=32),
-       ref.conv2d, lambda torch: torch.nn.functional.conv2d,
-       sums=sums.convolution((3, 3), lambda n: 4, lambda n: 2)),
+    Op(
+        "conv2d_grouped",
+        lambda g: call(
+            image(g, 2, 128, 56, 56),
+            weights(g, 128, 4, 3, 3, fan_in=36),
+            normal(g, 128),
+            stride=1,
+            padding=1,
+            groups=32,
+        ),
+        ref.conv2d,
+        lambda torch: torch.nn.functional.conv2d,
+        sums=sums.make_convolution_sum((3, 3), lambda n: 4, lambda n: 2),
+    ),
     # The first layer of Whisper.
-    Op("conv1d", lambda g: call(normal(g, 2, 80, 750), weights(g, 384, 80, 3, fan_in=240), normal(g, 384),
-                                stride=1, padding=1),
-       ref.conv1d, lambda torch: torch.nn.functional.conv1d, sums=sums.convolution((3,), lambda n: max(1, n // 3))),
+    Op(
+        "conv1d",
+        lambda g: call(normal(g, 2, 80, 750), weights(g, 384, 80, 3, fan_in=240), normal(g, 384), stride=1, padding=1),
+        ref.conv1d,
+        lambda torch: torch.nn.functional.conv1d,
+        sums=sums.make_convolution_sum((3,), lambda n: max(1, n // 3)),
+    ),
     # DCGAN's generator.
-    Op("conv_transpose2d", lambda g: call(image(g, 2, 128, 16, 16), weights(g, 128, 64, 4, 4, fan_in=512),
-                                          normal(g, 64), stride=2, padding=1),
-       ref.conv_transpose2d, lambda torch: torch.nn.functional.conv_transpose2d, sums=sums.transposed_convolution),
+    Op(
+        "conv_transpose2d",
+        lambda g: call(
+            image(g, 2, 128, 16, 16), weights(g, 128, 64, 4, 4, fan_in=512), normal(g, 64), stride=2, padding=1
+        ),
+        ref.conv_transpose2d,
+        lambda torch: torch.nn.functional.conv_transpose2d,
+        sums=sums.transposed_convolution,
+    ),
 )
 
 _ACTIVATIONS = (
     Op("relu", lambda g: call(normal(g, 64, 3072)), ref.relu, lambda torch: torch.relu),
     Op("gelu", lambda g: call(normal(g, 64, 3072)), ref.gelu, lambda torch: torch.nn.functional.gelu),
-    Op("gelu_tanh", lambda g: call(normal(g, 64, 3072), approximate="tanh"),
-       ref.gelu_tanh, lambda torch: torch.nn.functional.gelu),
+    Op(
+        "gelu_tanh",
+        lambda g: call(normal(g, 64, 3072), approximate="tanh"),
+        ref.gelu_tanh,
+        lambda torch: torch.nn.functional.gelu,
+    ),
     Op("silu", lambda g: call(normal(g, 64, 3072, scale=3)), ref.silu, lambda torch: torch.nn.functional.silu),
     Op("sigmoid", lambda g: call(normal(g, 64, 3072, scale=3)), ref.sigmoid, lambda torch: torch.sigmoid),
     Op("tanh", lambda g: call(normal(g, 64, 3072)), np.tanh, lambda torch: torch.tanh),
-    Op("softplus", lambda g: call(normal(g, 64, 3072, scale=3)),
-       ref.softplus, lambda torch: torch.nn.functional.softplus),
-    Op("hardswish", lambda g: call(normal(g, 64, 3072, scale=3)),
-       ref.hardswish, lambda torch: torch.nn.functional.hardswish),
+    Op(
+        "softplus",
+        lambda g: call(normal(g, 64, 3072, scale=3)),
+        ref.softplus,
+        lambda torch: torch.nn.functional.softplus,
+    ),
+    Op(
+        "hardswish",
+        lambda g: call(normal(g, 64, 3072, scale=3)),
+        ref.hardswish,
+        lambda torch: torch.nn.functional.hardswish,
+    ),
 )
 
 _NORMALISATIONS = (
-    Op("softmax", lambda g: call(normal(g, 64, 2048, scale=2), dim=-1), ref.softmax, lambda torch: torch.softmax, sums=sums.normalised(dim=-1)),
-    Op("log_softmax", lambda g: call(normal(g, 64, 2048, scale=2), dim=-1),
-       ref.log_softmax, lambda torch: torch.log_softmax, sums=sums.normalised(dim=-1)),
-    Op("layer_norm", lambda g: call(normal(g, 128, 768, loc=0.5), normalized_shape=(768,),
-                                    weight=normal(g, 768, scale=0.1, loc=1), bias=normal(g, 768), eps=1e-5),
-       ref.layer_norm, lambda torch: torch.nn.functional.layer_norm, sums=sums.standardised()),
-    Op("rms_norm", lambda g: call(normal(g, 32, 4096), normalized_shape=(4096,),
-                                  weight=normal(g, 4096, scale=0.1, loc=1), eps=1e-6),
-       ref.rms_norm, lambda torch: torch.nn.functional.rms_norm, sums=sums.root_mean_square),
+    Op(
+        "softmax",
+        lambda g: call(normal(g, 64, 2048, scale=2), dim=-1),
+        ref.softmax,
+        lambda torch: torch.softmax,
+        sums=sums.make_normalised_sum(dim=-1),
+    ),
+    Op(
+        "log_softmax",
+        lambda g: call(normal(g, 64, 2048, scale=2), dim=-1),
+        ref.log_softmax,
+        lambda torch: torch.log_softmax,
+        sums=sums.make_normalised_sum(dim=-1),
+    ),
+    Op(
+        "layer_norm",
+        lambda g: call(
+            normal(g, 128, 768, loc=0.5),
+            normalized_shape=(768,),
+            weight=normal(g, 768, scale=0.1, loc=1),
+            bias=normal(g, 768),
+            eps=1e-5,
+        ),
+        ref.layer_norm,
+        lambda torch: torch.nn.functional.layer_norm,
+        sums=sums.make_standardised_sum(),
+    ),
+    Op(
+        "rms_norm",
+        lambda g: call(
+            normal(g, 32, 4096), normalized_shape=(4096,), weight=normal(g, 4096, scale=0.1, loc=1), eps=1e-6
+        ),
+        ref.rms_norm,
+        lambda torch: torch.nn.functional.rms_norm,
+        sums=sums.root_mean_square,
+    ),
     # Stable Diffusion's U-Net.
-    Op("group_norm", lambda g: call(image(g, 2, 320, 32, 32), num_groups=32,
-                                    weight=normal(g, 320, scale=0.1, loc=1), bias=normal(g, 320), eps=1e-5),
-       ref.group_norm, lambda torch: torch.nn.functional.group_norm, sums=sums.standardised(groups=2)),
+    Op(
+        "group_norm",
+        lambda g: call(
+            image(g, 2, 320, 32, 32),
+            num_groups=32,
+            weight=normal(g, 320, scale=0.1, loc=1),
+            bias=normal(g, 320),
+            eps=1e-5,
+        ),
+        ref.group_norm,
+        lambda torch: torch.nn.functional.group_norm,
+        sums=sums.make_standardised_sum(groups=2),
+    ),
     # Outside training: the statistics are inputs.
-    Op("batch_norm", lambda g: call(image(g, 2, 64, 56, 56), normal(g, 64), positive(g, 64, spread=0.5),
-                                    normal(g, 64, scale=0.1, loc=1), normal(g, 64), eps=1e-5),
-       ref.batch_norm, _batch_norm),
-    Op("instance_norm", lambda g: call(image(g, 2, 64, 56, 56), weight=normal(g, 64, scale=0.1, loc=1),
-                                       bias=normal(g, 64), eps=1e-5),
-       ref.instance_norm, lambda torch: torch.nn.functional.instance_norm, sums=sums.standardised(each=True)),
+    Op(
+        "batch_norm",
+        lambda g: call(
+            image(g, 2, 64, 56, 56),
+            normal(g, 64),
+            positive(g, 64, spread=0.5),
+            normal(g, 64, scale=0.1, loc=1),
+            normal(g, 64),
+            eps=1e-5,
+        ),
+        ref.batch_norm,
+        _batch_norm,
+    ),
+    Op(
+        "instance_norm",
+        lambda g: call(image(g, 2, 64, 56, 56), weight=normal(g, 64, scale=0.1, loc=1), bias=normal(g, 64), eps=1e-5),
+        ref.instance_norm,
+        lambda torch: torch.nn.functional.instance_norm,
+        sums=sums.make_standardised_sum(each=True),
+    ),
 )
 
 # Ties are common once values are rounded to bfloat16, so the index of an extreme or of a sorted value is not defined:
 # max, min, topk and sort give values alone; argmax gets inputs whose maximum is unique in every dtype.
 _REDUCTIONS = (
-    Op("sum", lambda g: call(normal(g, 64, 2048), dim=-1), ref.sum_, lambda torch: torch.sum, sums=sums.along(dim=-1)),
-    Op("mean", lambda g: call(normal(g, 64, 2048, loc=1), dim=-1), ref.mean, lambda torch: torch.mean, sums=sums.along(divided=True, dim=-1)),
-    Op("max", lambda g: call(normal(g, 64, 2048), dim=-1),
-       ref.max_, lambda torch: lambda x, dim: torch.max(x, dim=dim).values),
-    Op("min", lambda g: call(normal(g, 64, 2048), dim=-1),
-       ref.min_, lambda torch: lambda x, dim: torch.min(x, dim=dim).values),
+    Op(
+        "sum",
+        lambda g: call(normal(g, 64, 2048), dim=-1),
+        ref.sum_,
+        lambda torch: torch.sum,
+        sums=sums.make_sum_along(dim=-1),
+    ),
+    Op(
+        "mean",
+        lambda g: call(normal(g, 64, 2048, loc=1), dim=-1),
+        ref.mean,
+        lambda torch: torch.mean,
+        sums=sums.make_sum_along(divided=True, dim=-1),
+    ),
+    Op(
+        "max",
+        lambda g: call(normal(g, 64, 2048), dim=-1),
+        ref.max_,
+        lambda torch: lambda x, dim: torch.max(x, dim=dim).values,
+    ),
+    Op(
+        "min",
+        lambda g: call(normal(g, 64, 2048), dim=-1),
+        ref.min_,
+        lambda torch: lambda x, dim: torch.min(x, dim=dim).values,
+    ),
     Op("argmax", lambda g: call(one_maximum(g, 64, 2048), dim=-1), ref.argmax, lambda torch: torch.argmax),
-    Op("cumsum", lambda g: call(normal(g, 64, 1024), dim=-1), ref.cumsum, lambda torch: torch.cumsum, sums=sums.along(scan=True, dim=-1)),
+    Op(
+        "cumsum",
+        lambda g: call(normal(g, 64, 1024), dim=-1),
+        ref.cumsum,
+        lambda torch: torch.cumsum,
+        sums=sums.make_sum_along(scan=True, dim=-1),
+    ),
     Op("var", lambda g: call(normal(g, 64, 1024, loc=1), dim=-1, correction=1), ref.var, lambda torch: torch.var),
-    Op("topk", lambda g: call(normal(g, 8, 50257, scale=2), k=50),
-       ref.topk, lambda torch: lambda x, k: torch.topk(x, k).values),
-    Op("sort", lambda g: call(normal(g, 64, 2048), dim=-1),
-       ref.sort, lambda torch: lambda x, dim: torch.sort(x, dim=dim).values),
+    Op(
+        "topk",
+        lambda g: call(normal(g, 8, 50257, scale=2), k=50),
+        ref.topk,
+        lambda torch: lambda x, k: torch.topk(x, k).values,
+    ),
+    Op(
+        "sort",
+        lambda g: call(normal(g, 64, 2048), dim=-1),
+        ref.sort,
+        lambda torch: lambda x, dim: torch.sort(x, dim=dim).values,
+    ),
 )
 
 # The ranges keep every exact result inside float16.
@@ -194,86 +349,177 @@ _ELEMENTWISE = (
     Op("add", lambda g: call(normal(g, 128, 768), normal(g, 128, 768)), np.add, lambda torch: torch.add),
     Op("mul", lambda g: call(normal(g, 128, 768), normal(g, 768)), np.multiply, lambda torch: torch.mul),
     Op("div", lambda g: call(normal(g, 128, 768), positive(g, 128, 1)), np.divide, lambda torch: torch.div),
-    Op("pow", lambda g: call(g.uniform(0.1, 4, (128, 768)), g.uniform(-4, 4, (128, 768))),
-       np.power, lambda torch: torch.pow),
+    Op(
+        "pow",
+        lambda g: call(g.uniform(0.1, 4, (128, 768)), g.uniform(-4, 4, (128, 768))),
+        np.power,
+        lambda torch: torch.pow,
+    ),
     Op("exp", lambda g: call(g.uniform(-9, 9, (128, 768))), np.exp, lambda torch: torch.exp),
     Op("log", lambda g: call(positive(g, 128, 768, spread=2)), np.log, lambda torch: torch.log),
     Op("sqrt", lambda g: call(positive(g, 128, 768, spread=2)), np.sqrt, lambda torch: torch.sqrt),
     Op("rsqrt", lambda g: call(positive(g, 128, 768, spread=2)), ref.rsqrt, lambda torch: torch.rsqrt),
-    Op("where", lambda g: call(g.random((128, 768)) < 0.5, normal(g, 128, 768), normal(g, 128, 768)),
-       np.where, lambda torch: torch.where, selects=True),
+    Op(
+        "where",
+        lambda g: call(g.random((128, 768)) < 0.5, normal(g, 128, 768), normal(g, 128, 768)),
+        np.where,
+        lambda torch: torch.where,
+        selects=True,
+    ),
     Op("clamp", lambda g: call(normal(g, 128, 768), min=-1.0, max=0.75), ref.clamp, lambda torch: torch.clamp),
-    Op("dropout", lambda g: call(normal(g, 128, 768), p=0.1, training=False),
-       ref.dropout, lambda torch: torch.nn.functional.dropout),
+    Op(
+        "dropout",
+        lambda g: call(normal(g, 128, 768), p=0.1, training=False),
+        ref.dropout,
+        lambda torch: torch.nn.functional.dropout,
+    ),
 )
 
 _MOVEMENT = (
     # GPT-2's table of tokens.
-    Op("embedding", lambda g: call(g.integers(0, 50257, (4, 128)), normal(g, 50257, 768, scale=0.02)),
-       ref.embedding, lambda torch: torch.nn.functional.embedding, narrow=ref.embedding_rows, selects=True),
-    Op("index_select", lambda g: call(normal(g, 4096, 128), dim=0, index=g.integers(0, 4096, 512)),
-       ref.index_select, lambda torch: torch.index_select, selects=True),
-    Op("gather", lambda g: call(normal(g, 32, 8192), dim=1, index=g.integers(0, 8192, (32, 64))),
-       ref.gather, lambda torch: torch.gather, selects=True),
+    Op(
+        "embedding",
+        lambda g: call(g.integers(0, 50257, (4, 128)), normal(g, 50257, 768, scale=0.02)),
+        ref.embedding,
+        lambda torch: torch.nn.functional.embedding,
+        narrow=ref.embedding_rows,
+        selects=True,
+    ),
+    Op(
+        "index_select",
+        lambda g: call(normal(g, 4096, 128), dim=0, index=g.integers(0, 4096, 512)),
+        ref.index_select,
+        lambda torch: torch.index_select,
+        selects=True,
+    ),
+    Op(
+        "gather",
+        lambda g: call(normal(g, 32, 8192), dim=1, index=g.integers(0, 8192, (32, 64))),
+        ref.gather,
+        lambda torch: torch.gather,
+        selects=True,
+    ),
     # Messages summed at the nodes of a graph: about four a node.
-    Op("scatter_add", lambda g: call(normal(g, 512, 128), dim=0, index=g.integers(0, 512, (2048, 128)),
-                                     src=normal(g, 2048, 128)),
-       ref.scatter_add, lambda torch: torch.scatter_add, selects=True),
-    Op("cat", lambda g: call(normal(g, 64, 256), normal(g, 64, 512), normal(g, 64, 128), dim=1),
-       ref.cat, lambda torch: lambda *tensors, dim: torch.cat(tensors, dim=dim)),
+    Op(
+        "scatter_add",
+        lambda g: call(normal(g, 512, 128), dim=0, index=g.integers(0, 512, (2048, 128)), src=normal(g, 2048, 128)),
+        ref.scatter_add,
+        lambda torch: torch.scatter_add,
+        selects=True,
+    ),
+    Op(
+        "cat",
+        lambda g: call(normal(g, 64, 256), normal(g, 64, 512), normal(g, 64, 128), dim=1),
+        ref.cat,
+        lambda torch: lambda *tensors, dim: torch.cat(tensors, dim=dim),
+    ),
     # Attention heads moved before positions.
-    Op("transpose_contiguous", lambda g: call(normal(g, 2, 128, 12, 64), dim0=1, dim1=2),
-       ref.transpose, lambda torch: lambda x, dim0, dim1: x.transpose(dim0, dim1).contiguous()),
+    Op(
+        "transpose_contiguous",
+        lambda g: call(normal(g, 2, 128, 12, 64), dim0=1, dim1=2),
+        ref.transpose,
+        lambda torch: lambda x, dim0, dim1: x.transpose(dim0, dim1).contiguous(),
+    ),
 )
 
 _RESAMPLING = (
-    Op("max_pool2d", lambda g: call(image(g, 1, 64, 112, 112), kernel_size=3, stride=2, padding=1),
-       ref.max_pool2d, lambda torch: torch.nn.functional.max_pool2d),
-    Op("avg_pool2d", lambda g: call(image(g, 1, 64, 112, 112), kernel_size=3, stride=2, padding=1),
-       ref.avg_pool2d, lambda torch: torch.nn.functional.avg_pool2d, sums=sums.pool),
-    Op("adaptive_avg_pool2d", lambda g: call(image(g, 4, 256, 14, 14), output_size=(7, 7)),
-       ref.adaptive_avg_pool2d, lambda torch: torch.nn.functional.adaptive_avg_pool2d),
+    Op(
+        "max_pool2d",
+        lambda g: call(image(g, 1, 64, 112, 112), kernel_size=3, stride=2, padding=1),
+        ref.max_pool2d,
+        lambda torch: torch.nn.functional.max_pool2d,
+    ),
+    Op(
+        "avg_pool2d",
+        lambda g: call(image(g, 1, 64, 112, 112), kernel_size=3, stride=2, padding=1),
+        ref.avg_pool2d,
+        lambda torch: torch.nn.functional.avg_pool2d,
+        sums=sums.make_pool_sum,
+    ),
+    Op(
+        "adaptive_avg_pool2d",
+        lambda g: call(image(g, 4, 256, 14, 14), output_size=(7, 7)),
+        ref.adaptive_avg_pool2d,
+        lambda torch: torch.nn.functional.adaptive_avg_pool2d,
+    ),
     # The head of a segmentation net: 21 classes up to the picture's size.
-    Op("interpolate_bilinear", lambda g: call(normal(g, 1, 21, 56, 56), size=(224, 224), mode="bilinear",
-                                              align_corners=False),
-       ref.interpolate_bilinear, lambda torch: torch.nn.functional.interpolate),
-    Op("interpolate_nearest", lambda g: call(normal(g, 1, 128, 32, 32), size=(64, 64), mode="nearest"),
-       ref.interpolate_nearest, lambda torch: torch.nn.functional.interpolate),
+    Op(
+        "interpolate_bilinear",
+        lambda g: call(normal(g, 1, 21, 56, 56), size=(224, 224), mode="bilinear", align_corners=False),
+        ref.interpolate_bilinear,
+        lambda torch: torch.nn.functional.interpolate,
+    ),
+    Op(
+        "interpolate_nearest",
+        lambda g: call(normal(g, 1, 128, 32, 32), size=(64, 64), mode="nearest"),
+        ref.interpolate_nearest,
+        lambda torch: torch.nn.functional.interpolate,
+    ),
 )
 
 _COMPOSITES = (
-    Op("scaled_dot_product_attention",
-       lambda g: call(normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64)),
-       ref.attention, lambda torch: torch.nn.functional.scaled_dot_product_attention,
-       sums=sums.attention()),
-    Op("scaled_dot_product_attention_causal",
-       lambda g: call(normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64), is_causal=True),
-       ref.attention, lambda torch: torch.nn.functional.scaled_dot_product_attention,
-       sums=sums.attention(causal=True)),
+    Op(
+        "scaled_dot_product_attention",
+        lambda g: call(normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64)),
+        ref.attention,
+        lambda torch: torch.nn.functional.scaled_dot_product_attention,
+        sums=sums.make_attention_sum(),
+    ),
+    Op(
+        "scaled_dot_product_attention_causal",
+        lambda g: call(normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64), is_causal=True),
+        ref.attention,
+        lambda torch: torch.nn.functional.scaled_dot_product_attention,
+        sums=sums.make_attention_sum(causal=True),
+    ),
     # 32 query heads on 8 key heads, as in Llama 3 8B.
-    Op("scaled_dot_product_attention_gqa",
-       lambda g: call(normal(g, 1, 32, 128, 128), normal(g, 1, 8, 128, 128), normal(g, 1, 8, 128, 128),
-                      enable_gqa=True),
-       ref.attention, lambda torch: torch.nn.functional.scaled_dot_product_attention,
-       sums=sums.attention(heads=4, enable_gqa=True)),
+    Op(
+        "scaled_dot_product_attention_gqa",
+        lambda g: call(
+            normal(g, 1, 32, 128, 128), normal(g, 1, 8, 128, 128), normal(g, 1, 8, 128, 128), enable_gqa=True
+        ),
+        ref.attention,
+        lambda torch: torch.nn.functional.scaled_dot_product_attention,
+        sums=sums.make_attention_sum(heads=4, enable_gqa=True),
+    ),
     Op("rotary_embedding", lambda g: call(normal(g, 2, 12, 128, 64), *turns(128, 64)), ref.rotary_embedding, _rotary),
-    Op("swiglu",
-       lambda g: call(normal(g, 64, 768), weights(g, 768, 2048, fan_in=768), weights(g, 768, 2048, fan_in=768)),
-       ref.swiglu, lambda torch: lambda x, w, v: torch.nn.functional.silu(x @ w) * (x @ v)),
-    Op("cross_entropy",
-       lambda g: call(normal(g, 32, 50257, scale=2), with_ignored(g, 32, 50257), ignore_index=-100),
-       ref.cross_entropy, lambda torch: torch.nn.functional.cross_entropy, selects=True),
+    Op(
+        "swiglu",
+        lambda g: call(normal(g, 64, 768), weights(g, 768, 2048, fan_in=768), weights(g, 768, 2048, fan_in=768)),
+        ref.swiglu,
+        lambda torch: lambda x, w, v: torch.nn.functional.silu(x @ w) * (x @ v),
+    ),
+    Op(
+        "cross_entropy",
+        lambda g: call(normal(g, 32, 50257, scale=2), with_ignored(g, 32, 50257), ignore_index=-100),
+        ref.cross_entropy,
+        lambda torch: torch.nn.functional.cross_entropy,
+        selects=True,
+    ),
     # The same weights in every framework.
-    Op("bert_encoder", encoder.inputs, encoder.reference, encoder.torch_form),
-    Op("mse_loss", lambda g: call(normal(g, 64, 768), normal(g, 64, 768)),
-       ref.mse_loss, lambda torch: torch.nn.functional.mse_loss, sums=sums.mean_square),
+    Op("bert_encoder", encoder.draw_encoder_inputs, encoder.encode_reference, encoder.torch_form),
+    Op(
+        "mse_loss",
+        lambda g: call(normal(g, 64, 768), normal(g, 64, 768)),
+        ref.mse_loss,
+        lambda torch: torch.nn.functional.mse_loss,
+        sums=sums.mean_square,
+    ),
 )
 
 OPS: dict[str, Op] = {
     op.name: op
     for op in sorted(
-        (*_CONTRACTIONS, *_ACTIVATIONS, *_NORMALISATIONS, *_REDUCTIONS, *_ELEMENTWISE, *_MOVEMENT, *_RESAMPLING,
-         *_COMPOSITES),
+        (
+            *_CONTRACTIONS,
+            *_ACTIVATIONS,
+            *_NORMALISATIONS,
+            *_REDUCTIONS,
+            *_ELEMENTWISE,
+            *_MOVEMENT,
+            *_RESAMPLING,
+            *_COMPOSITES,
+        ),
         key=lambda op: op.name,
     )
 }

@@ -31,12 +31,12 @@ class Summed:
 Make = Callable[[np.random.Generator, int, int], Summed]
 
 
-def _flat(shape: tuple[int, ...], *indices: Any) -> tuple[int, ...]:
+def _flatten_places(shape: tuple[int, ...], *indices: Any) -> tuple[int, ...]:
     """Places in a flat array of elements at indices, each a number or an array of them."""
     return tuple(int(k) for k in np.ravel_multi_index(np.broadcast_arrays(*indices), shape).reshape(-1))
 
 
-def product(shared: int = 0, batch: int = 0, bias: int | None = None, transposed: bool = False) -> Make:
+def make_product_sum(shared: int = 0, batch: int = 0, bias: int | None = None, transposed: bool = False) -> Make:
     """left (rows, K)·right (K, COLUMNS), or right (COLUMNS, K) where it lies ``transposed``. shared: number of the left array, which the right
     one follows; batch: of products beside each other, 0 for no such axis; bias: number of an array (COLUMNS) that is added."""
 
@@ -51,12 +51,12 @@ def product(shared: int = 0, batch: int = 0, bias: int | None = None, transposed
             k, first = np.arange(terms), (0,) * bool(batch) if not row else last
             at = (column, k) if transposed else (k, column)
             alone = () if bias is None else (bias, column)
-            (place,) = _flat((*front, rows, COLUMNS), *first, row, column)
+            (place,) = _flatten_places((*front, rows, COLUMNS), *first, row, column)
             ones = (1.0,) * len(arrays)
             return Terms(
                 place,
-                (shared, _flat(left, *first, row, k)),
-                (shared + 1, _flat(right, *first, *at)),
+                (shared, _flatten_places(left, *first, row, k)),
+                (shared + 1, _flatten_places(right, *first, *at)),
                 alone,
                 ones,
                 False,
@@ -69,14 +69,18 @@ def product(shared: int = 0, batch: int = 0, bias: int | None = None, transposed
     return make
 
 
-def along(scan: bool = False, divided: bool = False, **kwargs: Any) -> Make:
+def make_sum_along(scan: bool = False, divided: bool = False, **kwargs: Any) -> Make:
     """x (rows, K) along its last axis. scan: the last of running sums; divided: by K."""
 
     def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
         def of(row: int, where: str) -> Terms:
             place = row * terms + terms - 1 if scan else row
             return Terms(
-                place, (0, _flat((rows, terms), row, np.arange(terms))), fill=(1.0,), divided=divided, where=where
+                place,
+                (0, _flatten_places((rows, terms), row, np.arange(terms))),
+                fill=(1.0,),
+                divided=divided,
+                where=where,
             )
 
         return Summed((g.standard_normal((rows, terms)),), kwargs, (of(0, "first"), of(rows - 1, "last")))
@@ -84,7 +88,7 @@ def along(scan: bool = False, divided: bool = False, **kwargs: Any) -> Make:
     return make
 
 
-def convolution(
+def make_convolution_sum(
     kernel: tuple[int, ...], channels: Callable[[int], int], groups: Callable[[int], int] | None = None
 ) -> Make:
     """x (rows, C, 5, …), weight (C·groups or COLUMNS, C, *kernel), bias: the middle of the output. channels: C of a group for so many terms; groups: how many there are then,
@@ -103,8 +107,8 @@ def convolution(
         def of(row: int, channel: int, where: str) -> Terms:
             first = channel // (out // many) * own
             at = [m + k - 1 for m, k in zip(middle, grid[1:])]
-            (place,) = _flat(result, row, channel, *middle)
-            left, right = _flat(x, row, first + grid[0], *at), _flat(w, channel, *grid)
+            (place,) = _flatten_places(result, row, channel, *middle)
+            left, right = _flatten_places(x, row, first + grid[0], *at), _flatten_places(w, channel, *grid)
             return Terms(place, (0, left), (1, right), (2, channel), (1.0, 1.0, 1.0), False, where)
 
         arrays = tuple(g.standard_normal(shape) for shape in (x, w, (out,)))
@@ -121,15 +125,15 @@ def transposed_convolution(g: np.random.Generator, rows: int, terms: int) -> Sum
     c, i, j = np.meshgrid(np.arange(own), np.arange(4), np.arange(4), indexing="ij")
 
     def of(row: int, channel: int, where: str) -> Terms:
-        (place,) = _flat(result, row, channel, 4, 4)  # y = input + kernel − padding
-        left, right = _flat(x, row, c, 5 - i, 5 - j), _flat(w, c, channel, i, j)
+        (place,) = _flatten_places(result, row, channel, 4, 4)  # y = input + kernel − padding
+        left, right = _flatten_places(x, row, c, 5 - i, 5 - j), _flatten_places(w, c, channel, i, j)
         return Terms(place, (0, left), (1, right), (2, channel), (1.0, 1.0, 1.0), False, where)
 
     arrays = tuple(g.standard_normal(shape) for shape in (x, w, (COLUMNS,)))
     return Summed(arrays, {"stride": 1, "padding": 1}, (of(0, 0, "first"), of(rows - 1, COLUMNS - 1, "last")))
 
 
-def attention(heads: int = 1, causal: bool = False, **kwargs: Any) -> Make:
+def make_attention_sum(heads: int = 1, causal: bool = False, **kwargs: Any) -> Make:
     """Two sums of an output (1, heads, rows, HEAD). Its weights are exponentials of the first elements of keys (1, 1, K, HEAD), since queries are
     4 = √HEAD there; values are 1 where the largest weight is. Its values weigh the same where all keys are 0: their sum is divided by K.
     causal: there are as many rows as keys, and the last sees them all."""
@@ -141,8 +145,8 @@ def attention(heads: int = 1, causal: bool = False, **kwargs: Any) -> Make:
 
         def of(head: int, row: int, column: int, where: str) -> Iterator[Terms]:
             place = (head * rows + row) * HEAD + column
-            values = (2, _flat(key, 0, 0, k, column))
-            scores = (1, _flat(key, 0, 0, k, 0))
+            values = (2, _flatten_places(key, 0, 0, k, column))
+            scores = (1, _flatten_places(key, 0, 0, k, 0))
             yield Terms(place, values, fill=(0.0, 0.0, 1.0), divided=True, where=where, part="values", rows=rows)
             yield Terms(
                 place,
@@ -164,12 +168,12 @@ def attention(heads: int = 1, causal: bool = False, **kwargs: Any) -> Make:
     return make
 
 
-def normalised(**kwargs: Any) -> Make:
+def make_normalised_sum(**kwargs: Any) -> Make:
     """x (rows, K) along its last axis: a softmax, or its logarithm. Its denominator is a sum of exponentials, which shows where the largest is."""
 
     def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
         def of(row: int, where: str) -> Terms:
-            places = _flat((rows, terms), row, np.arange(terms))
+            places = _flatten_places((rows, terms), row, np.arange(terms))
             return Terms(places[0], (0, places), fill=(0.0,), where=where, of="exponentials", outputs=places)
 
         return Summed((g.standard_normal((rows, terms)),), kwargs, (of(0, "first"), of(rows - 1, "last")))
@@ -177,7 +181,7 @@ def normalised(**kwargs: Any) -> Make:
     return make
 
 
-def standardised(groups: int = 0, each: bool = False) -> Make:
+def make_standardised_sum(groups: int = 0, each: bool = False) -> Make:
     """x (rows, K), or of images (rows, 2·groups, K/2) or (rows, 2, K, 1) where the mean is ``each`` channel's: x − mean over the root of the mean square of that. Of inputs ±M and
     ones it shows what is left of the ones in the mean. Weights scale the results, so that a small range has them."""
 
@@ -215,7 +219,7 @@ def root_mean_square(g: np.random.Generator, rows: int, terms: int) -> Summed:
     """x (rows, K) over √(mean(x²) + eps), where eps takes the largest square away again: else the root hides the last bit of the sum."""
 
     def of(row: int, where: str) -> Terms:
-        places = _flat((rows, terms), row, np.arange(terms))
+        places = _flatten_places((rows, terms), row, np.arange(terms))
         return Terms(places[0], (0, places), fill=(0.0, 1.0), where=where, of="squares", outputs=places, scale=SQUARE)
 
     x, weight = 4.0 * g.standard_normal((rows, terms)), g.standard_normal(terms)
@@ -231,14 +235,14 @@ def mean_square(g: np.random.Generator, rows: int, terms: int) -> Summed:
     return Summed((g.standard_normal(x), g.standard_normal(x)), {}, (one,))
 
 
-def pool(g: np.random.Generator, rows: int, terms: int) -> Summed:
+def make_pool_sum(g: np.random.Generator, rows: int, terms: int) -> Summed:
     """x (rows, COLUMNS, 6, 6): the mean of a window of 3×3."""
     x = (rows, COLUMNS, 6, 6)
     i, j = np.meshgrid(np.arange(3), np.arange(3), indexing="ij")
 
     def of(row: int, channel: int, where: str) -> Terms:
-        (place,) = _flat((rows, COLUMNS, 3, 3), row, channel, 1, 1)
-        return Terms(place, (0, _flat(x, row, channel, 1 + i, 1 + j)), fill=(1.0,), divided=True, where=where)
+        (place,) = _flatten_places((rows, COLUMNS, 3, 3), row, channel, 1, 1)
+        return Terms(place, (0, _flatten_places(x, row, channel, 1 + i, 1 + j)), fill=(1.0,), divided=True, where=where)
 
     return Summed(
         (g.standard_normal(x),),

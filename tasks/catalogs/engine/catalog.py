@@ -109,7 +109,7 @@ def draw_weights(decoder: Decoder, seed: int) -> dict[str, np.ndarray]:
 def _make_sample(group: Group, index: int, draws: int) -> Sample:
     cache = "" if group.op_name == GREEDY else RELATIONS[group.op_name].cache
     try:
-        arrays, leaves = evaluate(group.variant, group.dtype, index, group.seed, draws, cache)
+        arrays, leaves = evaluate_decoder_sample(group.variant, group.dtype, index, group.seed, draws, cache)
     except Exception as error:
         return Sample(index, failure=Failure.of(error, "reference"))
     if group.op_name == GREEDY:
@@ -157,7 +157,7 @@ def _join_requests(prompts: Sequence[Sequence[int]], following: Sequence[Sequenc
 
 
 @functools.lru_cache(maxsize=16)
-def evaluate(
+def evaluate_decoder_sample(
     variant: str, dtype: str, index: int, seed: int, draws: int, cache: str
 ) -> tuple[Sequence[np.ndarray], Sequence[Leaf]]:
     """The arrays of a sample, and what is expected: logits (prompts, steps, vocabulary); what the heads of all layers and these layers give on the
@@ -184,7 +184,7 @@ def evaluate(
 
     references = compute()
     elements = sum(x.size for x in weights.values())
-    floors = noise.floor(references, compute_moved, OpClass.MODEL, draws, elements)
+    floors = noise.compute_noise_floor(references, compute_moved, OpClass.MODEL, draws, elements)
     leaves = tuple(Leaf(dtype, y.shape, y, floor) for y, floor in zip(references, floors))
     return (*_join_requests(prompts, following), *given.values()), leaves
 

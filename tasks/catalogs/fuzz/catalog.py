@@ -30,7 +30,7 @@ from tasks.operators.left_open import LeftOpen
 VARIANT, CHOICES = f"g{GENERATOR}", "c"
 
 
-def variant(op: str) -> str:
+def get_generator_variant(op: str) -> str:
     """The variant of today's generator of an op."""
     return graphs.VARIANT if op in graphs.NAMES else VARIANT
 
@@ -56,7 +56,7 @@ class Fuzz(GeneratingCatalog):
         )
 
     def generator(self, op: str) -> str:
-        return variant(op)
+        return get_generator_variant(op)
 
     def variant_of(self, choices: Sequence[int]) -> str:
         return variant_of(choices)
@@ -65,14 +65,17 @@ class Fuzz(GeneratingCatalog):
         return seed_of(group, index)
 
     def entries(self) -> list[Entry]:
-        return [Entry(f"{self.name}:{op}", variant(op), _dtypes(op)) for op in sorted((*table.SPECS, *graphs.NAMES))]
+        return [
+            Entry(f"{self.name}:{op}", get_generator_variant(op), _list_fuzzed_dtypes(op))
+            for op in sorted((*table.SPECS, *graphs.NAMES))
+        ]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Samples 0 … group.samples − 1. Raises ValueError for an op, a dtype or a variant that there is not."""
         if group.op_name not in table.SPECS and group.op_name not in graphs.NAMES:
             every = sorted((*table.SPECS, *graphs.NAMES))
             raise ValueError(f"no op {group.op_name!r} is generated{nearest(group.op_name, every)}")
-        if group.dtype not in (dtypes := _dtypes(group.op_name)):
+        if group.dtype not in (dtypes := _list_fuzzed_dtypes(group.op_name)):
             raise ValueError(f"fuzz: {group.op_name} does not take {group.dtype}; it takes {', '.join(dtypes)}")
         made_of = _parse_choices(group)
         for index in range(group.samples if made_of is None else 1):
@@ -92,7 +95,7 @@ class Fuzz(GeneratingCatalog):
             if group.op_name in graphs.NAMES:
                 one = graphs.build_graph(group.op_name, group.dtype, choose)
                 stage = "reference"
-                return graphs.sample(index, group.op_name, one, draws)
+                return graphs.make_graph_sample(index, group.op_name, one, draws)
             case = generate.case(group.op_name, group.dtype, choose)
             stage = "reference"
             return _make_case_sample(index, case, draws)
@@ -103,7 +106,7 @@ class Fuzz(GeneratingCatalog):
         return Sample(index, columns={"choices": tuple(choose.taken)}, failure=failure)
 
 
-def _dtypes(op: str) -> tuple[str, ...]:
+def _list_fuzzed_dtypes(op: str) -> tuple[str, ...]:
     return build.DTYPES if op in graphs.NAMES else table.dtypes(op)
 
 
@@ -120,7 +123,7 @@ def choices_of(group: Group, index: int) -> Choices:
     )
 
 
-def words(group: Group, index: int) -> list[str]:
+def describe_fuzzed_sample(group: Group, index: int) -> list[str]:
     """Modes and attributes of a sample of a group; none where it cannot be made."""
     choose = choices_of(group, index)
     try:
@@ -133,7 +136,7 @@ def words(group: Group, index: int) -> list[str]:
 
 def _parse_choices(group: Group) -> list[int] | None:
     """The choices that a group's variant holds; None for that of today's generator. Raises ValueError for any other."""
-    today, given = variant(group.op_name), group.variant
+    today, given = get_generator_variant(group.op_name), group.variant
     if given == today:
         return None
     if re.fullmatch(rf"{CHOICES}(\d+(-\d+)*)?", given):
@@ -148,7 +151,7 @@ def _make_case_sample(index: int, case: Generated, draws: int) -> Sample:
     """The sample of a case. Raises NoOracle, and onnx's ValidationError for a model that is none."""
     exact = generate.evaluate(case)
     model = generate.model(case, exact)
-    _check(model)
+    _check_fuzzed_model(model)
     op_class = op_classes.of(f"onnx:{case.op}", kwargs=case.made.attributes).op_class
     names = generate.output_dtypes(case)
     floors = _compute_floors(case, exact, names, op_class, draws)
@@ -167,7 +170,7 @@ def _make_case_sample(index: int, case: Generated, draws: int) -> Sample:
     )
 
 
-def _check(model: bytes) -> None:
+def _check_fuzzed_model(model: bytes) -> None:
     import onnx
 
     onnx.checker.check_model(onnx.load_from_string(model), full_check=True)

@@ -37,7 +37,7 @@ def build_graph(op: str, dtype: str, choose: Choices) -> Made:
     return build.pair(op.removesuffix(AND), dtype, choose)
 
 
-def sample(index: int, op: str, one: Made, draws: int) -> Sample:
+def make_graph_sample(index: int, op: str, one: Made, draws: int) -> Sample:
     """The sample of a graph. Raises NoOracle."""
     import onnx
 

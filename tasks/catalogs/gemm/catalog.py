@@ -154,7 +154,9 @@ class Gemm(Catalog):
             arrays = op.own.make_arrays(rng, op.shapes[index], group.variant, group.dtype)
             specs = [TensorSpec(number) for number in range(len(arrays))]
         for number, shape in enumerate(() if op.own else _compute_stored_shapes(group, op.shapes[index])):
-            array, spec = _laid_out(_values(rng, shape, group.dtype), number, LAYOUTS[(index + number) % len(LAYOUTS)])
+            array, spec = _laid_out(
+                _draw_matrix_values(rng, shape, group.dtype), number, LAYOUTS[(index + number) % len(LAYOUTS)]
+            )
             arrays.append(array)
             specs.append(spec)
         try:
@@ -166,7 +168,7 @@ class Gemm(Catalog):
         """A product with where the terms of its first and its last result lie."""
         shape = SUMMED[index]
         rng = np.random.default_rng((zlib.crc32(group.label.encode()), zlib.crc32(group.dtype.encode()), index))
-        arrays = [_values(rng, x, group.dtype) for x in _compute_stored_shapes(group, shape)]
+        arrays = [_draw_matrix_values(rng, x, group.dtype) for x in _compute_stored_shapes(group, shape)]
         sample = _build_sample(op, group, index, arrays, [TensorSpec(0), TensorSpec(1)], draws)
         rows, columns, count = shape
         k = np.arange(count)
@@ -199,7 +201,7 @@ def _compute_stored_shapes(group: Group, shape: tuple[int, int, int]) -> list[tu
     return [(m, n), a, b] if group.op_name == "addmm" else [a, b]
 
 
-def _values(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def _draw_matrix_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     if dtype == "int8":
         return rng.integers(-128, 128, shape).astype(np.int8)
     return rng.standard_normal(shape).astype(np_dtype(dtype))
@@ -221,17 +223,17 @@ def _build_sample(
     values = [spec.view(array) for spec, array in zip(specs, arrays)]
     output = op.output(group.variant, group.dtype)
     exact = [x.astype(np.float64 if is_inexact(dtype_name(x.dtype)) else np.int64) for x in values]
-    reference = _product(group, exact)
+    reference = _multiply_exactly(group, exact)
     noise_floor = None
     if op.op_class is not OpClass.EXACT:
 
         def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
             for draw in drawn:
                 places = itertools.count(1)
-                yield [_product(group, [_perturb(x, EPS[output], draw, next(places)) for x in exact])]
+                yield [_multiply_exactly(group, [_perturb_matrix(x, EPS[output], draw, next(places)) for x in exact])]
 
         elements = sum(x.size for x in exact)
-        (noise_floor,) = noise.floor([reference], evaluate, op.op_class, draws, elements)
+        (noise_floor,) = noise.compute_noise_floor([reference], evaluate, op.op_class, draws, elements)
     else:
         reference = reference.astype(np_dtype(output))
     return Sample(
@@ -241,16 +243,18 @@ def _build_sample(
         expected=[Leaf(output, reference.shape, reference, noise_floor)],
         op_class=op.op_class,
         oracle="numpy-float64" if op.op_class is not OpClass.EXACT else "exact",
-        model=onnx_form.model(group.op_name, group.variant, group.dtype, [x.shape for x in values], reference.shape),
+        model=onnx_form.make_gemm_model(
+            group.op_name, group.variant, group.dtype, [x.shape for x in values], reference.shape
+        ),
     )
 
 
-def _perturb(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
+def _perturb_matrix(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
     """What is no number of the product (where its groups end) stands still."""
     return noise.perturb_values(x, eps, draw, place) if x.dtype.kind == "f" else x
 
 
-def _product(group: Group, matrices: Sequence[np.ndarray]) -> np.ndarray:
+def _multiply_exactly(group: Group, matrices: Sequence[np.ndarray]) -> np.ndarray:
     if own := OPS[group.op_name].own:
         return np.ascontiguousarray(own.multiply(group.variant, matrices))
     *rest, a, b = matrices
@@ -268,19 +272,19 @@ def _transpose_operands(variant: str, a: Any, b: Any) -> tuple[Any, Any]:
     return (a.mT if variant[0] == "t" else a), (b.mT if variant[1] == "t" else b)
 
 
-def _mm(variant: str, a: Any, b: Any) -> Any:
+def _call_mm(variant: str, a: Any, b: Any) -> Any:
     import torch
 
     return torch.mm(*_transpose_operands(variant, a, b))
 
 
-def _bmm(variant: str, a: Any, b: Any) -> Any:
+def _call_bmm(variant: str, a: Any, b: Any) -> Any:
     import torch
 
     return torch.bmm(*_transpose_operands(variant, a, b))
 
 
-def _addmm(variant: str, c: Any, a: Any, b: Any) -> Any:
+def _call_addmm(variant: str, c: Any, a: Any, b: Any) -> Any:
     import torch
 
     return torch.addmm(c, *_transpose_operands(variant, a, b), alpha=ALPHA, beta=BETA)
@@ -302,9 +306,9 @@ def _scaled_mm(variant: str, a: Any, b: Any) -> Any:
 
 
 _CALLS: Mapping[str, Callable[..., Any]] = {
-    "addmm": _addmm,
-    "bmm": _bmm,
+    "addmm": _call_addmm,
+    "bmm": _call_bmm,
     "int_mm": _int_mm,
-    "mm": _mm,
+    "mm": _call_mm,
     "scaled_mm": _scaled_mm,
 }

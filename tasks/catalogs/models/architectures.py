@@ -55,12 +55,14 @@ _BERT_STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _DECODER = "vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads"
 
 
-def _sizes(names: str, full: tuple[Any, ...] = (), small: tuple[Any, ...] = (), **both: Any) -> Mapping[str, Settings]:
+def _list_architecture_sizes(
+    names: str, full: tuple[Any, ...] = (), small: tuple[Any, ...] = (), **both: Any
+) -> Mapping[str, Settings]:
     """Settings by size: of ``names`` in order (in the full size the config's own defaults, where none are given), and ``both``."""
     return {size: {**dict(zip(names.split(), values)), **both} for size, values in zip(SIZES, (full, small))}
 
 
-def _images(full: int, small: tuple[int, int]) -> Mapping[str, tuple[int, ...]]:
+def _list_image_shapes(full: int, small: tuple[int, int]) -> Mapping[str, tuple[int, ...]]:
     """Shapes of square images: one as the network is known, some of another width."""
     count, width = small
     return {"full": (1, 3, full, full), "small": (count, 3, width, width)}
@@ -73,9 +75,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         "resnet",
         "ResNetForImageClassification",
         "ResNetConfig",
-        _sizes("num_labels embedding_size hidden_sizes", (1000,), (10, 8, [32, 64, 128, 256])),
+        _list_architecture_sizes("num_labels embedding_size hidden_sizes", (1000,), (10, 8, [32, 64, 128, 256])),
         {"pixel_values": "image"},
-        _images(224, (4, 64)),
+        _list_image_shapes(224, (4, 64)),
         ("logits",),
         "classes",
         kinks=True,
@@ -85,14 +87,14 @@ ARCHITECTURES: dict[str, Architecture] = {
         "vit",
         "ViTForImageClassification",
         "ViTConfig",
-        _sizes(
+        _list_architecture_sizes(
             "num_labels hidden_size num_hidden_layers num_attention_heads intermediate_size image_size patch_size",
             (1000,),
             (10, 64, 3, 4, 128, 32, 8),
             **_BERT_STILL,
         ),
         {"pixel_values": "image"},
-        _images(224, (2, 32)),
+        _list_image_shapes(224, (2, 32)),
         ("logits",),
         "classes",
     ),
@@ -101,7 +103,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         "efficientnet",
         "EfficientNetForImageClassification",
         "EfficientNetConfig",
-        _sizes(
+        _list_architecture_sizes(
             "num_labels image_size width_coefficient hidden_dim",
             (1000, 224, 1.0, 1280),
             (10, 64, 0.25, 320),
@@ -110,7 +112,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             drop_connect_rate=0.0,
         ),
         {"pixel_values": "image"},
-        _images(224, (4, 64)),
+        _list_image_shapes(224, (4, 64)),
         ("logits",),
         "classes",
     ),
@@ -119,7 +121,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         "bert",
         "BertModel",
         "BertConfig",
-        _sizes(
+        _list_architecture_sizes(
             "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings",
             (),
             (199, 64, 2, 4, 128, 40),
@@ -135,7 +137,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         "gpt2",
         "GPT2LMHeadModel",
         "GPT2Config",
-        _sizes("vocab_size n_positions n_embd n_layer n_head", (), (199, 40, 64, 2, 4), use_cache=False, **_STILL),
+        _list_architecture_sizes(
+            "vocab_size n_positions n_embd n_layer n_head", (), (199, 40, 64, 2, 4), use_cache=False, **_STILL
+        ),
         _TOKENS,
         {"full": (1, 32), "small": (2, 24)},
         ("logits",),
@@ -146,7 +150,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         "llama",
         "LlamaForCausalLM",
         "LlamaConfig",
-        _sizes(f"{_DECODER} intermediate_size", (4096, 512, 4, 8, 2, 1408), (199, 64, 2, 8, 2, 96), use_cache=False),
+        _list_architecture_sizes(
+            f"{_DECODER} intermediate_size", (4096, 512, 4, 8, 2, 1408), (199, 64, 2, 8, 2, 96), use_cache=False
+        ),
         _TOKENS,
         {"full": (1, 64), "small": (2, 24)},
         ("logits",),
@@ -157,7 +163,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         "mixtral",
         "MixtralForCausalLM",
         "MixtralConfig",
-        _sizes(
+        _list_architecture_sizes(
             f"{_DECODER} intermediate_size num_local_experts",
             (4096, 256, 2, 8, 2, 512, 8),
             (199, 48, 2, 4, 2, 64, 4),
@@ -175,7 +181,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         "mamba2",
         "Mamba2ForCausalLM",
         "Mamba2Config",
-        _sizes(
+        _list_architecture_sizes(
             "vocab_size hidden_size num_heads head_dim state_size num_hidden_layers chunk_size",
             (4096, 256, 8, 64, 64, 4, 64),
             (199, 32, 4, 16, 8, 2, 8),
@@ -192,7 +198,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         "whisper",
         "WhisperEncoder",
         "WhisperConfig",
-        _sizes(
+        _list_architecture_sizes(
             "d_model encoder_layers encoder_attention_heads encoder_ffn_dim num_mel_bins max_source_positions",
             (),
             (48, 2, 4, 96, 16, 32),
@@ -208,9 +214,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         "",
         "",
         "",
-        _sizes("base classes", (32, 4), (6, 3)),
+        _list_architecture_sizes("base classes", (32, 4), (6, 3)),
         {"image": "image"},
-        _images(128, (2, 32)),
+        _list_image_shapes(128, (2, 32)),
         ("logits",),
         "pixels",
         kinks=True,
@@ -218,7 +224,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
-def version() -> str:
+def get_architectures_version() -> str:
     """What decides the weights: this table, the init, and the packages that lay the networks out."""
     parts = [f"{name} {_find_version(name)}" for name in ("transformers", "torch", "numpy")]
     own = hashlib.sha256(
@@ -234,14 +240,14 @@ def _find_version(package: str) -> str:
         return "none"
 
 
-def missing(name: str) -> str:
+def explain_missing_architecture(name: str) -> str:
     """Why an architecture cannot be built here, with the fix; "" where it can."""
     needed = [p for p in ("torch", "transformers") if p == "torch" or ARCHITECTURES[name].module]
     lacking = [p for p in needed if _find_version(p) == "none"]
     return f"models:{name} needs {' and '.join(lacking)}: {EXTRA}" if lacking else ""
 
 
-def build(name: str, size: str = "full", seed: int = 0) -> Any:
+def build_architecture(name: str, size: str = "full", seed: int = 0) -> Any:
     """The network as a torch module in evaluation mode, float32 on the CPU, called with its inputs in order.
 
     It returns a tuple of tensors, one per name of its ``output_names``; ``input_names`` are those of its inputs. The
@@ -251,21 +257,21 @@ def build(name: str, size: str = "full", seed: int = 0) -> Any:
     import torch
 
     one = _get_architecture(name, size)
-    if why := missing(name):
+    if why := explain_missing_architecture(name):
         raise Unavailable(why)
     with torch.random.fork_rng(devices=[]):
-        network = _network(one, dict(one.settings[size]))
+        network = _build_network(one, dict(one.settings[size]))
     module = networks.wrap_positional(network, tuple(one.inputs), one.outputs).eval()
-    initial.initialise(module, f"{name}/{size}/{seed}")
+    initial.initialise_module(module, f"{name}/{size}/{seed}")
     shape = one.shapes[size]
     # Statistics need many pixels or many images; smaller ones would have more of their pixels at a border.
     shape = (2 if size == "full" else 16, *shape[1:])
-    batches = [example(name, size, 1000 + k, shape) for k in range(2)]
-    initial.calibrate(module, [list(batch.values()) for batch in batches])
+    batches = [draw_architecture_example(name, size, 1000 + k, shape) for k in range(2)]
+    initial.calibrate_batch_norms(module, [list(batch.values()) for batch in batches])
     return module
 
 
-def example(
+def draw_architecture_example(
     name: str, size: str = "full", seed: int = 0, shape: tuple[int, ...] | None = None
 ) -> dict[str, np.ndarray]:
     """Seeded inputs of an architecture by name, in its order.
@@ -280,25 +286,25 @@ def example(
     return {key: _DRAWN[kind](rng, shape, vocabulary) for key, kind in one.inputs.items()}
 
 
-def _smooth(rng: np.random.Generator, shape: tuple[int, ...], vocabulary: int) -> np.ndarray:
+def _draw_smooth_image(rng: np.random.Generator, shape: tuple[int, ...], vocabulary: int) -> np.ndarray:
     x = rng.standard_normal(shape)
     for axis in range(2, len(shape)):
         x = (x + np.roll(x, 1, axis) + np.roll(x, -1, axis)) / 3**0.5
     return np.asarray(x, np.float32)
 
 
-def _mask(rng: np.random.Generator, shape: tuple[int, ...], vocabulary: int) -> np.ndarray:
+def _draw_token_mask(rng: np.random.Generator, shape: tuple[int, ...], vocabulary: int) -> np.ndarray:
     mask = np.ones(shape, np.int64)
     mask[-1, -(shape[1] // 4) :] = 0
     return mask
 
 
 _DRAWN: dict[str, Callable[[np.random.Generator, tuple[int, ...], int], np.ndarray]] = {
-    "image": _smooth,
-    "frames": _smooth,
+    "image": _draw_smooth_image,
+    "frames": _draw_smooth_image,
     # Not 0, BERT's padding: by convention its embedding has no gradient, which finite differences deny.
     "ids": lambda rng, shape, vocabulary: rng.integers(1, vocabulary, shape),
-    "mask": _mask,
+    "mask": _draw_token_mask,
 }
 
 
@@ -308,9 +314,9 @@ def _get_architecture(name: str, size: str) -> Architecture:
     return ARCHITECTURES[name]
 
 
-def _network(one: Architecture, settings: dict[str, Any]) -> Any:
+def _build_network(one: Architecture, settings: dict[str, Any]) -> Any:
     if not one.module:
-        return networks.unet(**settings)
+        return networks.build_unet(**settings)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is looked up: kernels and weights are here
     experts = settings.pop("experts_implementation", None)
     importlib.import_module("transformers").logging.set_verbosity_error()

@@ -52,7 +52,7 @@ class Models(Catalog):
 
     def at_opset(self, group: Group, made: Sample, opset: int) -> Iterator[tuple[str, bytes | Exception]]:
         model = self._as_made(group, made)
-        for how in exporting.at(opset):
+        for how in exporting.list_exporters_at(opset):
             try:
                 found = model.export(how, default_cache())
             except Exception as error:
@@ -65,13 +65,13 @@ class Models(Catalog):
         model = self._model(group)
         if made.alike:
             module = model.module(default_cache())
-            module_state.load(module, made.state)
+            module_state.load_module_state(module, made.state)
             module.written = made.written
         return model
 
     def bare(self, group: Group) -> Sample:
         model, cache = self._model(group), default_cache()
-        return network_samples.bare(model.model(cache), model.inputs(0, group.seed, cache))
+        return network_samples.make_bare_sample(model.model(cache), model.inputs(0, group.seed, cache))
 
     def group_version(self, group: Group) -> str:
         mine = own_models.list_models().get(group.op_name)
@@ -92,7 +92,7 @@ class Models(Catalog):
         """Samples 0 … group.samples − 1. Raises ValueError for a network or a dtype that the catalog does not have."""
         model, cache = self._model(group), default_cache()
         if group.check in training.CHECKS:
-            return training.samples(group, draws, skip)
+            return training.make_training_samples(group, draws, skip)
         if group.dtype != "float32":
             raise ValueError(f"models: {group.label} has no dtype {group.dtype!r}; it has float32")
         return self._make_samples(model, group, draws, skip, cache)
@@ -107,17 +107,17 @@ class Models(Catalog):
                 yield Sample(index, columns=about)
                 continue
             try:
-                network = network or _read(model, cache)
+                network = network or _read_model_network(model, cache)
                 yield network.sample(index, model.inputs(index, group.seed, cache), draws)
             except Exception as error:
-                yield Sample(index, failure=_failure(error), columns=about)
+                yield Sample(index, failure=_describe_model_failure(error), columns=about)
 
     def call(self, group: Group) -> Callable[..., Any]:
         """The network as a torch module, in evaluation mode, or a training step of it. Raises Unsupported where it is ONNX
         alone, or where this environment lacks what it is made of."""
         try:
             if group.check in training.CHECKS:
-                return training.step(group)
+                return training.make_training_step(group)
             found = self._model(group).module(default_cache())
         except Unavailable as error:
             raise Unsupported(str(error)) from None
@@ -134,13 +134,13 @@ class Models(Catalog):
             raise ValueError(f"the catalog models has no network {group.label!r}") from None
 
 
-def _read(model: Model, cache: Path) -> network_samples.Network | modules.OwnModule:
+def _read_model_network(model: Model, cache: Path) -> network_samples.Network | modules.OwnModule:
     if isinstance(model, own_models.Own) and model.is_module:
         return modules.OwnModule(model)
     return network_samples.Network(model, cache)
 
 
-def _failure(error: Exception) -> Failure:
+def _describe_model_failure(error: Exception) -> Failure:
     stage = "reference" if isinstance(error, network_samples.NoOracle) else "sample"
     return Failure.of(error, stage)
 

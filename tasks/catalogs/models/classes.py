@@ -68,7 +68,7 @@ class Forward:
     more: bool
 
 
-def forward(file: Path, name: str) -> Forward | None:
+def read_forward_arguments(file: Path, name: str) -> Forward | None:
     """What the forward of a class takes that the file defines at its top; None where the source does not show it (it is decorated, or
     assigned). Raises SyntaxError, OSError."""
     tree = ast.parse(file.read_bytes(), str(file))
@@ -87,15 +87,15 @@ def forward(file: Path, name: str) -> Forward | None:
     if not _is_module(name, classes, dict(_list_imports(tree))):
         return None
     more = bool(own.args.vararg or own.args.kwonlyargs)
-    return Forward(tuple(x.arg for x in _positional(own)), _without_default(own), more)
+    return Forward(tuple(x.arg for x in _list_positional_arguments(own)), _without_default(own), more)
 
 
-def _positional(method: ast.FunctionDef) -> list[ast.arg]:
+def _list_positional_arguments(method: ast.FunctionDef) -> list[ast.arg]:
     return [*method.args.posonlyargs, *method.args.args][1:]
 
 
 def _without_default(method: ast.FunctionDef) -> tuple[str, ...]:
-    taken = _positional(method)
+    taken = _list_positional_arguments(method)
     return tuple(x.arg for x in taken[: max(0, len(taken) - len(method.args.defaults))])
 
 

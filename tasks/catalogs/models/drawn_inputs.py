@@ -45,10 +45,10 @@ def parse_input(text: str) -> Drawn:
     name, dtype, shape, below = found.groups()
     if dtype and (dtype not in DTYPES or dtype == "str"):
         raise ValueError(f"{text!r}: unknown dtype {dtype!r}{nearest(dtype, [x for x in DTYPES if x != 'str'])}")
-    return Drawn(name, dtype or "", _shape(shape, text), _below(below, dtype or "", text))
+    return Drawn(name, dtype or "", _parse_input_shape(shape, text), _parse_input_bound(below, dtype or "", text))
 
 
-def _shape(given: str | None, text: str) -> tuple[int, ...] | None:
+def _parse_input_shape(given: str | None, text: str) -> tuple[int, ...] | None:
     if given is None:
         return None
     inside = given[1:-1].strip() if given.endswith("]") else "?"
@@ -63,7 +63,7 @@ def _shape(given: str | None, text: str) -> tuple[int, ...] | None:
     return shape
 
 
-def _below(given: str | None, dtype: str, text: str) -> float | None:
+def _parse_input_bound(given: str | None, dtype: str, text: str) -> float | None:
     if given is None:
         return None
     try:
@@ -83,7 +83,7 @@ def _below(given: str | None, dtype: str, text: str) -> float | None:
     return below
 
 
-def arrays(given: Iterable[Drawn], index: int, seed: int) -> dict[str, np.ndarray]:
+def draw_model_inputs(given: Iterable[Drawn], index: int, seed: int) -> dict[str, np.ndarray]:
     """The inputs of sample ``index`` of a run's seed: the same whatever the machine, each by its name alone."""
     made = {}
     for one in given:
@@ -91,19 +91,19 @@ def arrays(given: Iterable[Drawn], index: int, seed: int) -> dict[str, np.ndarra
         dtype = one.dtype or "float32"
         g = np.random.default_rng([zlib.crc32(one.name.encode()), index, seed % 2**64])
         if one.below is None:
-            made[one.name] = inputs.fill(one.shape, dtype, "regular", g, mild=True)
+            made[one.name] = inputs.fill_array(one.shape, dtype, "regular", g, mild=True)
         else:
             high: Any = one.below if is_inexact(dtype) else int(one.below)
             made[one.name] = uniform(one.shape, dtype, 0, high, g)
     return made
 
 
-def names(model: Any) -> list[str]:
+def list_onnx_inputs(model: Any) -> list[str]:
     """The inputs of an ONNX model that are to be given."""
-    return list(_inputs(model))
+    return list(_read_onnx_inputs(model))
 
 
-def _inputs(model: Any) -> dict[str, Any]:
+def _read_onnx_inputs(model: Any) -> dict[str, Any]:
     defaults = {x.name for x in model.graph.initializer}
     return {x.name: x.type.tensor_type for x in model.graph.input if x.name not in defaults}
 
@@ -112,7 +112,7 @@ def of_graph(model: Any, given: Mapping[str, Drawn], where: str) -> list[Drawn]:
     """What is drawn for an ONNX model: ``given``, and of the rest of its inputs what the model itself says.
 
     Raises GivenError for a name that it does not have, another dtype, and sizes that neither says."""
-    wanted = _inputs(model)
+    wanted = _read_onnx_inputs(model)
     for name in given:
         if name not in wanted:
             raise GivenError(f"{where}: the model has no input {name!r}{nearest(name, list(wanted))}")

@@ -43,7 +43,7 @@ class How:
 PLAIN = How()
 
 
-def at(opset: int) -> list[How]:
+def list_exporters_at(opset: int) -> list[How]:
     """The ways to write an operator set, the better first."""
     return [How(opset=opset, way=way) for way in ((DYNAMO, TORCHSCRIPT) if opset >= DYNAMO_FROM else (TORCHSCRIPT,))]
 
@@ -52,7 +52,7 @@ class OtherOpset(Exception):
     """What was exported is of another operator set than was asked for."""
 
 
-def export(name: str, size: str = "full", folder: Path | None = None, how: How = PLAIN) -> bytes:
+def export_architecture(name: str, size: str = "full", folder: Path | None = None, how: How = PLAIN) -> bytes:
     """An architecture as a serialized ModelProto, float32, of static shapes: those of `architectures.example`.
 
     folder: where it is kept, and found again while neither the architecture nor the exporter changes. Raises what
@@ -61,22 +61,22 @@ def export(name: str, size: str = "full", folder: Path | None = None, how: How =
     import torch
 
     def make_export() -> Any:
-        module = architectures.build(name, size)
-        inputs = [torch.from_numpy(x) for x in architectures.example(name, size).values()]
+        module = architectures.build_architecture(name, size)
+        inputs = [torch.from_numpy(x) for x in architectures.draw_architecture_example(name, size).values()]
         return export_module(module, inputs, module.input_names, module.output_names, how)
 
-    return load_or_make([name, size, architectures.version(), *how.words], folder, make_export)
+    return load_or_make([name, size, architectures.get_architectures_version(), *how.words], folder, make_export)
 
 
 def load_or_make(what: list[str], folder: Path | None, make: Callable[[], Any]) -> bytes:
     """A serialized ModelProto that is made once; ``what`` says, with the exporter's version, what decides it."""
-    parts = [*what, f"onnxscript {metadata.version('onnxscript')}", _own()]
+    parts = [*what, f"onnxscript {metadata.version('onnxscript')}", _digest_exporting()]
     path = folder / f"{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:40]}.onnx" if folder else None
     if path is not None and path.is_file():
         return path.read_bytes()
     content: bytes = make().SerializeToString()
     if path is not None:
-        _keep(path, content)
+        _write_exported_file(path, content)
     return content
 
 
@@ -124,11 +124,11 @@ def _export_torchscript(module: Any, inputs: tuple[Any, ...], more: dict[str, An
     return onnx.load_model_from_string(file.getvalue())
 
 
-def _own() -> str:
+def _digest_exporting() -> str:
     return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
 
 
-def _keep(path: Path, content: bytes) -> None:
+def _write_exported_file(path: Path, content: bytes) -> None:
     """Write a file that nobody ever sees half written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, aside = tempfile.mkstemp(dir=path.parent)

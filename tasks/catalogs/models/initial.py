@@ -24,7 +24,7 @@ LAST_OF_BRANCH, LAST = ("layer.2.normalization", "project_bn"), 0.25
 STATISTIC_BITS = 12
 
 
-def initialise(module: Any, seed: str) -> None:
+def initialise_module(module: Any, seed: str) -> None:
     """Give every parameter of a torch module its value, and buffers of frequencies theirs.
 
     weights N(0, 1/fan_in), those of queries and keys times √2; biases 0.1·N; gains of norms exp(0.3·N) (those of
@@ -47,7 +47,7 @@ def initialise(module: Any, seed: str) -> None:
                 name = f"{prefix}.{own}"
                 rng = np.random.default_rng([zlib.crc32(seed.encode()), zlib.crc32(name.encode())])
                 tied = len(names[id(parameter)]) > 1
-                values = _values(rng, owner, prefix, own, tuple(parameter.shape), tied)
+                values = _draw_parameter_values(rng, owner, prefix, own, tuple(parameter.shape), tied)
                 parameter.copy_(torch.from_numpy(np.asarray(values, np.float32).reshape(parameter.shape)))
             for own, buffer in owner.named_buffers(recurse=False):
                 if "inv_freq" in own:  # torch's own powers differ between processors in the last bit
@@ -55,7 +55,7 @@ def initialise(module: Any, seed: str) -> None:
                     buffer.copy_(torch.from_numpy((base ** -(np.arange(count) / count)).astype(np.float32)))
 
 
-def _values(
+def _draw_parameter_values(
     rng: np.random.Generator, owner: Any, path: str, own: str, shape: tuple[int, ...], tied: bool
 ) -> np.ndarray:
     """Values of the parameter ``own`` of a module that stands at ``path``, float64."""
@@ -64,7 +64,7 @@ def _values(
         gain = LAST if any(path.endswith(end) for end in LAST_OF_BRANCH) else 1.0
         return 0.2 * normal if own == "bias" else gain * np.exp(0.3 * normal)
     if kind == "WhisperPositionalEmbedding" and not owner.weight.requires_grad:
-        return _sinusoids(*shape)
+        return _make_sinusoids(*shape)
     if "Embedding" in kind and own == "weight":
         return normal * shape[-1] ** -0.25 if tied else normal
     if own in ("cls_token", "mask_token", "position_embeddings"):
@@ -98,14 +98,14 @@ def _fan_in(owner: Any, kind: str, shape: tuple[int, ...]) -> float:
     return shape[-1]  # linear layers, and experts' matrices one upon the other
 
 
-def _sinusoids(length: int, channels: int) -> np.ndarray:
+def _make_sinusoids(length: int, channels: int) -> np.ndarray:
     """Whisper's positions: sines, then cosines, of geometrically spaced rates."""
     rates = np.exp(-math.log(10000) / (channels // 2 - 1) * np.arange(channels // 2))
     angles = np.arange(length)[:, None] * rates
     return np.concatenate([np.sin(angles), np.cos(angles)], 1)
 
 
-def calibrate(module: Any, batches: Sequence[Sequence[np.ndarray]]) -> None:
+def calibrate_batch_norms(module: Any, batches: Sequence[Sequence[np.ndarray]]) -> None:
     """Set the running statistics of batch norms to what ``batches`` of inputs show, in float64, rounded to few bits."""
     import torch
 
@@ -122,12 +122,12 @@ def calibrate(module: Any, batches: Sequence[Sequence[np.ndarray]]) -> None:
             module(*(torch.from_numpy(x).double() if x.dtype == np.float32 else torch.from_numpy(x) for x in batch))
         for norm, momentum in zip(norms, momenta):
             norm.momentum = momentum
-            for statistic in _statistics(norm):
+            for statistic in _list_running_statistics(norm):
                 statistic.copy_(torch.from_numpy(round_digits(statistic.numpy(), 2.0 ** (1 - STATISTIC_BITS))))
             norm.num_batches_tracked.zero_()
     module.float().eval()
 
 
-def _statistics(norm: Any) -> Iterator[Any]:
+def _list_running_statistics(norm: Any) -> Iterator[Any]:
     yield norm.running_mean
     yield norm.running_var

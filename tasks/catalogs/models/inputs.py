@@ -43,7 +43,7 @@ class Inputs:
         return self.seeded(np.random.default_rng([*name.encode(), index, seed % 2**64]))
 
 
-def photo(index: int, size: tuple[int, int], cache: Path) -> np.ndarray:
+def load_photo(index: int, size: tuple[int, int], cache: Path) -> np.ndarray:
     """One of the photographs, cut to the shape of (height, width) and scaled to it: float32 of 0 … 1, (3, height, width)."""
     from PIL import Image
 
@@ -80,7 +80,7 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
-def voice(seconds: float, rate: int) -> np.ndarray:
+def synthesize_voice(seconds: float, rate: int) -> np.ndarray:
     """A hummed sentence: a pulse train of 90 to 140 Hz through the resonances of vowels, with pauses; float32 of −1 … 1.
 
     Resonances: Peterson and Barney, Control methods used in a study of the vowels (1952), averages of men.
@@ -103,7 +103,7 @@ def voice(seconds: float, rate: int) -> np.ndarray:
     return np.asarray(0.7 * sound / np.abs(sound).max(), np.float32)
 
 
-def music(seconds: float, rate: int) -> np.ndarray:
+def synthesize_music(seconds: float, rate: int) -> np.ndarray:
     """A plucked scale with chords: decaying harmonics of notes a third of a second apart; float32 of −1 … 1."""
     t = np.arange(int(seconds * rate)) / rate
     sound = np.zeros(len(t))
@@ -124,7 +124,7 @@ SENTENCES = (
 )
 
 
-def tokens(vocabulary: str, sentences: tuple[str, ...], length: int) -> tuple[np.ndarray, np.ndarray]:
+def tokenize_sentences(vocabulary: str, sentences: tuple[str, ...], length: int) -> tuple[np.ndarray, np.ndarray]:
     """(ids, mask) of sentences as BERT's uncased WordPiece reads them, int64 (sentences, length), padded with 0.
 
     Devlin et al., BERT (2019): lower case without accents, split at blanks and punctuation, then the longest known piece.
@@ -134,13 +134,13 @@ def tokens(vocabulary: str, sentences: tuple[str, ...], length: int) -> tuple[np
     for row, text in enumerate(sentences):
         plain = "".join(c for c in unicodedata.normalize("NFD", text.lower()) if unicodedata.category(c) != "Mn")
         spaced = "".join(c if c.isalnum() or c.isspace() else f" {c} " for c in plain)
-        found = [known["[CLS]"], *(number for word in spaced.split() for number in _pieces(word, known))]
+        found = [known["[CLS]"], *(number for word in spaced.split() for number in _split_word_pieces(word, known))]
         found = [*found[: length - 1], known["[SEP]"]]
         ids[row, : len(found)], mask[row, : len(found)] = found, 1
     return ids, mask
 
 
-def _pieces(word: str, known: dict[str, int]) -> list[int]:
+def _split_word_pieces(word: str, known: dict[str, int]) -> list[int]:
     found, at = [], 0
     while at < len(word):
         ends = (e for e in range(len(word), at, -1) if ("##" if at else "") + word[at:e] in known)

@@ -47,8 +47,8 @@ class OwnModule:
         self.own = own
         self.module = own.make_module()
         self._hidden: list[str] | None = None
-        self._lazy = module_state.unmade(self.module)
-        self.state: dict[str, np.ndarray] = module_state.state(self.module)
+        self._lazy = module_state.list_unmade_parameters(self.module)
+        self.state: dict[str, np.ndarray] = module_state.copy_module_state(self.module)
 
     def sample(self, index: int, feeds: Mapping[str, np.ndarray], draws: int) -> Sample:
         """A sample with these inputs; where eager torch raises, its failure says so (`Failure.raised`). Raises NoOracle."""
@@ -71,13 +71,13 @@ class OwnModule:
             self.module.written = made.written
             first = self._eager(arrays, _SEEDS[0])
             self._renew()
-        arrays_of = _arrays(first)
+        arrays_of = _copy_module_outputs(first)
         try:
             seen, again = self._called_again(arrays, arrays_of)
         except Exception as error:
             raise ValueError(f"{self.own.source}: {_KEEPS}: called again it raises {essential(error)}") from None
         made.products = any(map(products.is_product, seen.names))
-        if _differ(arrays_of, again):
+        if _outputs_differ(arrays_of, again):
             names = ",".join(dict.fromkeys(seen.drawing)) or "numbers outside torch"
             made.columns["flags"] = f"{made.columns.get('flags', '')} random={names}".strip()
             self._random(made, arrays, first, [x.shape for x in again])
@@ -95,8 +95,8 @@ class OwnModule:
         self._renew()
         again = self._outputs(arrays, _SEEDS[1])
         # The watched call compiles nothing, so that it alone may differ; two more as the first was, one of them even and one odd.
-        apart = _differ(first, again) or _differ(first, _arrays(found))
-        if apart and any(_differ(first, self._outputs(arrays, _SEEDS[0])) for _ in range(2)):
+        apart = _outputs_differ(first, again) or _outputs_differ(first, _copy_module_outputs(found))
+        if apart and any(_outputs_differ(first, self._outputs(arrays, _SEEDS[0])) for _ in range(2)):
             raise ValueError("something else with the same inputs, tensors and seeds")
         return seen, again
 
@@ -119,27 +119,27 @@ class OwnModule:
     def _hold(self, made: Sample, inputs: Sequence[int] = ()) -> None:
         """Give a sample the tensors that the module holds: after its first call, which makes those of lazy ones. inputs: places
         of those that the call wrote to."""
-        now, plain = module_state.state(self.module), module_state.plain_digest(self.module)
+        now, plain = module_state.copy_module_state(self.module), module_state.plain_digest(self.module)
         self.state = self.state | {
             name: x for name, x in now.items() if name in self._lazy
         }  # what else is new, the call keeps
         self._renew()
         made.state, made.alike = self.state, module_state.plain_digest(self.module)
-        changed = [x for x, before in self.state.items() if x not in now or _differ([before], [now[x]])]
+        changed = [x for x, before in self.state.items() if x not in now or _outputs_differ([before], [now[x]])]
         made.writes = bool(changed) or now.keys() != self.state.keys() or plain != made.alike
         made.written = *(x for x in changed if x in now), *(f"inputs.{i}" for i in inputs)
-        made.columns["weights"] = module_state.digest(self.state)
+        made.columns["weights"] = module_state.digest_module_state(self.state)
 
     def _renew(self) -> None:
         """As it was made: what a call writes to it is not the next one's."""
-        module_state.load(self.module, self.state)
+        module_state.load_module_state(self.module, self.state)
 
     def _eager(self, arrays: Sequence[np.ndarray], seed: int) -> list[Any]:
         with module_state.seed_rng(seed):
             return modules.run(self.module, arrays)
 
     def _outputs(self, arrays: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
-        found = _arrays(self._eager(arrays, seed))
+        found = _copy_module_outputs(self._eager(arrays, seed))
         self._renew()
         return found
 
@@ -169,14 +169,14 @@ class OwnModule:
                     yield found
 
         elements = sum(x.size for x in [*arrays, *self.state.values()])
-        floors = noise.floor(references, evaluate, OpClass.MODEL, draws, elements)
+        floors = noise.compute_noise_floor(references, evaluate, OpClass.MODEL, draws, elements)
         if refused and not returned:  # no edge, then: within limits that are infinite everything would pass
             raise NoOracle(f"{self.own.source}: it raises where its numbers are moved by their rounding: {refused[0]}")
         made.expected = [_make_leaf(y, exact, delta) for y, exact, delta in zip(first, references, floors)]
         rows = [row_floor(np.zeros(y.shape) if d is None else d) for y, d in zip(references, floors)]
         if casts.open:
             either = functools.partial(evaluate, round=casts.either)
-            further = noise.floor(references, either, OpClass.MODEL, draws, elements)
+            further = noise.compute_noise_floor(references, either, OpClass.MODEL, draws, elements)
             jumps = [None if b is None else jumping(a, np.maximum(a, b)) for a, b in zip(rows, further)]
             made.expected = [replace(leaf, jumps=x) for leaf, x in zip(made.expected, jumps)]
             rows = [a if b is None else np.maximum(a, b) for a, b in zip(rows, jumps)]
@@ -206,14 +206,16 @@ class OwnModule:
                 made.repeats = _REPEATS if _count_repeated_runs(drawn) == 0 else 1
 
 
-def _arrays(outputs: Sequence[Any]) -> list[np.ndarray]:
+def _copy_module_outputs(outputs: Sequence[Any]) -> list[np.ndarray]:
     return [torch_tree.output(torch_tree.dense(y)) for y in outputs]
 
 
 def _places_written(given: Sequence[Any], arrays: Sequence[np.ndarray]) -> list[int]:
     """Places of the inputs that a call has written to."""
     return [
-        i for i, (x, before) in enumerate(zip(given, arrays)) if _differ([torch_tree.to_numpy(x.detach())], [before])
+        i
+        for i, (x, before) in enumerate(zip(given, arrays))
+        if _outputs_differ([torch_tree.to_numpy(x.detach())], [before])
     ]
 
 
@@ -222,7 +224,7 @@ def _count_repeated_runs(drawn: Sequence[Sequence[np.ndarray]]) -> int:
     return len(drawn) - len({b"".join(y.tobytes() for y in run) for run in drawn})
 
 
-def _differ(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
+def _outputs_differ(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
     return len(some) != len(others) or any(
         a.shape != b.shape or a.dtype != b.dtype or a.tobytes() != b.tobytes() for a, b in zip(some, others)
     )

@@ -60,7 +60,7 @@ class Network:
             coarse={precision: with_weights_in(graph, feeds, precision) for precision in SUSPECTS},
             model=self.content,
             files=self.model.files_in(self._cache),
-            ranks=(_ranks(graph.inputs), _ranks(graph.outputs)),
+            ranks=(_rank_names(graph.inputs), _rank_names(graph.outputs)),
             columns={"licence": self.model.licence, "unobserved": ", ".join(self._hidden)},
         )
 
@@ -77,7 +77,7 @@ class Network:
         return Oracle("torch-float64", modules.exactly(self._module, [feeds[name] for name in self.graph.inputs]))
 
 
-def bare(content: bytes, feeds: Mapping[str, np.ndarray]) -> Sample:
+def make_bare_sample(content: bytes, feeds: Mapping[str, np.ndarray]) -> Sample:
     """A sample of a serialized ModelProto with nothing expected of it."""
     import onnx
 
@@ -85,6 +85,6 @@ def bare(content: bytes, feeds: Mapping[str, np.ndarray]) -> Sample:
     return Sample.of(0, arrays, op_class=OpClass.MODEL, model=content)
 
 
-def _ranks(names: Sequence[str]) -> list[int]:
+def _rank_names(names: Sequence[str]) -> list[int]:
     """The place of each name among them sorted."""
     return [sorted(names).index(name) for name in names]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def unet(base: int = 32, classes: int = 4, levels: int = 4) -> Any:
+def build_unet(base: int = 32, classes: int = 4, levels: int = 4) -> Any:
     """A U-Net after Ronneberger et al. (2015), float [N, 3, H, W] → {"logits": float [N, classes, H, W]}.
 
     H and W are multiples of 8. The first way up is a transposed convolution, the others are bilinear: both are met in

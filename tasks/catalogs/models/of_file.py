@@ -71,21 +71,21 @@ def _read_module_names(source: str, root: str) -> Mapping[str, Any]:
         raise GivenError(str(error)) from None
 
 
-def offers(source: str, root: str, forward: Callable[..., Any]) -> int | None:
+def count_given_samples(source: str, root: str, forward: Callable[..., Any]) -> int | None:
     """How many samples the model's file has inputs for: None for as many as are asked for, 0 for none. Raises GivenError."""
     there = _read_module_names(source, root)
     if INPUTS in there:
-        first, second = (inputs(source, root, forward, index, 0) or {} for index in (0, 1))
+        first, second = (read_given_inputs(source, root, forward, index, 0) or {} for index in (0, 1))
         same = first.keys() == second.keys() and all(np.array_equal(first[x], second[x]) for x in first)
         return 1 if same else None
     return int(_at_top(there, forward) is not None)
 
 
-def inputs(source: str, root: str, forward: Callable[..., Any], index: int, seed: int) -> Arrays | None:
+def read_given_inputs(source: str, root: str, forward: Callable[..., Any], index: int, seed: int) -> Arrays | None:
     """The inputs of sample ``index`` as the model's file has them; None where it has none. Raises GivenError.
 
     They are what get_inputs() returns when it is called once, with a seed of the run's seed and the sample; else the list
-    ``inputs``, else the tensors at the top of the file that are called as forward's arguments.
+    ``read_given_inputs``, else the tensors at the top of the file that are called as forward's arguments.
     """
     found, where = _call_function(INPUTS, source, root, 1000 * (seed % 2**40) + index), f"{source}: {INPUTS}()"
     if found is None and INPUTS in _read_module_names(source, root):
@@ -102,9 +102,9 @@ def inputs(source: str, root: str, forward: Callable[..., Any], index: int, seed
     if not found:
         _check_arguments(forward, [], f"{where} returned nothing: forward")
     if isinstance(found, Mapping):
-        return order_inputs({name: _array(x, name, where) for name, x in found.items()}, forward, where)
-    values = [_array(x, str(place), where) for place, x in enumerate(found)]
-    names = parameters(forward)
+        return order_inputs({name: _read_given_array(x, name, where) for name, x in found.items()}, forward, where)
+    values = [_read_given_array(x, str(place), where) for place, x in enumerate(found)]
+    names = list_forward_parameters(forward)
     fitting = names[: len(values)] if len(names) >= len(values) else [f"input_{k}" for k in range(len(values))]
     return order_inputs(dict(zip(fitting, values)), forward, where, strict=False)
 
@@ -115,11 +115,13 @@ def _at_top(there: Mapping[str, Any], forward: Callable[..., Any]) -> Any:
 
     if isinstance(there.get(LIST), (list, tuple, Mapping)):
         return there[LIST]
-    tensors = {name: there[name] for name in parameters(forward) if isinstance(there.get(name), torch.Tensor)}
+    tensors = {
+        name: there[name] for name in list_forward_parameters(forward) if isinstance(there.get(name), torch.Tensor)
+    }
     return tensors or None
 
 
-def _array(x: Any, name: str, where: str) -> np.ndarray:
+def _read_given_array(x: Any, name: str, where: str) -> np.ndarray:
     import torch
 
     what = f"{where}: input {name} is"
@@ -143,14 +145,14 @@ def _array(x: Any, name: str, where: str) -> np.ndarray:
     )
 
 
-def parameters(forward: Callable[..., Any]) -> list[str]:
+def list_forward_parameters(forward: Callable[..., Any]) -> list[str]:
     """The names of the arguments that a forward takes by position."""
-    taken = _signature(forward)
+    taken = _read_forward_signature(forward)
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [name for name, x in taken.parameters.items() if x.kind in kinds] if taken else []
 
 
-def _signature(forward: Callable[..., Any]) -> inspect.Signature | None:
+def _read_forward_signature(forward: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(forward)
     except (TypeError, ValueError):  # a builtin does not say
@@ -160,7 +162,7 @@ def _signature(forward: Callable[..., Any]) -> inspect.Signature | None:
 def order_inputs(given: Arrays, forward: Callable[..., Any], where: str, strict: bool = True) -> Arrays:
     """The inputs in the order of forward's arguments. strict: a name that forward does not have is a mistake; else, if it has none
     of them, they are taken in their own order. Raises GivenError for what it does not have, and for what is missing."""
-    taken, names = _signature(forward), parameters(forward)
+    taken, names = _read_forward_signature(forward), list_forward_parameters(forward)
     unknown = [name for name in given if name not in names]
     variadic = taken is None or any(x.kind is x.VAR_POSITIONAL for x in taken.parameters.values())
     if variadic or (unknown and not strict and len(unknown) == len(given)):
@@ -180,7 +182,7 @@ def order_inputs(given: Arrays, forward: Callable[..., Any], where: str, strict:
 
 def _check_arguments(function: Callable[..., Any], given: Sequence[Any], where: str, fix: str = "") -> None:
     """Raise GivenError unless a function can be called with so many arguments."""
-    taken = _signature(function)
+    taken = _read_forward_signature(function)
     try:
         if taken is not None:
             taken.bind(*given)

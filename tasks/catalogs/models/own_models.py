@@ -55,7 +55,7 @@ class Own:
         if self.files or not (self.drawn or self.is_module):
             return max(1, len(self.files))
         try:
-            offered = None if self.drawn else of_file.offers(self.source, self.root, self._forward())
+            offered = None if self.drawn else of_file.count_given_samples(self.source, self.root, self._forward())
         except GivenError:
             offered = 1
         return sys.maxsize if offered is None else max(1, offered)
@@ -150,7 +150,9 @@ class Own:
             return of_file.order_inputs(found, self._forward(), self.files[index], False) if self.is_module else found
         if self.drawn:
             return self._draw_arrays(index, seed)
-        told = of_file.inputs(self.source, self.root, self._forward(), index, seed) if self.is_module else None
+        told = (
+            of_file.read_given_inputs(self.source, self.root, self._forward(), index, seed) if self.is_module else None
+        )
         if told is None:
             raise GivenError(self._without())
         return told
@@ -158,8 +160,10 @@ class Own:
     def _draw_arrays(self, index: int, seed: int) -> Arrays:
         wanted = {one.name: one for one in map(drawn_inputs.parse_input, self.drawn)}
         if Path(self.source).is_file():
-            return drawn_inputs.arrays(drawn_inputs.of_graph(self._graph(), wanted, self.source), index, seed)
-        found = drawn_inputs.arrays(wanted.values(), index, seed)
+            return drawn_inputs.draw_model_inputs(
+                drawn_inputs.of_graph(self._graph(), wanted, self.source), index, seed
+            )
+        found = drawn_inputs.draw_model_inputs(wanted.values(), index, seed)
         return of_file.order_inputs(found, self._forward(), self.source) if self.is_module else found
 
     def _graph(self) -> Any:
@@ -178,9 +182,9 @@ class Own:
     def _without(self) -> str:
         """What to do where no inputs are given: the ways that there are."""
         if self.is_module:
-            names = of_file.parameters(self._forward())
+            names = of_file.list_forward_parameters(self._forward())
         else:
-            names = drawn_inputs.names(self._graph()) if Path(self.source).is_file() else []
+            names = drawn_inputs.list_onnx_inputs(self._graph()) if Path(self.source).is_file() else []
         asked = " ".join(f"--input '{x}=float32[4,8]'" for x in names or ["x"])
         saved = ", ".join(f"{x}=array" for x in names if x.isidentifier()) or "NAME=array"
         file = f", or let {of_file.INPUTS}() in its file return a list of them" if self.is_module else ""
@@ -283,10 +287,12 @@ def _wrap_outputs(module: Any) -> Any:
             for name in self.written:
                 place = name.removeprefix("inputs.")
                 returned.append(
-                    (module_state.find(self, name) if place == name else inputs[int(place)]).detach().clone()
+                    (module_state.find_module_tensor(self, name) if place == name else inputs[int(place)])
+                    .detach()
+                    .clone()
                 )
             return tuple(returned)
 
     made = Outputs().eval()
-    made.put_back = module_state.keep(made)
+    made.put_back = module_state.keep_module_state(made)
     return made

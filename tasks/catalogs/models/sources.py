@@ -66,7 +66,7 @@ class Trained:
         return None
 
 
-def _line(index: int, cache: Path) -> Arrays:
+def _make_text_line_input(index: int, cache: Path) -> Arrays:
     texts = ["error units 32", "Validation 2026", "float64 reference"]
     return {"x": inputs.normalise_image(inputs.render_text_image(texts[index : index + 1], (48, 320), 34), *HALF)}
 
@@ -77,15 +77,15 @@ def _make_turned_text(index: int, cache: Path) -> Arrays:
     }
 
 
-def _page(index: int, cache: Path) -> Arrays:
+def _make_text_page_input(index: int, cache: Path) -> Arrays:
     if index:
-        return {"x": inputs.normalise_image(inputs.photo(0, (160, 256), cache), *IMAGENET)}
+        return {"x": inputs.normalise_image(inputs.load_photo(0, (160, 256), cache), *IMAGENET)}
     lines = ["First bad node", "named with its", "own tensors"]
     return {"x": inputs.normalise_image(inputs.render_text_image(lines, (160, 256), 28), *IMAGENET)}
 
 
-def _spoken(index: int, cache: Path) -> Arrays:
-    sound = inputs.voice(2.0, 16000)
+def _make_spoken_input(index: int, cache: Path) -> Arrays:
+    sound = inputs.synthesize_voice(2.0, 16000)
     chunks = np.stack([sound[at - 64 : at + 512] for at in (2048, 8192, 16384, 24576)])
     return {"input": chunks, "state": np.zeros((2, 4, 128), np.float32), "sr": np.asarray(16000, np.int64)}
 
@@ -98,16 +98,16 @@ def _make_hiss(g: np.random.Generator) -> Arrays:
     }
 
 
-def _file(index: int, cache: Path) -> Arrays:
+def _make_file_input(index: int, cache: Path) -> Arrays:
     path = ("rapidocr_onnxruntime/main.py", "rapidocr_onnxruntime/config.yaml")[index]
     return {"bytes": inputs.file_tokens(wheels.member(RAPIDOCR, path, cache))}
 
 
 def _make_music(index: int, cache: Path) -> Arrays:
-    return {"serving_default_input_2:0": inputs.music(2.0, 22050)[None, :43844, None]}
+    return {"serving_default_input_2:0": inputs.synthesize_music(2.0, 22050)[None, :43844, None]}
 
 
-def _image(name: str, *shape: int) -> inputs.Seeded:
+def _make_image_input(name: str, *shape: int) -> inputs.Seeded:
     return lambda g: {name: np.asarray(np.clip(0.5 * g.standard_normal(shape), -1, 1), np.float32)}
 
 
@@ -119,35 +119,35 @@ TRAINED: dict[str, Trained] = {
         "is a line of text upside down",
         RAPIDOCR,
         f"{_OCR}ch_ppocr_mobile_v2.0_cls_infer.onnx",
-        Inputs(_make_turned_text, _image("x", 1, 3, 48, 192), 2),
+        Inputs(_make_turned_text, _make_image_input("x", 1, 3, 48, 192), 2),
         {"save_infer_model/scale_0.tmp_1": "probabilities"},
     ),
     "ppocr_det": Trained(
         "where on a page is text",
         RAPIDOCR,
         f"{_OCR}ch_PP-OCRv4_det_infer.onnx",
-        Inputs(_page, _image("x", 1, 3, 160, 256), 2),
+        Inputs(_make_text_page_input, _make_image_input("x", 1, 3, 160, 256), 2),
         {"sigmoid_0.tmp_0": "mask above 0.3"},
     ),
     "ppocr_rec": Trained(
         "the characters of a line of text",
         RAPIDOCR,
         f"{_OCR}ch_PP-OCRv4_rec_infer.onnx",
-        Inputs(_line, _image("x", 1, 3, 48, 320), 3),
+        Inputs(_make_text_line_input, _make_image_input("x", 1, 3, 48, 320), 3),
         {"softmax_11.tmp_0": "probabilities"},
     ),
     "silero_vad": Trained(
         "does somebody speak; its state goes in and out",
         SILERO,
         "silero_vad/data/silero_vad.onnx",
-        Inputs(_spoken, _make_hiss),
+        Inputs(_make_spoken_input, _make_hiss),
         {"output": "mask"},
     ),
     "magika": Trained(
         "the type of a file, from its bytes",
         MAGIKA,
         "magika/models/standard_v3_3/model.onnx",
-        Inputs(_file, lambda g: {"bytes": g.integers(0, 256, (1, 2048), np.int32)}, 2),
+        Inputs(_make_file_input, lambda g: {"bytes": g.integers(0, 256, (1, 2048), np.int32)}, 2),
         {"target_label": "probabilities"},
     ),
     "basic_pitch": Trained(

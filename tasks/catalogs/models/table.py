@@ -60,16 +60,16 @@ class Seeded:
         return self.export(exporting.PLAIN, cache)
 
     def export(self, how: exporting.How, cache: Path) -> bytes:
-        return exporting.export(self.name, self.size, cache / "exported", how)
+        return exporting.export_architecture(self.name, self.size, cache / "exported", how)
 
     def files_in(self, cache: Path) -> Mapping[str, bytes]:
         return {}
 
     def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
-        return dict(architectures.example(self.name, self.size, seed + index))
+        return dict(architectures.draw_architecture_example(self.name, self.size, seed + index))
 
     def module(self, cache: Path) -> Any:
-        return architectures.build(self.name, self.size)
+        return architectures.build_architecture(self.name, self.size)
 
 
 #: Every network by its name and variant.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import noise
-from tasks.arrays.training import Optimiser, TrainingStep, rows
+from tasks.arrays.training import Optimiser, TrainingStep, reshape_gradient_rows
 from tasks.arrays.tree import TensorSpec
 from tasks.arrays.widened import compute_in_float64
 from tasks.catalogs.base import Failure, Sample
@@ -60,30 +60,35 @@ def has_steps(name: str, variant: str) -> bool:
     return name in architectures.ARCHITECTURES and variant == SIZE
 
 
-def step(group: Group) -> TrainingStep:
+def make_training_step(group: Group) -> TrainingStep:
     """The training step of a group: an architecture, in the size that its variant names.
 
     In the check "amp" the group's dtype is what autocast computes in.
     """
     one = architectures.ARCHITECTURES[group.op_name]
-    module = architectures.build(group.op_name, group.variant)
+    module = architectures.build_architecture(group.op_name, group.variant)
     autocast = group.dtype if group.check == "amp" else ""
     return TrainingStep(
-        module, _loss(one.loss), len(one.inputs), OPTIMISERS[one.loss], autocast, SCALES.get(autocast, 1.0)
+        module,
+        _make_training_loss(one.loss),
+        len(one.inputs),
+        OPTIMISERS[one.loss],
+        autocast,
+        SCALES.get(autocast, 1.0),
     )
 
 
-def samples(group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
+def make_training_samples(group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
     """Samples of the checks of CHECKS: of other inputs and targets each. Raises ValueError for a network without steps."""
     if not has_steps(group.op_name, group.variant):
         raise ValueError(f"models: {group.label} has no training step; architectures have, as variant {SIZE!r}")
-    return (Sample(i) if i in skip else _sample(group, i, draws) for i in range(group.samples))
+    return (Sample(i) if i in skip else _make_training_sample(group, i, draws) for i in range(group.samples))
 
 
-def _sample(group: Group, index: int, draws: int) -> Sample:
+def _make_training_sample(group: Group, index: int, draws: int) -> Sample:
     made = Sample(index, op_class=OpClass.MODEL, oracle="torch-float64")
     try:
-        taken, kinks = step(group), architectures.ARCHITECTURES[group.op_name].kinks
+        taken, kinks = make_training_step(group), architectures.ARCHITECTURES[group.op_name].kinks
         for attempt in range(ATTEMPTS if kinks and not taken.autocast else 1):
             made.arrays = _make_inputs_and_targets(group, taken, index + attempt * 1000)
             exact = _Exact(taken, made.arrays)
@@ -95,7 +100,10 @@ def _sample(group: Group, index: int, draws: int) -> Sample:
             floors = exact.floors(TIMES * draws, 1.0 if smooth else REACH)
         made.args = tuple(TensorSpec(id=i) for i in range(len(made.arrays)))
         made.names = tuple(taken.names)
-        made.expected = [Leaf(STORED, rows(y).shape, rows(y), rows(f)) for y, f in zip(exact.outputs, floors)]
+        made.expected = [
+            Leaf(STORED, reshape_gradient_rows(y).shape, reshape_gradient_rows(y), reshape_gradient_rows(f))
+            for y, f in zip(exact.outputs, floors)
+        ]
         made.others = exact.differences()
     except Exception as error:
         made.failure = Failure.of(error, "reference")
@@ -106,7 +114,7 @@ def _make_inputs_and_targets(group: Group, taken: TrainingStep, index: int) -> A
     """The inputs, and what the loss compares the outputs with: class numbers, or features of N(0, 1)."""
     import torch
 
-    given = list(architectures.example(group.op_name, group.variant, group.seed + index).values())
+    given = list(architectures.draw_architecture_example(group.op_name, group.variant, group.seed + index).values())
     rng = np.random.default_rng([zlib.crc32(f"{group.label}/targets".encode()), group.seed, index])
     with torch.no_grad():
         outputs = taken.module.float()(*map(torch.from_numpy, given))
@@ -128,7 +136,7 @@ LOSSES = {
 
 
 @functools.cache
-def _loss(kind: str) -> Callable[..., Any]:
+def _make_training_loss(kind: str) -> Callable[..., Any]:
     import torch
 
     made: Callable[..., Any] = eval(f"lambda outputs, targets: {LOSSES[kind]}", {"torch": torch})
@@ -199,7 +207,7 @@ class _Exact:
         total = [np.zeros(y.shape) for y in self.outputs]
         for draw in range(draws):
             for sofar, y, moved in zip(total, self.outputs, self._perturb_outputs(draw, times)):
-                apart = noise.distance(moved, y)
+                apart = noise.measure_distance(moved, y)
                 if typical:
                     sofar += apart**2 / draws
                 else:
@@ -218,4 +226,8 @@ class _Exact:
 
         problem = autograd.Problem(loss, self.weights, [np.ones(())])
         found, _ = autograd.second_oracle(problem, self.outputs[1:], STEP, SLACK)
-        return [Oracle(found.name, [rows(y) for y in (self.outputs[0], *found.references)])] if found else []
+        return (
+            [Oracle(found.name, [reshape_gradient_rows(y) for y in (self.outputs[0], *found.references)])]
+            if found
+            else []
+        )

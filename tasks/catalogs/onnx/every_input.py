@@ -52,7 +52,7 @@ def _choose_opsets(op: str) -> dict[str, int]:
             if (
                 dtype is not None
                 and dtype not in row.refused
-                and (_has_pairs(dtype) if row.elementwise == 2 else every_value.has(dtype))
+                and (_has_pairs(dtype) if row.elementwise == 2 else every_value.has_every_value(dtype))
             ):
                 made.setdefault(dtype, max(schema.since_version, OLDEST))
     return made
@@ -103,9 +103,15 @@ def _values(dtype: str, row: operators.Operator, index: int, seed: int) -> list[
     """Of a dtype all values, or all pairs, twice (256, 256); of integers what is not defined is replaced."""
     if is_inexact(dtype):
         return (
-            list(every_value.pairs(dtype, FLOAT8[index])) if row.elementwise == 2 else [every_value.values(dtype, seed)]
+            list(every_value.pair_every_value(dtype, FLOAT8[index]))
+            if row.elementwise == 2
+            else [every_value.list_every_value(dtype, seed)]
         )
-    given = list(every_value.pairs(dtype)) if row.elementwise == 2 else [every_value.values(dtype, seed)]
+    given = (
+        list(every_value.pair_every_value(dtype))
+        if row.elementwise == 2
+        else [every_value.list_every_value(dtype, seed)]
+    )
     return row.defined(given) if row.defined else given
 
 

@@ -54,11 +54,11 @@ def of_two(info: Any) -> bool:
 def _make_values(info: Any, group: Group, index: int) -> list[np.ndarray]:
     """What stands for the tensors of a sample: (n,) all values, or twice (256, 256) all pairs."""
     if not of_two(info):
-        made = every_value.values(group.dtype, group.seed)
+        made = every_value.list_every_value(group.dtype, group.seed)
         return [made.reshape(_choose_shape(made.size, index))]
     if is_inexact(group.dtype):
-        return list(every_value.pairs(group.dtype, FLOAT8[index % len(FLOAT8)]))
-    first, second = every_value.pairs(group.dtype)
+        return list(every_value.pair_every_value(group.dtype, FLOAT8[index % len(FLOAT8)]))
+    first, second = every_value.pair_every_value(group.dtype)
     if info.name in _DIVIDES or info.name in _RAISES:
         bad = second == 0 if info.name in _DIVIDES else second < 0
         second = np.where(bad, np.ones((), second.dtype), second)
@@ -77,7 +77,9 @@ def samples(
     import torch
 
     two = of_two(info)
-    if not every_value.has(group.dtype) or (two and not is_inexact(group.dtype) and np_dtype(group.dtype).itemsize > 1):
+    if not every_value.has_every_value(group.dtype) or (
+        two and not is_inexact(group.dtype) and np_dtype(group.dtype).itemsize > 1
+    ):
         what = "pair of values" if two else "value"
         yield Sample(-1, failure=Failure.vacuous(f"not every {what} of {group.dtype} can be tried"))
         return

@@ -331,7 +331,7 @@ class _Candidate:
             return x.detach()
         if x.dtype == torch.bool:
             return torch.from_numpy(np.asarray(self.rng.random(shape) < 0.75))
-        return torch_tree.from_numpy(inputs.fill(shape, torch_tree.name_of(x.dtype), "regular", self.rng))
+        return torch_tree.from_numpy(inputs.fill_array(shape, torch_tree.name_of(x.dtype), "regular", self.rng))
 
     def _fill_tensor(self, path: Path, x: Any, shape: tuple[int, ...], distribution: str, theme: str) -> Any:
         dtype, seen = self.group.dtype, self.found.ranges[path]
@@ -343,7 +343,7 @@ class _Candidate:
         simple = self.op_class in (OpClass.EXACT, OpClass.ELEMENTARY)
         if seen.choices and is_inexact(dtype) and not is_complex(dtype):
             return torch_tree.from_numpy(np.asarray(self.rng.choice(seen.choices, shape)).astype(np_dtype(dtype)))
-        values = inputs.fill(shape, dtype, distribution, self.rng, theme, mild=not simple, most=self._most())
+        values = inputs.fill_array(shape, dtype, distribution, self.rng, theme, mild=not simple, most=self._most())
         if not simple or distribution == "regular" or not is_inexact(dtype):
             values = seen.fold(values, dtype)
         if self.group.op_name in SORTED and shape and _is_sorted(x):

@@ -286,7 +286,7 @@ class GradientMaker(Maker):
             moved = [torch_tree.output(torch_tree.dense(g)) for g in moved]
         except Exception:  # a node that hands on what cannot be moved
             return nothing
-        errors = [noise.distance(a, b) if a.shape == b.shape else None for a, b in zip(moved, arrays)]
+        errors = [noise.measure_distance(a, b) if a.shape == b.shape else None for a, b in zip(moved, arrays)]
         return [e if e is not None and e.any() and np.isfinite(e).all() else None for e in errors]
 
     def _remainders(self, args: Any, arrays: list[np.ndarray]) -> list[np.ndarray | None]:
@@ -312,7 +312,7 @@ class GradientMaker(Maker):
         except Exception:  # off the op's domain
             return nothing
         ratio = EPS.get(self.dtype, EPS["float32"]) / EPS["float64"]
-        found = [noise.distance(a, b) * ratio if a.shape == b.shape else None for a, b in zip(moved, arrays)]
+        found = [noise.measure_distance(a, b) * ratio if a.shape == b.shape else None for a, b in zip(moved, arrays)]
         return [None if d is None else np.where(t & np.isfinite(d), d, 0.0) for d, t in zip(found, tiny)]
 
     def _own(self, args: Any, count: int) -> list[Any] | None:

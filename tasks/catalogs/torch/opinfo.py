@@ -18,7 +18,7 @@ import numpy as np
 from tasks import checks
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode
-from tasks.catalogs.base import Catalog, Entry, Failure, Metadata, Sample, candidates
+from tasks.catalogs.base import Catalog, Entry, Failure, Metadata, Sample, spread_candidates
 from tasks.catalogs.torch import declared, every_input, structured_samples, variants
 from tasks.catalogs.torch import generated as torch_generated
 from tasks.catalogs.torch.differentiable import PROCESS, differentiable, has_gradient, processing
@@ -129,7 +129,7 @@ class TorchOpInfo(Catalog):
                 yield from torch_generated.samples(group, made, maker.make, info, skip, first=int(bool(broken)))
                 return
             # A list that broke off takes one place of those asked for, so that it is never left out.
-            for place, index in enumerate(candidates(len(made), group.samples - bool(broken))):
+            for place, index in enumerate(spread_candidates(len(made), group.samples - bool(broken))):
                 yield Sample(index) if place + bool(broken) in skip else maker.make(index, made[index])
         if not made and not broken:
             yield Sample(-1, failure=Failure.vacuous("the op declares no samples for this dtype"))

@@ -266,7 +266,7 @@ class Maker:
         witness = None if own is None else map(_witness, own)  # few are asked: the rest are not even widened
         torch.set_default_dtype(torch.float64)
         try:
-            floors = noise.floor(arrays, evaluate, op_class, self.draws, elements, witness)
+            floors = noise.compute_noise_floor(arrays, evaluate, op_class, self.draws, elements, witness)
         except Exception:
             if not turned:
                 raise

@@ -471,7 +471,7 @@ def _compute_expected(
                 raise ValueError("the shapes of the reference's outputs depend on the values of its inputs")
             yield outputs
 
-    floor = noise.floor(found, evaluate, op_class, drawn, elements)
+    floor = noise.compute_noise_floor(found, evaluate, op_class, drawn, elements)
     if op_class not in (OpClass.DISCONTINUOUS, OpClass.MODEL):
         if drawn and noise.is_far_below(found, floor, least):
             own = evaluate_one.roundoff(exact, found, casts)
@@ -508,7 +508,7 @@ class Evaluator:
             many = (self.shake(given, casts.again(), draw) for draw in range(noise.ROUNDOFF_DRAWS))
             known = [y for y in many if y is not None and [x.shape for x in y] == [x.shape for x in found]]
             return (
-                [np.max([noise.distance(y[i], x) for y in known], axis=0) for i, x in enumerate(found)]
+                [np.max([noise.measure_distance(y[i], x) for y in known], axis=0) for i, x in enumerate(found)]
                 if known
                 else None
             )

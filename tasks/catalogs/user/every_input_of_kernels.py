@@ -23,7 +23,7 @@ def sample(op: UserOp, dtype: str, seed: int) -> tuple[dict[str, int], dict[str,
 
     Raises ValueError for a dtype of which not every value can be tried.
     """
-    values, names = every_value.values(dtype, seed), _find_open_shape(op)
+    values, names = every_value.list_every_value(dtype, seed), _find_open_shape(op)
     rows = 1 << ((len(values).bit_length() - 1) // 2) if len(names) > 1 else 1
     dims = {name: 1 for name in op.dims} | {names[-1]: len(values) // rows}
     if len(names) > 1:

@@ -106,7 +106,7 @@ def arrays(op: UserOp, dims: Mapping[str, int], dtype: str, choose: Choices) -> 
         if what.low is not None and what.high is not None:
             made[name] = samples.uniform(shape, own, what.low, what.high, g)
         else:
-            made[name] = inputs.fill(shape, own, distribution, g, theme, mild, scale=scale)
+            made[name] = inputs.fill_array(shape, own, distribution, g, theme, mild, scale=scale)
             if theme == "steps" and is_inexact(own):
                 made[name] = (made[name].astype(wide(own)) * scale).astype(np_dtype(own))
         made[name] = samples.of_its_kind(what, made[name], seed)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy import array, asarray
 
 from tasks.arrays import noise
-from tasks.arrays.watched_arrays import Run, Watched, plain
+from tasks.arrays.watched_arrays import Run, Watched, unwatch_array
 from tasks.graphs.module import is_structural, placement
 from tasks.graphs.roundings import Read, Round
 from tasks.model import EPS, PART, is_complex, is_inexact, np_dtype, round_to_dtype, wide
@@ -126,7 +126,7 @@ class _Wide(Watched):
 
     @flat.setter
     def flat(self, value: Any) -> None:
-        self[...] = np.resize(plain(value), self.shape)
+        self[...] = np.resize(unwatch_array(value), self.shape)
 
     def tobytes(self, *args: Any, **kwargs: Any) -> bytes:
         return bytes(_to_own_dtype(self).tobytes(*args, **kwargs))
@@ -134,7 +134,9 @@ class _Wide(Watched):
     def __setitem__(self, key: Any, value: Any) -> None:
         self.given, self.source = False, None
         self.still |= self.own is not None
-        np.ndarray.__setitem__(plain(self), plain(key), plain(self.run.fitting(value, self.own)))
+        np.ndarray.__setitem__(
+            unwatch_array(self), unwatch_array(key), unwatch_array(self.run.fitting(value, self.own))
+        )
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -151,7 +153,7 @@ for _name in _METHODS:
 
 def _to_own_dtype(x: Any) -> Any:
     """An array in the dtype that it is said to have."""
-    return plain(x).astype(x.dtype) if isinstance(x, _Wide) else x
+    return unwatch_array(x).astype(x.dtype) if isinstance(x, _Wide) else x
 
 
 def _map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -186,7 +188,7 @@ def _only_moves_values(made: Any, given: Sequence[np.ndarray]) -> bool:
     """Whether a result rounds nothing: it has no floats, or each is one of those that were given, their opposites and zero."""
     parts = made if isinstance(made, (tuple, list)) else [made]
     floats = [x for x in parts if isinstance(x, (np.ndarray, np.generic)) and is_inexact(dtype_name(x.dtype))]
-    known = [np.abs(plain(x)).reshape(-1) for x in given if is_inexact(dtype_name(_DTYPE(x)))]
+    known = [np.abs(unwatch_array(x)).reshape(-1) for x in given if is_inexact(dtype_name(_DTYPE(x)))]
     if not floats or not known:
         return not floats
     values = np.unique(np.concatenate([[0.0], *known]))
@@ -208,7 +210,7 @@ class _Narrowing(Run):
     def of(self, reference: Reference, arguments: Mapping[str, Any]) -> Any:
         """What the reference returns, in float64."""
         given = {k: self.widen(x, True) if isinstance(x, np.ndarray) else x for k, x in arguments.items()}
-        floats = [plain(x) for x in given.values() if isinstance(x, _Wide) and _DTYPE(x) == np.float64]
+        floats = [unwatch_array(x) for x in given.values() if isinstance(x, _Wide) and _DTYPE(x) == np.float64]
         self.own = next((name for name in _OWN if all(_represents_all(name, x) for x in floats)), None)
         before, _now.run = getattr(_now, "run", None), self
         try:
@@ -217,7 +219,7 @@ class _Narrowing(Run):
             self.results = [self.widen(x) for x in (made if isinstance(made, (tuple, list)) else [made])]
         finally:
             _now.run, self.over = before, True
-        return [plain(x) for x in self.results]
+        return [unwatch_array(x) for x in self.results]
 
     def is_merely_float32(self) -> bool:
         """Whether the reference casts to float32 and returns that: it does not compute in float64, and nothing shows that it meant not to."""
@@ -266,11 +268,13 @@ class _Narrowing(Run):
             dtype = _resolve_dtype(x)
             return x if dtype is None or not is_inexact(dtype.name) else np.dtype(wide(dtype.name))
 
-        into = {} if out is None else {"out": plain(out)}
+        into = {} if out is None else {"out": unwatch_array(out)}
 
         def compute_widest() -> Any:
             with self.apart():
-                return function(*_map_leaves(plain(args), widest), **_map_leaves(plain(named), widest), **into)
+                return function(
+                    *_map_leaves(unwatch_array(args), widest), **_map_leaves(unwatch_array(named), widest), **into
+                )
 
         watched = [x for x in _leaves([args, named]) if isinstance(x, _Wide)]
         made = compute_widest()
@@ -287,7 +291,7 @@ class _Narrowing(Run):
             for x in out if isinstance(out, tuple) else (out,):
                 if isinstance(x, _Wide):
                     x.given = False
-                    plain(x)[...] = plain(self.fitting(self.watch(array(plain(x)), own), x.own))
+                    unwatch_array(x)[...] = unwatch_array(self.fitting(self.watch(array(unwatch_array(x)), own), x.own))
             return out[0] if isinstance(out, tuple) and len(out) == 1 else out
         made = made if exact else self.adjust_result(made)
         given = exact and all(x.given for x in watched)
@@ -297,14 +301,20 @@ class _Narrowing(Run):
         """Told of an array that something else than an assignment has written to: it holds what its dtype does."""
         if isinstance(into, _Wide):
             into.given, into.source, into.still = False, None, into.still or into.own is not None
-            plain(into)[...] = plain(self.fitting(self.watch(array(plain(into))), into.own))
+            unwatch_array(into)[...] = unwatch_array(self.fitting(self.watch(array(unwatch_array(into))), into.own))
 
     def perturb_cast(self, x: Any) -> Any:
         """An array as a function reads it that computes with it."""
-        if self.read is None or not isinstance(x, _Wide) or not x.still or x.size < 2 or is_structural(plain(x)):
+        if (
+            self.read is None
+            or not isinstance(x, _Wide)
+            or not x.still
+            or x.size < 2
+            or is_structural(unwatch_array(x))
+        ):
             return x
         with self.apart():
-            return self.watch(self.read(plain(x)), x.own)
+            return self.watch(self.read(unwatch_array(x)), x.own)
 
     def wrap_result(
         self, made: Any, own: np.dtype[Any] | None, asked: np.dtype[Any] | None, given: bool, still: bool
@@ -340,7 +350,7 @@ class _Narrowing(Run):
         """What the reference asks for when it casts an array."""
         x = self.widen(x)
         name, was = dtype_name(dtype), dtype_name(x.dtype)
-        value = array(plain(x))
+        value = array(unwatch_array(x))
         if not is_inexact(name):
             if not is_inexact(was) or is_complex(was) or name == "bool":
                 return self.watch(value.astype(dtype), given=x.given)
@@ -398,7 +408,7 @@ class _Narrowing(Run):
         """A value as memory of a dtype takes it."""
         if own is None:
             return value
-        made = self.widen(asarray(plain(value))) if not isinstance(value, _Wide) else self.widen(value)
+        made = self.widen(asarray(unwatch_array(value))) if not isinstance(value, _Wide) else self.widen(value)
         return self.cast(made, own)
 
     @contextlib.contextmanager
@@ -451,14 +461,14 @@ class _Shaken(_Narrowing):
             return made
         self._place += 1
         with self.apart():
-            return noise.move_last_digit(np.array(plain(made)), self.draw, self._place)
+            return noise.move_last_digit(np.array(unwatch_array(made)), self.draw, self._place)
 
 
 class _Over(_Narrowing):
     """No run goes on: what is left of one is computed with as NumPy does."""
 
     def call(self, function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        named = {k: plain(x) if k == "out" else _map_leaves(x, _to_own_dtype) for k, x in kwargs.items()}
+        named = {k: unwatch_array(x) if k == "out" else _map_leaves(x, _to_own_dtype) for k, x in kwargs.items()}
         return function(*_map_leaves(list(args), _to_own_dtype), **named)
 
     def widen(self, x: Any, given: bool = False) -> Any:

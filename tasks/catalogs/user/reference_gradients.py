@@ -262,7 +262,7 @@ def fill(made: Sample, reference: Reference, arrays: Arrays, outputs: list[Leaf]
     floats = [x for x in arrays.values() if is_inexact(x.dtype.name)]
 
     def floor(kept: Sequence[str]) -> list[np.ndarray]:
-        found = noise.floor(
+        found = noise.compute_noise_floor(
             exact.values,
             lambda drawn: (exact.again(*perturb_all(draw), draw, kept) for draw in drawn),
             made.op_class,

@@ -80,7 +80,7 @@ def arrays(op: UserOp, dims: Mapping[str, int], group: Group, index: int) -> dic
         if what.low is not None and what.high is not None:
             made[name] = uniform(shape, dtype, what.low, what.high, g)
         else:
-            made[name] = inputs.fill(shape, dtype, distribution, g, theme, mild)
+            made[name] = inputs.fill_array(shape, dtype, distribution, g, theme, mild)
         made[name] = of_its_kind(what, made[name], derive(group.seed, f"{group.op}/{group.dtype}/{name}/{index}"))
     return made
 

@@ -63,12 +63,12 @@ class Probe:
 _EFFECTS = ("same", "changed", "healed")
 
 
-def multiplies(op: str) -> bool:
+def may_multiply_coarsely(op: str) -> bool:
     """Whether a device may multiply the terms of an operator, ONNX's or torch's, in a coarser precision."""
     return op in _PRODUCTS or operators.of(op).multiplies
 
 
-def probe(question: Question, first: Ran) -> Search[Probe]:
+def probe_nodes(question: Question, first: Ran) -> Search[Probe]:
     """Run the model with its tensors as further outputs, and judge each node, as long as there is time. first: what it
     returned unprobed.
 
@@ -89,12 +89,12 @@ def probe(question: Question, first: Ran) -> Search[Probe]:
         own, wanted = list(ran.outputs[:count]), [x for x in names if x not in program.outputs]
         asked = {name: question.shaped(name, x) for name, x in zip(wanted, ran.outputs[count:])}
         values = dict(zip(program.outputs, own)) | asked | dict(program.feeds)
-        effect = "healed" if not question.fails(own) else "same" if _same(own, first.outputs) else "changed"
+        effect = "healed" if not question.fails(own) else "same" if _have_same_bytes(own, first.outputs) else "changed"
         found.effect = max(found.effect or "same", effect, key=_EFFECTS.index)
         for place in places:
             if question.clock.over:
                 break
-            suspect = judge(question, place, values)
+            suspect = judge_node(question, place, values)
             if suspect is not None:
                 found.units[place] = suspect.units
                 if suspect.units > LIMIT and effect != "healed":
@@ -102,7 +102,7 @@ def probe(question: Question, first: Ran) -> Search[Probe]:
     return found
 
 
-def _same(some: Any, others: Any) -> bool:
+def _have_same_bytes(some: Any, others: Any) -> bool:
     return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(some, others))
 
 
@@ -114,17 +114,17 @@ def _iterate_chunks(program: Program, size: int) -> Iterator[tuple[list[int], li
     for place in program.places:
         inputs, _ = program.border(place)
         needed = [x for x in (*inputs, *program.makes(place)) if x in program.producer and _is_tensor(program, x)]
-        if places and total + _bytes(program, set(needed) - set(names)) > size:
+        if places and total + _count_tensor_bytes(program, set(needed) - set(names)) > size:
             yield places, list(names)
             places, names, total = [], {}, 0
         places.append(place)
-        total += _bytes(program, set(needed) - set(names))
+        total += _count_tensor_bytes(program, set(needed) - set(names))
         names |= dict.fromkeys(needed)
     if places:
         yield places, list(names)
 
 
-def _bytes(program: Program, names: Iterable[str]) -> int:
+def _count_tensor_bytes(program: Program, names: Iterable[str]) -> int:
     return sum(program.exact[name].nbytes for name in names)
 
 
@@ -133,7 +133,7 @@ def _is_tensor(program: Program, name: str) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind not in "OUS"
 
 
-def judge(question: Question, place: int, values: Mapping[str, np.ndarray]) -> Suspect | None:
+def judge_node(question: Question, place: int, values: Mapping[str, np.ndarray]) -> Suspect | None:
     """A node's own error: what it made of its inputs, both as in ``values``, against float64 of those inputs.
 
     None for a node that cannot be judged: it draws at random, has an input or output that is no tensor, or no float64
@@ -191,7 +191,7 @@ def _run_node_alone(
     return found
 
 
-def coarser(program: Program, suspect: Suspect) -> str:
+def find_coarser_precision(program: Program, suspect: Suspect) -> str:
     """The finest precision coarser than float32 that a suspect's result is rounded in once; "" where it is in none."""
     place = suspect.place
     names = [name for name in suspect.values if name]

@@ -65,7 +65,7 @@ class Question:
             exact = np.asarray(self.program.exact[name])
             if exact.dtype.kind != "f" or not exact.shape == made.shape == got.shape:
                 continue
-            here, there = (_off(np.asarray(x), exact) for x in (made, got))
+            here, there = (_measure_culprit_error(np.asarray(x), exact) for x in (made, got))
             if np.isfinite(there) and not here <= FURTHER * there:
                 return True
         return False
@@ -88,7 +88,7 @@ class Question:
             return True
 
 
-def _off(x: np.ndarray, exact: np.ndarray) -> float:
+def _measure_culprit_error(x: np.ndarray, exact: np.ndarray) -> float:
     """Root mean square of the differences."""
     with np.errstate(all="ignore"):
         return float(np.sqrt(np.mean(np.square(x.astype(np.float64) - exact))))

@@ -39,7 +39,7 @@ class Culprit:
     why: tuple[str, ...] = ()
 
 
-def search(question: Question, offered: Settings = NOTHING, whole: str = "") -> Search[Culprit]:
+def search_culprit(question: Question, offered: Settings = NOTHING, whole: str = "") -> Search[Culprit]:
     """What makes the model fail. offered: settings of the backend that may be to blame; whole: why the backend cannot be given
     parts of the program, "" where it can.
 
@@ -55,12 +55,12 @@ def search(question: Question, offered: Settings = NOTHING, whole: str = "") -> 
     question.failing = first.outputs
     found = Culprit(why=(whole,) if whole else ())
     if not whole:
-        found = yield from _where(question, first)
+        found = yield from _search_failing_nodes(question, first)
     return (yield from _find_responsible_setting(question, found, offered))
 
 
-def _where(question: Question, first: Ran) -> Search[Culprit]:
-    probe = yield from nodes.probe(question, first)
+def _search_failing_nodes(question: Question, first: Ran) -> Search[Culprit]:
+    probe = yield from nodes.probe_nodes(question, first)
     units = tuple(probe.units.get(place, math.nan) for place in question.program.places)
     found = Culprit(effect=probe.effect, node_units=units, why=(_describe_probe(probe),))
     precision = _find_coarser_precision(question, probe)
@@ -73,16 +73,16 @@ def _where(question: Question, first: Ran) -> Search[Culprit]:
             return replace(
                 found, name=f"precision {precision}", why=(*found.why, f"most of its products are in {precision}")
             )
-        alone = yield from windows.fails(question, [culprit.place])
+        alone = yield from windows.window_fails(question, [culprit.place])
         if alone is False and not (yield from _errs_alone(question, culprit)):
-            return (yield from _beside(question, found, culprit))
+            return (yield from _search_window_beside(question, found, culprit))
         return replace(found, name=question.program.blame(culprit.place), alone=alone)
     if _fail_together(question, probe):
         worst = max(probe.suspects, key=lambda x: x.units)
         told = f"nodes, {len(probe.suspects)} of them, the worst {question.program.title(worst.place)}"
         why = (*found.why, "the errors of these nodes make it fail together, and none of them alone")
         return replace(found, name=told, places=(worst.place,), units=worst.units, feeds=worst.feeds, why=why)
-    return (yield from _window(question, found))
+    return (yield from _describe_culprit_window(question, found))
 
 
 def _errs_alone(question: Question, suspect: Suspect) -> Search[bool]:
@@ -91,16 +91,18 @@ def _errs_alone(question: Question, suspect: Suspect) -> Search[bool]:
     ran = yield Ask(piece)
     if ran.outputs is None:
         return True
-    judged = nodes.judge(question, suspect.place, {**suspect.feeds, **dict(zip(piece.outputs, ran.outputs))})
+    judged = nodes.judge_node(question, suspect.place, {**suspect.feeds, **dict(zip(piece.outputs, ran.outputs))})
     return judged is None or judged.units > max(nodes.LIMIT, suspect.units / FURTHER)
 
 
-def _beside(question: Question, found: Culprit, suspect: Suspect) -> Search[Culprit]:
+def _search_window_beside(question: Question, found: Culprit, suspect: Suspect) -> Search[Culprit]:
     """The window that fails where a node seems to err and, by itself on the very inputs, does not: what the backend gives as
     its inputs is not what it computes with, as where nodes are fused and tensors asked for are computed beside them."""
     why = f"{question.program.title(suspect.place)} does not follow from the inputs that are given for it, and by itself it does"
     return (
-        yield from _window(question, Culprit(effect=found.effect, node_units=found.node_units, why=(*found.why, why)))
+        yield from _describe_culprit_window(
+            question, Culprit(effect=found.effect, node_units=found.node_units, why=(*found.why, why))
+        )
     )
 
 
@@ -109,8 +111,8 @@ def _fail_together(question: Question, probe: Probe) -> bool:
     return len(probe.suspects) > 1 and question.reaches_all([x.values for x in probe.suspects])
 
 
-def _window(question: Question, found: Culprit) -> Search[Culprit]:
-    window = yield from windows.shrink(question)
+def _describe_culprit_window(question: Question, found: Culprit) -> Search[Culprit]:
+    window = yield from windows.shrink_window(question)
     places, tried = window.places, f"{window.tried} windows of the graph were run by themselves"
     span = f"{question.program.name(places[0])}..{question.program.name(places[-1])}"
     wide = len(places) > windows.WIDEST
@@ -143,11 +145,11 @@ def _describe_probe(probe: Probe) -> str:
 def _find_coarser_precision(question: Question, probe: Probe) -> str:
     """What most products of the model are computed in, if that is coarser than asked; "" if it is not."""
     kinds = {place: question.program.op(place) for place in probe.units}
-    products = [place for place, kind in kinds.items() if nodes.multiplies(kind)]
-    beyond: list[Suspect] = [x for x in probe.suspects if nodes.multiplies(kinds[x.place])]
+    products = [place for place, kind in kinds.items() if nodes.may_multiply_coarsely(kind)]
+    beyond: list[Suspect] = [x for x in probe.suspects if nodes.may_multiply_coarsely(kinds[x.place])]
     if len(beyond) < 2 or 2 * len(beyond) < len(products):
         return ""
-    return Counter(nodes.coarser(question.program, x) for x in beyond).most_common(1)[0][0]
+    return Counter(nodes.find_coarser_precision(question.program, x) for x in beyond).most_common(1)[0][0]
 
 
 def _find_responsible_setting(question: Question, found: Culprit, offered: Settings) -> Search[Culprit]:
@@ -158,7 +160,7 @@ def _find_responsible_setting(question: Question, found: Culprit, offered: Setti
         piece = question.program.piece(found.places)
         asked = Ask(piece)
         wrong = lambda ran: question.reaches(dict(zip(piece.outputs, ran.outputs)))  # noqa: E731
-    name = yield from settings.blame(asked, wrong, offered, question.clock)
+    name = yield from settings.blame_setting(asked, wrong, offered, question.clock)
     if not name:
         return found
     return replace(found, name=name, why=(*found.why, *([f"at {found.name}"] if found.name else [])))

@@ -14,7 +14,7 @@ from tasks.hunt.case import Case
 from tasks.hunt.dialogue import Search, Unfit
 from tasks.hunt.graph_case import GraphCase
 from tasks.hunt.localise.question import Clock, Question
-from tasks.hunt.localise.search import Culprit, search
+from tasks.hunt.localise.search import Culprit, search_culprit
 from tasks.hunt.localise.settings import Settings
 from tasks.hunt.onnx_program import OnnxProgram
 from tasks.hunt.program import Program
@@ -50,7 +50,7 @@ class Localiser(Searcher):
                 question = self._of_whole()
         except (Unsupported, Vacuous, Invalid, NoOracle, ValueError) as error:
             return wire.Found(error=whole or str(error))
-        culprit = yield from search(question, settings_of(self.backend), whole)
+        culprit = yield from search_culprit(question, settings_of(self.backend), whole)
         return self._found(question.program, culprit)
 
     def _of_backend(self) -> Question:

@@ -25,7 +25,7 @@ NOTHING = Settings()
 Wrong = Callable[[Ran], bool]
 
 
-def blame(asked: Ask, wrong: Wrong, settings: Settings, clock: Clock) -> Search[str]:
+def blame_setting(asked: Ask, wrong: Wrong, settings: Settings, clock: Clock) -> Search[str]:
     """The culprit that a setting gives away, "" if none makes ``asked`` right: "precision", "optimiser PASS", where no pass
     does "optimiser level LEVEL, right at level LOWER", the lowest level that is wrong and the one below it."""
 

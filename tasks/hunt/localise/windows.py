@@ -25,7 +25,7 @@ class Window:
     tried: int = 0
 
 
-def fails(question: Question, places: Sequence[int]) -> Search[bool | None]:
+def window_fails(question: Question, places: Sequence[int]) -> Search[bool | None]:
     """Whether nodes make the model fail that are run by themselves on exact inputs; None where they do not run.
 
     What they return takes the place of the exact tensors in the float64 evaluation of all that follows. Their exact
@@ -43,7 +43,7 @@ def fails(question: Question, places: Sequence[int]) -> Search[bool | None]:
     )
 
 
-def shrink(question: Question) -> Search[Window]:
+def shrink_window(question: Question) -> Search[Window]:
     """A small window that fails by itself: its first node as late, its last node as early as can be, then any node left
     out without which it still fails. All nodes, if no smaller window fails."""
     window = Window(question.program.places)
@@ -52,7 +52,7 @@ def shrink(question: Question) -> Search[Window]:
         if not places or question.clock.over:
             return False
         window.tried += 1
-        return bool((yield from fails(question, places)))
+        return bool((yield from window_fails(question, places)))
 
     def passing(start: int) -> Search[bool]:
         return not (yield from failing(window.places[start:]))

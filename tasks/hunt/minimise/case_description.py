@@ -15,7 +15,7 @@ from tasks.hunt.call_case import CallCase
 from tasks.hunt.case import Case
 from tasks.hunt.chosen_case import ChosenCase
 from tasks.hunt.graph_case import GraphCase
-from tasks.hunt.traced_case import TracedCase, options
+from tasks.hunt.traced_case import TracedCase, list_operation_options
 
 #: Elements up to which all values of a tensor are told.
 ALL = 64
@@ -30,11 +30,15 @@ def describe_case(case: Case) -> dict[str, Any]:
     if isinstance(case, TracedCase):
         attributes = _list_options(case)
     elif isinstance(case, CallCase):
-        attributes, modes = dict(_list_arguments(case)), [*_layouts(case), *_describe_structures(case)]
+        attributes, modes = dict(_list_arguments(case)), [*_list_input_layouts(case), *_describe_structures(case)]
         called, how = case.tensor_names, case.lie
     elif isinstance(case, GraphCase):
         weights = {x.name for x in case.model.graph.initializer} - set(case.feeds)
-        attributes, modes, how = _attributes(case), _list_modes(case, weights), dict.fromkeys(weights, "initializer")
+        attributes, modes, how = (
+            _list_unusual_attributes(case),
+            _list_modes(case, weights),
+            dict.fromkeys(weights, "initializer"),
+        )
         more = {"opset": {x.domain: int(x.version) for x in case.model.opset_import}}
     inputs = [_describe_input(called.get(k, k), x, how.get(k, "input")) for k, x in case.arrays.items()]
     return {"ops": list(case.ops), "attributes": attributes, "modes": modes, **more, "inputs": inputs}
@@ -42,11 +46,15 @@ def describe_case(case: Case) -> dict[str, Any]:
 
 def _list_options(case: TracedCase) -> dict[str, Any]:
     """Arguments of its operations that are no tensors."""
-    given = [(f"{op}.{name}", value) for op, one in case.operations for name, value, _ in options(one)]
-    return {name: _plain(value) for name, value in given if not (isinstance(value, dict) and value["$"] == "node")}
+    given = [(f"{op}.{name}", value) for op, one in case.operations for name, value, _ in list_operation_options(one)]
+    return {
+        name: _describe_plain_value(value)
+        for name, value in given
+        if not (isinstance(value, dict) and value["$"] == "node")
+    }
 
 
-def _plain(node: Any) -> Any:
+def _describe_plain_value(node: Any) -> Any:
     return node if isinstance(node, (bool, int, float, str)) else json.dumps(node)[:100]
 
 
@@ -55,15 +63,15 @@ def _list_arguments(case: CallCase) -> Iterator[tuple[str, Any]]:
     op = case.ops[0].rpartition(".")[2]
     for name, node in case.named_arguments:
         if node is not None and not tensor_specs(node):
-            yield f"{op}.{name}", _plain(node)
+            yield f"{op}.{name}", _describe_plain_value(node)
 
 
-def _layouts(case: CallCase) -> list[str]:
+def _list_input_layouts(case: CallCase) -> list[str]:
     specs = tensor_specs([case.args, case.kwargs])
-    return sorted({_mode(x) for x in specs if x.strides or x.layout != "strided"})
+    return sorted({_name_layout_mode(x) for x in specs if x.strides or x.layout != "strided"})
 
 
-def _mode(spec: TensorSpec) -> str:
+def _name_layout_mode(spec: TensorSpec) -> str:
     if spec.layout != "strided":
         return f"{spec.layout} input"
     layout = layouts.identify_layout(spec)
@@ -77,7 +85,7 @@ def _describe_structures(case: CallCase) -> list[str]:
     ]
 
 
-def _attributes(case: GraphCase) -> dict[str, Any]:
+def _list_unusual_attributes(case: GraphCase) -> dict[str, Any]:
     from onnx import helper
 
     found: dict[str, Any] = {}
@@ -85,23 +93,29 @@ def _attributes(case: GraphCase) -> dict[str, Any]:
     for node in case.model.graph.node:
         if node.op_type == "Constant":
             continue
-        defaults = _defaults(node.op_type, node.domain, versions.get(node.domain, 1))
+        defaults = _list_default_attributes(node.op_type, node.domain, versions.get(node.domain, 1))
         for attribute in node.attribute:
             if attribute.HasField("g") or attribute.graphs:
                 continue
             value = helper.get_attribute_value(attribute)
             value = value.decode(errors="replace") if isinstance(value, bytes) else value
-            plain = value if isinstance(value, (int, float, str)) else str(list(value))[:100] if _many(value) else "…"
+            plain = (
+                value
+                if isinstance(value, (int, float, str))
+                else str(list(value))[:100]
+                if _is_list_attribute(value)
+                else "…"
+            )
             if attribute.name not in defaults or defaults[attribute.name] != value:
                 found[f"{node.op_type}.{attribute.name}"] = plain
     return found
 
 
-def _many(value: Any) -> bool:
+def _is_list_attribute(value: Any) -> bool:
     return isinstance(value, (list, tuple)) or hasattr(value, "__iter__")
 
 
-def _defaults(op: str, domain: str, version: int) -> dict[str, Any]:
+def _list_default_attributes(op: str, domain: str, version: int) -> dict[str, Any]:
     from onnx import defs, helper
 
     try:

@@ -19,12 +19,12 @@ Fails = Callable[[list[int]], Search["Choices | None"]]
 _LENGTHS = (8, 4, 2, 1)
 
 
-def simplest(first: Choices, fails: Fails) -> Search[Choices]:
+def search_simplest_choices(first: Choices, fails: Fails) -> Search[Choices]:
     """The simplest choices found, shorter lists before smaller numbers, from those of a case that fails."""
     best, before = first, None
-    while before is None or _key(before) != _key(best.taken):
+    while before is None or _rank_choices(before) != _rank_choices(best.taken):
         before = list(best.taken)
-        for ways in (_list_shorter, _zeros):
+        for ways in (_list_shorter, _try_zero_choices):
             best = yield from _try_ways(best, ways, fails)
         best = yield from _bisect_choices(best, fails)
     return best
@@ -46,13 +46,13 @@ def _try_ways(best: Choices, ways: Callable[[Choices], Iterator[list[int]]], fai
 
 def _keep_simpler(best: Choices, tried: list[int], fails: Fails) -> Search[Choices | None]:
     """What a simpler list took, if it fails and is simpler still."""
-    if _key(tried) >= _key(best.taken):
+    if _rank_choices(tried) >= _rank_choices(best.taken):
         return None
     found = yield from fails(tried)
-    return found if found is not None and _key(found.taken) < _key(best.taken) else None
+    return found if found is not None and _rank_choices(found.taken) < _rank_choices(best.taken) else None
 
 
-def _key(taken: Sequence[int]) -> tuple[int, list[int]]:
+def _rank_choices(taken: Sequence[int]) -> tuple[int, list[int]]:
     return len(taken), list(taken)
 
 
@@ -75,7 +75,7 @@ def _list_shorter(best: Choices) -> Iterator[list[int]]:
             yield taken[:at] + taken[at + length :]
 
 
-def _zeros(best: Choices) -> Iterator[list[int]]:
+def _try_zero_choices(best: Choices) -> Iterator[list[int]]:
     taken = best.taken
     for length in _LENGTHS:
         for at in range(0, len(taken) - length + 1, length):
@@ -113,7 +113,7 @@ def simpler_choices(question: Question) -> Search[None]:
     graph = case.graph()
     if graph is not None and len(graph.ops) > 1 and (yield from question.take(graph, "the graph")):
         return
-    yield from simplest(case.choose, fails)
+    yield from search_simplest_choices(case.choose, fails)
     left = question.best
     if isinstance(left, ChosenCase):
         yield from question.take(left.graph() or left.call(), "what they make")

@@ -26,7 +26,7 @@ def plainer_values(question: Question) -> Search[None]:
     for name, x in question.best.arrays.items():
         for place in range(x.size if x.size <= EACH else 0):
             for plainer in _WAYS:
-                if (yield from _try_plainer(question, [name], _at(place, plainer))):
+                if (yield from _try_plainer(question, [name], _make_plainer_at(place, plainer))):
                     break
     for name, x in question.best.arrays.items():
         if x.dtype.kind in "iu" and x.size:
@@ -40,13 +40,13 @@ def _nearer_to_zero(question: Question, name: str) -> Search[None]:
     for place in places:
         largest = max(abs(int(x)) for x in (first.min(), first.max()))
         for step in (1 << k for k in reversed(range(largest.bit_length()))):
-            less = _less(step) if place is None else _at(place, _less(step))
+            less = _make_plainer_step(step) if place is None else _make_plainer_at(place, _make_plainer_step(step))
             x = question.best.arrays[name]
             if not np.array_equal(made := less(x), x):
                 yield from question.take(question.best.with_arrays({name: made}))
 
 
-def _less(step: int) -> Plainer:
+def _make_plainer_step(step: int) -> Plainer:
     def plainer(x: np.ndarray) -> np.ndarray:
         wide = x.astype(object)  # no dtype's ends are in the way
         return np.asarray(np.where(abs(wide) >= step, wide - np.sign(wide) * step, wide)).astype(x.dtype)
@@ -65,7 +65,7 @@ def _try_plainer(question: Question, names: list[str], plainer: Plainer) -> Sear
     return bool(made) and (yield from question.take(question.best.with_arrays(made)))
 
 
-def _at(place: int, plainer: Plainer) -> Plainer:
+def _make_plainer_at(place: int, plainer: Plainer) -> Plainer:
     def one(x: np.ndarray) -> np.ndarray:
         made = x.copy()
         made.reshape(-1)[place : place + 1] = plainer(x.reshape(-1)[place : place + 1])
@@ -105,7 +105,7 @@ def _in_dtype(function: Callable[[np.ndarray], np.ndarray]) -> Plainer:
     return plainer
 
 
-def _digits(count: int) -> Callable[[np.ndarray], np.ndarray]:
+def _round_to_digits(count: int) -> Callable[[np.ndarray], np.ndarray]:
     return lambda x: np.round(x, count)
 
 
@@ -117,8 +117,8 @@ _WAYS: tuple[Plainer, ...] = tuple(
         np.ones_like,
         lambda x: np.sign(np.real(x)),
         lambda x: np.sign(np.real(x)) * np.minimum(np.ceil(np.abs(x)), 9),
-        _digits(0),
-        _digits(1),
-        _digits(2),
+        _round_to_digits(0),
+        _round_to_digits(1),
+        _round_to_digits(2),
     )
 )

@@ -43,7 +43,7 @@ class Failure:
             how = how._replace(kind="numbers")
         numbers = how.status in (Status.WRONG, Status.IMPRECISE) and not how.stage
         times = _count_limits(row) if numbers and row.kind in OF_NUMBERS else None
-        return cls(*how, times=times, finite=not numbers or all(_finite(leaf) for leaf in expected))
+        return cls(*how, times=times, finite=not numbers or all(_is_finite_leaf(leaf) for leaf in expected))
 
     def again(self, other: Failure) -> bool:
         """Whether ``other``, of a smaller case, is the same failure. It must not slide into what may be noise, nor to Inf and NaN where
@@ -63,6 +63,6 @@ def _count_limits(row: Row) -> float | None:
     return None if own is None or not row.limit else own / row.limit
 
 
-def _finite(leaf: Leaf) -> bool:
+def _is_finite_leaf(leaf: Leaf) -> bool:
     y = leaf.reference
     return y is None or y.dtype.kind not in "fc" or bool(np.isfinite(y).all())

@@ -16,7 +16,7 @@ from tasks.hunt.minimise.choices import simpler_choices
 from tasks.hunt.minimise.question import Question, Spent
 from tasks.hunt.minimise.same import Failure
 from tasks.hunt.minimise.strategies import SEQUENCE as SEQUENCE
-from tasks.hunt.minimise.toggles import toggles
+from tasks.hunt.minimise.toggles import list_toggles
 from tasks.hunt.traced_case import TracedCase
 from tasks.model import OpClass, Status
 from tasks.model.row import Row
@@ -64,7 +64,7 @@ class Minimal:
         return self.failed < self.tried
 
 
-def _graph(question: Question) -> Search[None]:
+def _shrink_graph(question: Question) -> Search[None]:
     yield from parts.fewer_nodes(question)
     yield from _drop_parts(question)
 
@@ -80,11 +80,11 @@ def _drop_parts(question: Question) -> Search[None]:
         yield from question.take(found[1], f"without {found[0]}")
 
 
-def _all(question: Question) -> Search[None]:
+def _shrink_all(question: Question) -> Search[None]:
     yield from simpler_choices(question)
     if isinstance(question.best, ChosenCase):  # what its choices make does not fail by itself
         return
-    yield from _graph(question)
+    yield from _shrink_graph(question)
     yield from sizes.smaller_dims(question)
     yield from _drop_parts(question)
     yield from numbers.plainer_values(question)
@@ -95,15 +95,15 @@ def _all(question: Question) -> Search[None]:
 
 #: Strategies by name.
 STRATEGIES: dict[str, Callable[[Question], Search[None]]] = {
-    strategies.ALL: _all,
+    strategies.ALL: _shrink_all,
     strategies.CHOICES: simpler_choices,
-    strategies.GRAPH: _graph,
+    strategies.GRAPH: _shrink_graph,
     strategies.DIMS: sizes.smaller_dims,
     strategies.VALUES: numbers.plainer_values,
 }
 
 
-def search(
+def search_minimal_case(
     stored: Row, start: Callable[[], Case], strategy: str, budget: int, earlier: int = 0, triggers: bool = True
 ) -> Search[Minimal]:
     """Make a case smaller that failed as its ``stored`` row says.
@@ -136,7 +136,7 @@ def search(
         if stored.op_class == OpClass.MODEL and own.status == Status.IMPRECISE:
             # Of a model nothing is imprecise: what makes it wrong may be so of its parts, until some of them are wrong by themselves.
             own = replace(own, also=stored.status)
-        if _alike(wanted, own):
+        if _fails_like_stored(wanted, own):
             break
     else:
         return leave(f"left as is: by its parts' reference it is {own.status} {own.kind}".rstrip(), own.status)
@@ -144,14 +144,14 @@ def search(
     # What did not always fail is run as often as it takes to see that.
     last = TRIES if flaky else 1 if wanted.status == Status.TIMEOUT else LAST
     question = yield from _run_strategy(strategy, Question(own, case, budget, first.runs), why)
-    ended = yield from _finish(question, tuple(why), triggers, last)
+    ended = yield from _finish_minimal_case(question, tuple(why), triggers, last)
     if not ended.failed and wanted.status == Status.TIMEOUT:
         left = "left as is: when reduced it ends, if late"
         return Minimal(None, wanted, row, ended.runs, failed=failed, tried=tried, why=(*why, left))
     if not ended.failed and first.runs + KEPT < budget:
         # In new processes it does not fail: what other cases left behind in theirs made it.
         question = yield from _run_strategy(strategy, Question(own, case, budget, ended.runs, fresh=True), why)
-        ended = yield from _finish(question, tuple(why), triggers, last)
+        ended = yield from _finish_minimal_case(question, tuple(why), triggers, last)
     return ended
 
 
@@ -168,7 +168,7 @@ def _run_strategy(strategy: str, question: Question, why: list[str]) -> Search[Q
     return question
 
 
-def _alike(stored: Failure, own: Failure) -> bool:
+def _fails_like_stored(stored: Failure, own: Failure) -> bool:
     """Whether the case taken apart fails as the stored one did: how far off it is, its own reference says."""
     same = own.again(replace(stored, words=own.words, times=own.times, finite=own.finite))
     return same and (own.times is None or own.times > 1)
@@ -217,7 +217,7 @@ def _in_sequence(question: Question, stored: Row, earlier: int, row: Row) -> Sea
     return Minimal(None, question.wanted, row, question.runs, failed=failed, tried=tried, before=before, why=(why,))
 
 
-def _finish(question: Question, why: tuple[str, ...], triggers: bool, tried: int) -> Search[Minimal]:
+def _finish_minimal_case(question: Question, why: tuple[str, ...], triggers: bool, tried: int) -> Search[Minimal]:
     """The minimal case, run again ``tried`` times in new processes, and toggled."""
     case = question.best
     _, sample = case.make_sample()
@@ -254,7 +254,7 @@ def _finish(question: Question, why: tuple[str, ...], triggers: bool, tried: int
 def _try_toggles(question: Question, case: Case) -> Search[tuple[Trigger, ...]]:
     """Each attribute, argument, mode and dtype put otherwise, once."""
     found = []
-    for what, other in toggles(case):
+    for what, other in list_toggles(case):
         try:
             _, sample = other.make_sample()
         except Unfit:

@@ -11,13 +11,13 @@ from tasks.arrays.training import TrainingStep
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.catalogs.base import Sample
 from tasks.hunt.call_case import CallCase
-from tasks.hunt.case import Case, elements
+from tasks.hunt.case import Case, count_case_elements
 from tasks.hunt.chosen_case import ChosenCase
 from tasks.hunt.dialogue import NotFailing, Search, Unfit
 from tasks.hunt.graph_case import GraphCase
 from tasks.hunt.minimise.case_description import describe_case
 from tasks.hunt.minimise.question import Spent
-from tasks.hunt.minimise.search import Minimal, search
+from tasks.hunt.minimise.search import Minimal, search_minimal_case
 from tasks.hunt.onnx_program import inline_functions
 from tasks.hunt.serving import Searcher
 from tasks.hunt.traced_case import TracedCase
@@ -40,7 +40,9 @@ class Minimiser(Searcher):
     def start(self) -> Search[wire.Found]:
         what = self._what
         try:
-            minimal = yield from search(what.row, self._take_apart, what.strategy, what.budget, what.earlier)
+            minimal = yield from search_minimal_case(
+                what.row, self._take_apart, what.strategy, what.budget, what.earlier
+            )
         except Spent:
             return wire.Found(error=f"{what.budget} runs are too few to rerun and reduce it")
         return self._found(minimal)
@@ -121,7 +123,7 @@ class Minimiser(Searcher):
             case = found.case.as_made() if isinstance(found.case, CallCase) else found.case
             facts |= {
                 "nodes": [len(self._first.ops), len(case.ops)],
-                "elements": [elements(self._first), elements(case)],
+                "elements": [count_case_elements(self._first), count_case_elements(case)],
                 "shapes": [[list(x.shape) for x in one.arrays.values()] for one in (self._first, case)],
                 **describe_case(case),
             }

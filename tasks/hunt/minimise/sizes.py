@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.ddmin import bisect
-from tasks.hunt.case import Case, elements
+from tasks.hunt.case import Case, count_case_elements
 from tasks.hunt.dialogue import Search
 from tasks.hunt.minimise.question import Question
 
@@ -24,8 +24,8 @@ _PAIRS = 6
 def smaller_dims(question: Question) -> Search[None]:
     """Shrink the sizes of the best case, the largest first, until none can be made smaller."""
     before = -1
-    while before != elements(question.best):
-        before = elements(question.best)
+    while before != count_case_elements(question.best):
+        before = count_case_elements(question.best)
         done: set[Any] = set()
         while (bound := next((x for x in _find_resizings(question.best) if x[2] not in done), None)) is not None:
             axes, size, name = bound
@@ -55,10 +55,10 @@ def _find_resizings(case: Case) -> Iterator[tuple[Callable[[Case, int, bool], Ca
         if 2 < len(axes) <= _PAIRS:
             ways += [(pair, False) for pair in itertools.combinations(axes, 2)]
         for some, numbers in ways:
-            yield _resizing(some, size, numbers), size, (some, numbers)
+            yield _make_resizing(some, size, numbers), size, (some, numbers)
 
 
-def _resizing(axes: tuple[Axis, ...], size: int, numbers: bool) -> Callable[[Case, int, bool], Case | None]:
+def _make_resizing(axes: tuple[Axis, ...], size: int, numbers: bool) -> Callable[[Case, int, bool], Case | None]:
     def resize_case(case: Case, wanted: int, last: bool) -> Case | None:
         """The case with ``wanted`` in place of ``size``: the first of each axis, or the last; numbers: also where integers
         are that size."""

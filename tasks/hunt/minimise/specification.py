@@ -9,7 +9,7 @@ from collections.abc import Sequence
 _MOST, _LENGTH = 4, 700
 
 
-def sentences(op: str, ops: Sequence[str], attributes: Sequence[str]) -> list[str]:
+def quote_specification(op: str, ops: Sequence[str], attributes: Sequence[str]) -> list[str]:
     """Of ONNX's operators: what is said of the attributes that are not the default ("Op.attribute"), else the op's first
     sentences; of torch's: the first of its documentation. Nothing for an op that is not known."""
     if op.startswith("onnx:"):
@@ -29,8 +29,12 @@ def _of_onnx(op: str, attributes: Sequence[str]) -> list[str]:
         return []
     told = [x.partition(".")[2] for x in attributes if x.startswith(f"{name}.")]
     page = name if domain else f"[{name}](https://onnx.ai/onnx/operators/onnx__{name}.html)"
-    found = [f"{page}, {x}: {_first(schema.attributes[x].description, _MOST)}" for x in told if x in schema.attributes]
-    return found or [f"{page}: {_first(schema.doc, _MOST)}"]
+    found = [
+        f"{page}, {x}: {_cut_first_sentences(schema.attributes[x].description, _MOST)}"
+        for x in told
+        if x in schema.attributes
+    ]
+    return found or [f"{page}: {_cut_first_sentences(schema.doc, _MOST)}"]
 
 
 def _of_torch(name: str) -> list[str]:
@@ -39,11 +43,11 @@ def _of_torch(name: str) -> list[str]:
     found: object = torch
     for part in name.split("."):
         found = getattr(found, part, None)
-    text = _first((getattr(found, "__doc__", None) or "").partition("\n\n")[2], _MOST)
+    text = _cut_first_sentences((getattr(found, "__doc__", None) or "").partition("\n\n")[2], _MOST)
     return [f"{name}: {text}"] if text else []
 
 
-def _first(text: str, count: int) -> str:
+def _cut_first_sentences(text: str, count: int) -> str:
     plain = " ".join(text.split())
     first = " ".join(re.split(r"(?<=[.!?]) ", plain)[:count])
     cut = first if len(first) <= _LENGTH else first[:_LENGTH].rpartition(" ")[0]

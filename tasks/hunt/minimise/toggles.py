@@ -12,13 +12,13 @@ import numpy as np
 from tasks.draw import structure
 from tasks.hunt.call_case import CallCase
 from tasks.hunt.case import Case
-from tasks.hunt.graph_case import GraphCase, copy
+from tasks.hunt.graph_case import GraphCase, copy_model
 
 #: Toggles that are tried.
 MOST = 16
 
 
-def toggles(case: Case) -> Iterator[tuple[str, Case]]:
+def list_toggles(case: Case) -> Iterator[tuple[str, Case]]:
     """(what is otherwise, the case)."""
     found = _of_graph(case) if isinstance(case, GraphCase) else case.simpler()
     if isinstance(case, CallCase) and case.structure and (plain := case.ordinary(0)) is not None:
@@ -44,21 +44,21 @@ def _list_toggles(case: GraphCase) -> Iterator[tuple[str, Case]]:
 
     fed = [x.name for x in case.model.graph.input if isinstance(case.feeds.get(x.name), np.ndarray)]
     for name in fed if len(fed) > 1 else ():
-        model = copy(case.model)
+        model = copy_model(case.model)
         model.graph.initializer.append(numpy_helper.from_array(case.feeds[name], name))
-        _drop(model.graph.input, name)
+        _drop_attribute(model.graph.input, name)
         feeds = {k: x for k, x in case.feeds.items() if k != name}
         yield f"input {name} as an initializer", replace(case, model=model, feeds=feeds)
     for tensor in case.model.graph.initializer:
         value = np.asarray(numpy_helper.to_array(tensor))
-        model = copy(case.model)
-        _drop(model.graph.initializer, tensor.name)
+        model = copy_model(case.model)
+        _drop_attribute(model.graph.initializer, tensor.name)
         model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, value.shape))
         yield (
             f"initializer {tensor.name} as an input",
             replace(case, model=model, feeds={**case.feeds, tensor.name: value}),
         )
-    model = copy(case.model)
+    model = copy_model(case.model)
     for value in model.graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             dim.dim_param = f"{value.name}_{axis}"
@@ -83,7 +83,7 @@ def _list_opset_toggles(case: GraphCase) -> Iterator[tuple[str, Case]]:
             yield f"opset {version} instead of {own.version}", replace(case, model=model)
 
 
-def _drop(values: Any, name: str) -> None:
+def _drop_attribute(values: Any, name: str) -> None:
     kept = [x for x in values if x.name != name]
     del values[:]
     values.extend(kept)

@@ -12,7 +12,7 @@ from tasks.catalogs.base import Catalog, Failure, Sample
 from tasks.checks.derived import Derived
 from tasks.model import Group, Vacuous
 from tasks.prepare.derived import shapes
-from tasks.prepare.derived.parts import Spoilt, differs
+from tasks.prepare.derived.parts import Spoilt, explain_model_differs
 
 
 def samples(
@@ -67,7 +67,7 @@ class _Exported:
             made = catalog.as_onnx(plain, base)
         except Exception as error:
             raise Spoilt("exporter", str(error)) from None
-        if made is not None and (different := differs(made, base)):
+        if made is not None and (different := explain_model_differs(made, base)):
             raise Spoilt("exporter", f"in float64 the graph is another function than the module: {different}")
         return made
 

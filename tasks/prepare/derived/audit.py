@@ -57,13 +57,13 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     def add(name: str, arrays: Arrays) -> None:
         with contextlib.suppress(Exception):  # as it may raise what it likes for inputs that it does not take
             made = catalog.remade(group, replace(given, arrays=arrays), draws)
-            if _fits(made, base) and [x.shape for x in made.arrays] == [x.shape for x in base.arrays]:
+            if _fits_beside_first(made, base) and [x.shape for x in made.arrays] == [x.shape for x in base.arrays]:
                 sets[name] = made
 
     def add_resized(name: str, seed: int) -> None:
         with contextlib.suppress(Exception):
             found = catalog.resized(group, given, name == BEYOND, seed, draws)
-            if found is not None and _fits(found[0], base):
+            if found is not None and _fits_beside_first(found[0], base):
                 sets[name if found[1] else name + NOT_PROMISED] = found[0]
 
     drawn = _draw_ordinary(catalog, group, given)
@@ -117,7 +117,7 @@ def _draw_others(own: Arrays, drawn: dict[int, np.ndarray], told: Collection[int
     yield scaled
 
 
-def _fits(made: Sample, base: Sample) -> bool:
+def _fits_beside_first(made: Sample, base: Sample) -> bool:
     """Whether a sample can stand beside the first one: as many arrays and outputs of the same dtypes, all of them numbers."""
     if made.failure is not None or len(made.expected) != len(base.expected) or len(made.arrays) != len(base.arrays):
         return False
@@ -138,7 +138,7 @@ def _are_others(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> boo
     return any(a.shape == b.shape and a.size and (a != b).mean() > _OTHERS for a, b in zip(these, those))
 
 
-def _join(first: np.ndarray, last: np.ndarray) -> np.ndarray:
+def _join_halves(first: np.ndarray, last: np.ndarray) -> np.ndarray:
     """The first half of the elements of one array, the rest of another."""
     half = first.size // 2
     return np.concatenate([first.reshape(-1)[:half], last.reshape(-1)[half:]]).reshape(first.shape)
@@ -154,8 +154,8 @@ def _change_one(own: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 #: What is made of the floating inputs: (the own one, the other one) → values.
 _CHANGES: dict[str, Callable[[Any, Any], np.ndarray]] = {
-    FIRST_HALF: _join,
-    LAST_HALF: lambda own, other: _join(other, own),
+    FIRST_HALF: _join_halves,
+    LAST_HALF: lambda own, other: _join_halves(other, own),
     CHANGED: _change_one,
     SORTED: lambda own, other: np.sort(own.reshape(-1)).reshape(own.shape),
     EQUAL: lambda own, other: np.full_like(own, own.reshape(-1)[0]),

@@ -94,10 +94,10 @@ def by_row(
         together = of([first, last, first])
     except Exception:
         return False
-    return all(_same(x[i : i + 1], alone[i % 2][k]) for k, x in enumerate(together) for i in range(3))
+    return all(_are_close_rows(x[i : i + 1], alone[i % 2][k]) for k, x in enumerate(together) for i in range(3))
 
 
-def _same(a: np.ndarray, b: np.ndarray) -> bool:
+def _are_close_rows(a: np.ndarray, b: np.ndarray) -> bool:
     if a.shape != b.shape:
         return False
     if a.dtype.kind not in "fc":

@@ -14,7 +14,7 @@ from tasks import catalogs
 from tasks.catalogs.base import Sample
 from tasks.model import Group, OpClass, Vacuous
 from tasks.model.errors import text_of
-from tasks.prepare.derived.parts import Spoilt, apart, differs, feeds_of, inputs_of
+from tasks.prepare.derived.parts import Spoilt, explain_graphs_differ, explain_model_differs, feeds_of, inputs_of
 
 #: Bytes of a model that is kept in every opset.
 LARGEST = 64 << 20
@@ -90,7 +90,7 @@ def _check_export(found: bytes | Exception, base: Sample, how: str) -> tuple[Any
         raise Spoilt("exporter", f"{how}: {text_of(error)}") from None
     _check_model_inputs(made, "exporter", how, base)
     # Its constants may be rounded otherwise than those of the other export: a part of a unit, not of a spacing of float64.
-    if different := differs(found, base):
+    if different := explain_model_differs(found, base):
         raise Spoilt("exporter", f"{how} it is another function in float64: {different}")
     return made, base.op_class is OpClass.RANDOM or different is not None
 
@@ -138,7 +138,7 @@ def _is_proved_same(model: Any, converted: Any, base: Sample, own: int, number: 
         found = [Graph(x).run(feeds_of(base, x)) for x in (model, converted)]
     except (NoOracle, KeyError):
         return False
-    if different := apart(*found):
+    if different := explain_graphs_differ(*found):
         raise Spoilt(
             "converter", f"converted from opset {own} to {number} it is another function: {different} in float64"
         )

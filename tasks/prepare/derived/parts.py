@@ -24,13 +24,13 @@ class Spoilt(Exception):
 
 def feeds_of(sample: Sample, model: Any) -> dict[str, Any]:
     """What each input of a ModelProto is given by a sample, by name."""
-    values = [_value(x, sample.arrays) for x in sample.args]
+    values = [_read_part_input(x, sample.arrays) for x in sample.args]
     return {k: v for k, v in zip_equal(inputs_of(model), values) if v is not None}
 
 
-def _value(node: Any, arrays: list[np.ndarray]) -> Any:
+def _read_part_input(node: Any, arrays: list[np.ndarray]) -> Any:
     if isinstance(node, (list, tuple)):
-        return [_value(x, arrays) for x in node]
+        return [_read_part_input(x, arrays) for x in node]
     return None if node is None else contiguous(arrays[node.id], node)
 
 
@@ -44,7 +44,7 @@ def inputs_of(model: Any) -> dict[str, Any]:
 SAME = 1.0
 
 
-def differs(model: bytes, base: Sample) -> str | None:
+def explain_model_differs(model: bytes, base: Sample) -> str | None:
     """How an exported model differs in float64 from what is expected of a sample; "" where it does not, None where nobody can say."""
     import onnx
 
@@ -63,9 +63,9 @@ def differs(model: bytes, base: Sample) -> str | None:
     return str(far["detail"]) if far["units"] > SAME else ""
 
 
-def apart(left: Mapping[str, Any], right: Mapping[str, Any]) -> str:
+def explain_graphs_differ(left: Mapping[str, Any], right: Mapping[str, Any]) -> str:
     """How the float64 outputs of two graphs differ beyond float64's own rounding; "" where they do not."""
-    pairs = [[np.asarray(x) for x in _flat(list(side.values()))] for side in (left, right)]
+    pairs = [[np.asarray(x) for x in _flatten_lists(list(side.values()))] for side in (left, right)]
     if len(pairs[0]) != len(pairs[1]):
         return f"{len(pairs[1])} outputs instead of {len(pairs[0])}"
     for number, (a, b) in enumerate(zip(*pairs)):
@@ -85,5 +85,5 @@ def apart(left: Mapping[str, Any], right: Mapping[str, Any]) -> str:
     return ""
 
 
-def _flat(value: Any) -> list[Any]:
-    return [y for x in value for y in _flat(x)] if isinstance(value, list) else [value]
+def _flatten_lists(value: Any) -> list[Any]:
+    return [y for x in value for y in _flatten_lists(x)] if isinstance(value, list) else [value]

@@ -15,7 +15,7 @@ from tasks.checks.roundtrip import AGAIN
 from tasks.judge.prepared import compare_oracles
 from tasks.model import Group, Unsupported, Vacuous
 from tasks.model.errors import text_of
-from tasks.prepare.derived.parts import SAME, Spoilt, apart, feeds_of
+from tasks.prepare.derived.parts import SAME, Spoilt, explain_graphs_differ, feeds_of
 
 
 def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
@@ -73,5 +73,5 @@ def _check_same_function(base: Sample, first: Any, second: Any) -> None:
         found = [Graph(x).run(feeds_of(base, x)) for x in (first, second)]
     except NoOracle as error:
         raise Vacuous(f"no float64 evaluation of what was exported again: {error}") from None
-    if different := apart(*found):
+    if different := explain_graphs_differ(*found):
         raise Spoilt("exporter", f"exported again it is another function in float64: {different}")

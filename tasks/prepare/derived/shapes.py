@@ -30,7 +30,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     Raises Vacuous where no other size does.
     """
     model, open_, sizes = vary_sizes(base)
-    return _sample(base, number, open_dimensions(model, open_), sizes, draws)
+    return _make_shape_sample(base, number, open_dimensions(model, open_), sizes, draws)
 
 
 def vary_sizes(base: Sample) -> tuple[Any, Open, list[dict[str, np.ndarray]]]:
@@ -77,7 +77,7 @@ def open_dimensions(model: Any, open_: Open) -> Any:
     made = onnx.ModelProto()
     made.CopyFrom(model)
     for name, value in inputs_of(made).items():
-        _set_declared_shape(value, [symbol or size for symbol, size in zip(open_[name], _lengths(value))])
+        _set_declared_shape(value, [symbol or size for symbol, size in zip(open_[name], _list_model_dims(value))])
     del made.graph.value_info[:]
     for number, value in enumerate(made.graph.output):
         if value.type.tensor_type.HasField("shape"):
@@ -132,7 +132,7 @@ def _name_open_dimensions(value: Any, array: np.ndarray) -> list[str]:
     return ["" if dim.dim_value > 0 else dim.dim_param or f"{value.name}_{axis}" for axis, dim in enumerate(shape.dim)]
 
 
-def _lengths(value: Any) -> list[int | str]:
+def _list_model_dims(value: Any) -> list[int | str]:
     dims = value.type.tensor_type.shape.dim
     return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in dims]
 
@@ -160,7 +160,7 @@ def _is_valid_at(model: Any, feeds: Mapping[str, np.ndarray]) -> bool:
         sized = fix_shapes(model, feeds)
         inferred = onnx.shape_inference.infer_shapes(sized, check_type=True, strict_mode=True, data_prop=True)
         said = {name for node in model.graph.node if node.op_type == "Constant" for name in node.output}
-        if any(_empty(value) for value in inferred.graph.value_info if value.name not in said):
+        if any(_has_empty_dim(value) for value in inferred.graph.value_info if value.name not in said):
             return False
         found = Graph(sized).run(feeds).values()
     except (NoOracle, onnx.shape_inference.InferenceError, KeyError, ValueError, TypeError, IndexError):
@@ -168,11 +168,11 @@ def _is_valid_at(model: Any, feeds: Mapping[str, np.ndarray]) -> bool:
     return all(x.dtype.kind not in "fc" or np.isfinite(x).all() for x in map(np.asarray, found))
 
 
-def _empty(value: Any) -> bool:
+def _has_empty_dim(value: Any) -> bool:
     return any(dim.HasField("dim_value") and dim.dim_value <= 0 for dim in value.type.tensor_type.shape.dim)
 
 
-def _sample(base: Sample, number: int, model: Any, sizes: list[dict[str, np.ndarray]], draws: int) -> Sample:
+def _make_shape_sample(base: Sample, number: int, model: Any, sizes: list[dict[str, np.ndarray]], draws: int) -> Sample:
     from tasks.graphs.evaluate import Graph
     from tasks.graphs.floor import reference_and_floor
 
