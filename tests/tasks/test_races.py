@@ -268,20 +268,21 @@ import json, sys, tempfile
 from pathlib import Path
 from tasks import zoo
 from tasks.backends import BackendSpec
-from tasks.catalogs import told
+from tasks.catalogs import user_definitions
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
+from tasks.runner import Runner, ask_whole_group
 root = Path(sys.argv[1])
-told._told = [json.dumps({"deadline_s": 60.0, "sources": [{"at": 0, "root": str(root), "modules": ["tasks.zoo.races"], "kernels": []}]})]
+source = {"at": 0, "root": str(root), "modules": ["tasks.zoo.races"], "kernels": []}
+user_definitions.announce(json.dumps({"deadline_s": 60.0, "sources": [source]}))
 backend = BackendSpec.parse("torch-cpu").create()
 runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
 rows = []
 for theme in zoo.themes(("races",)):
     for op in theme.__farm_ops__:
         _, made = prepare(Group(f"user:{op.name}", "", op.dtypes[0], 4), root)
-        rows += [done.row.values() for done in runner.run([whole(made)])]
+        rows += [done.row.values() for done in runner.run([ask_whole_group(made)])]
 print(json.dumps([{k: str(row[k]) for k in ("op", "status", "kind", "error", "execution")} for row in rows]))
 """
 
