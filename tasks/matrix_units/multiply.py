@@ -12,7 +12,7 @@ from tasks.model.dtypes import TABLE, dtype_name
 _CUT = 13
 
 
-def multiply_in_unit(
+def multiply(
     unit: Unit, a: np.ndarray, b: np.ndarray, scales: tuple[np.ndarray, np.ndarray] | None = None
 ) -> np.ndarray:
     """The accumulators of ``unit`` for a (..., m, k) times b (..., k, n), both of its dtype, as a kernel that adds in one sequence has them.
