@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -241,6 +241,7 @@ class Report:
 
 
 Maker = Callable[[Report], "View | Iterable[View] | None"]
+Made = TypeVar("Made", bound=Maker)
 _MAKERS: dict[str, tuple[int, Callable[[Report], Any], Maker]] = {}
 
 
@@ -248,13 +249,13 @@ class ViewWarning(UserWarning):
     """A view of a report that cannot be made; the others are."""
 
 
-def view(place: int, only: Callable[[Report], Any] = lambda report: True) -> Callable[[Maker], Maker]:
+def view(place: int, only: Callable[[Report], Any] = lambda report: True) -> Callable[[Made], Made]:
     """Register a function that makes one view or several of a `Report`; ``place``: its order among them; ``only``: whether a report has
     anything for it to show, asked first."""
     if not isinstance(place, int):
         raise TypeError("write @view(PLACE): a number, the view's order in the report")
 
-    def register(make: Maker) -> Maker:
+    def register(make: Made) -> Made:
         _MAKERS[f"{make.__module__}.{make.__name__}"] = (place, only, make)
         return make
 
