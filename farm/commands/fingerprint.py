@@ -143,7 +143,7 @@ def _describe_left_out(plan: Plan, left_out: Mapping[str, Any]) -> list[str]:
     if whole is None:
         return []
     lines = []
-    for b in range(len(plan.backends)):
+    for b in range(len(plan.matrix.backends)):
         name = plan.name(b)
         ops = {op.partition(":")[2]: by_name[name] for op, by_name in cases.items() if name in by_name}
         if ops:
