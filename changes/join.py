@@ -36,8 +36,8 @@ def fragments(folder: Path) -> dict[Path, tuple[str, str]]:
 
 
 def joined(changelog: str, texts: list[tuple[str, str]], version: str, day: str) -> str:
-    """The changelog after a release: what is under Unreleased, and (kind, text) of each fragment behind that of its kind, stands under the
-    version. Raises NoFragment where it has no heading Unreleased, or has the version already."""
+    """The changelog after a release: what is under Unreleased, and (kind, text) of each fragment behind that of its
+    kind, stands under the version. Raises NoFragment where it has no heading Unreleased, or has the version already."""
     head, mark, rest = changelog.partition(UNRELEASED)
     if not mark:
         raise NoFragment(f"CHANGELOG.md has no line {UNRELEASED.strip()!r}")

@@ -25,7 +25,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_post_build(config: Any, **_: Any) -> None:
-    """mkdocs calls this when the site is written: its search is replaced by one that also works from disk (`docs/_search.js`)."""
+    """mkdocs calls this when the site is written: its search is replaced by one that also works from disk
+    (`docs/_search.js`)."""
     folder = Path(config["site_dir"]) / "search"
     index = (folder / "search_index.json").read_text()
     (folder / "search_index.js").write_text(f"window.searchIndex = {index};\n")
@@ -127,7 +128,8 @@ def asked() -> str:
 
 
 def answered() -> str:
-    """What becomes of each check on each backend: planned, a row that says unsupported, or a line that says it is left out."""
+    """What becomes of each check on each backend: planned, a row that says unsupported, or a line that says it is left
+    out."""
     from farm.plan.config import backend_names
     from tasks import checks
     from tasks.backends import BackendSpec
@@ -419,7 +421,8 @@ def kinds() -> str:
 
 
 def vendor_row() -> str:
-    """Coverage and pass rate of every backend of configs/vendors.yaml: judged, valid and passed are figures of the bench."""
+    """Coverage and pass rate of every backend of configs/vendors.yaml: judged, valid and passed are figures of the
+    bench."""
     figures = _benches()["vendors"]["figures"]
     rows = []
     for name in sorted({key.partition(" ")[0] for key in figures if key.endswith(" judged")}):

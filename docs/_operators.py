@@ -1,8 +1,8 @@
 """Which of torch's operators the farm calls: python docs/_operators.py writes docs/operators.csv.
 
-The list is what torch's dispatcher registers under ``aten::``. Every OpInfo of the catalog torch is called on its first samples, as its
-checks call it (forward, out=, in place, as a method, gradient); torch's profiler tells which overloads ran, and which of them inside of
-another operator: only of the outermost one the whole result is judged.
+The list is what torch's dispatcher registers under ``aten::``. Every OpInfo of the catalog torch is called on its first
+samples, as its checks call it (forward, out=, in place, as a method, gradient); torch's profiler tells which overloads
+ran, and which of them inside of another operator: only of the outermost one the whole result is judged.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def _copy(leaf: Any) -> Any:
 def record(
     calls: Iterator[tuple[str, Callable[[], Any]]],
 ) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]]:
-    """The overloads that were called, and those that ran only inside of another operator, each with an op of the catalog that did it."""
+    """The overloads that were called, and those that ran only inside of another operator, each with an op of the
+    catalog that did it."""
     direct: dict[tuple[str, str], str] = {}
     inside: dict[tuple[str, str], str] = {}
     config = _ExperimentalConfig(capture_overload_names=True)
@@ -115,7 +116,8 @@ def _ancestors(event: Any) -> Iterator[str]:
 
 @functools.cache
 def aliases() -> dict[str, str]:
-    """Other names of operators, as op_db declares them, with the name under which each is called: "absolute" is "abs"."""
+    """Other names of operators, as op_db declares them, with the name under which each is called: "absolute" is
+    "abs"."""
     return {
         alias.name.replace(".", "_").removeprefix("Tensor_"): info.name
         for info in opinfo._op_db().values()

@@ -1,8 +1,8 @@
 """The pictures of "The arithmetic of a device", drawn from passports of a lake: python docs/_pictures.py RESULTS [ONE OTHER]
 
-RESULTS has the passports of the backends that shall be on the first (`farm fingerprint … --ops matmul --dtypes float32`). ONE and OTHER are two releases of a
-runtime, as `farm fingerprint --diff` names them. The float8 accumulator is read of the emulated unit, whose bytes are those of the recorded card
-(`python -m tests.devices.products`).
+RESULTS has the passports of the backends that shall be on the first (`farm fingerprint … --ops matmul --dtypes
+float32`). ONE and OTHER are two releases of a runtime, as `farm fingerprint --diff` names them. The float8 accumulator
+is read of the emulated unit, whose bytes are those of the recorded card (`python -m tests.devices.products`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def text(
 
 
 def draw(tree: Tree, x: float, y: float, width: float, height: float, stroke: str = LINE) -> str:
-    """A tree with its top left corner at a place: parts side by side, and under each term a mark that is the darker the earlier the term lies in memory."""
+    """A tree with its top left corner at a place: parts side by side, and under each term a mark that is the darker the
+    earlier the term lies in memory."""
     leaves = list_leaves(tree)
     wide = width / len(leaves)
     lines = f'<path d="{draw_lines(tree, width, height, leaves)}" fill="none" stroke="{stroke}" shape-rendering="crispEdges"/>'
@@ -149,7 +150,8 @@ def draw_releases(readings: pd.DataFrame, one: str, other: str, most: int = 4) -
 
 
 def draw_float8() -> None:
-    """The accumulator of Hopper's float8 products: the tree of one output, the bits of a step, and what the card's rows were off by."""
+    """The accumulator of Hopper's float8 products: the tree of one output, the bits of a step, and what the card's rows
+    were off by."""
     unit = find_unit("hopper", FLOAT8)
     assert unit is not None
     accumulate, kind, places = Accumulator(FLOAT8, (FLOAT8,), unit), np_dtype(FLOAT8), tuple(range(LONG))

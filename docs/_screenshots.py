@@ -1,7 +1,8 @@
 """The pictures of a report, a site and a terminal: python docs/_screenshots.py RESULTS [FOLDER]
 
-RESULTS is a lake with a run or more. Writes report.png and site.png as Chromium shows them, and terminal.svg as a terminal of
-100 columns does, to FOLDER (docs/). Nothing in them is drawn by hand, so they are what the farm shows today.
+RESULTS is a lake with a run or more. Writes report.png and site.png as Chromium shows them, and terminal.svg as a
+terminal of 100 columns does, to FOLDER (docs/). Nothing in them is drawn by hand, so they are what the farm shows
+today.
 """
 
 from __future__ import annotations

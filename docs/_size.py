@@ -1,7 +1,8 @@
 """How much there is to read and to choose from: python docs/_size.py [TREE]
 
-Prints words of the docs, commands, their options, configs and their keys. TREE is another checkout of the farm, to compare with. Words
-are those of what is written (README, CONTRIBUTING, the pages), so tables that the code makes count as their one line.
+Prints words of the docs, commands, their options, configs and their keys. TREE is another checkout of the farm, to
+compare with. Words are those of what is written (README, CONTRIBUTING, the pages), so tables that the code makes count
+as their one line.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ if (_namesake := sys.modules.get("tasks")) and not is_own(_namesake):
 
 #: What declares a kernel beside its code.
 _DECLARING = ("UserOp", "autograd", "op")
-#: With it what the client offers (`farm.client`). Imported when it is asked for: a command does not pay for it. Stable: docs/stability.md.
+#: With it what the client offers (`farm.client`). Imported when it is asked for: a command does not pay for it. Stable:
+#: docs/stability.md.
 __all__ = [
     "ClientError",
     "UserOp",

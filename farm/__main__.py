@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from farm.exits import BAD_INPUT, HELP, OK, run_command, run_guarded
 
-#: Command of several parts → part → what it does: `farm policy selftest`. A part is a file of `farm.commands`, or one of the command's own.
+#: Command of several parts → part → what it does: `farm policy selftest`. A part is a file of `farm.commands`, or one
+#: of the command's own.
 PARTS = {
     "node": {
         "detect": "show the devices of this machine, and how each was found",

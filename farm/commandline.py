@@ -72,14 +72,15 @@ def refusing(main: Main) -> Main:
 
 
 def print_folded(line: str, indent: int) -> None:
-    """Print a line: on a terminal folded to its width, what follows the first indented; in a file or a pipe as it is."""
+    """Print a line: on a terminal folded to its width, what follows the first indented; in a file or a pipe as it
+    is."""
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     print(textwrap.fill(line, columns, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False))
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose list options (`list_option`) also take what follows them, up to the next option or config: --backends a b. Of an
-    option that it does not have it names the nearest."""
+    """A parser whose list options (`list_option`) also take what follows them, up to the next option or config:
+    --backends a b. Of an option that it does not have it names the nearest."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """As argparse's."""
@@ -116,8 +117,8 @@ def _repeat_list_options(words: Sequence[str], lists: Collection[str]) -> Iterat
 
 
 class _Listed(argparse.Action):
-    """Several values of an option in their order. const: what separates names in one word, of which each counts once; "" for values
-    that have no separator."""
+    """Several values of an option in their order. const: what separates names in one word, of which each counts once;
+    "" for values that have no separator."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         words = values.split(self.const) if self.const else [values]

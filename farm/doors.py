@@ -28,16 +28,16 @@ def is_own(tasks: ModuleType) -> bool:
 
 
 class CallableDoor(ModuleType):
-    """The module of a command that has the name of a function of the client (`farm.fuzz`): once it is imported, `farm` has the module by
-    that name, and a call of it is a call of the function."""
+    """The module of a command that has the name of a function of the client (`farm.fuzz`): once it is imported, `farm`
+    has the module by that name, and a call of it is a call of the function."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return getattr(import_module("farm.client"), self.__name__.rpartition(".")[2])(*args, **kwargs)
 
 
 class Door:
-    """Loads the module of a command, which no file is of. `Door.find_spec` goes first on `sys.meta_path`: a folder that git has left
-    behind, with nothing but what Python compiled, is found as a package."""
+    """Loads the module of a command, which no file is of. `Door.find_spec` goes first on `sys.meta_path`: a folder that
+    git has left behind, with nothing but what Python compiled, is found as a package."""
 
     def __init__(self, command: str) -> None:
         self.command = command

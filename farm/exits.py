@@ -94,8 +94,8 @@ def run_guarded(main: Main, argv: Sequence[str] | None) -> int:
 
 
 class _Pipe(io.FileIO):
-    """Output whose reader may leave (`farm report | head`): the rest goes nowhere, and the command does and says in its exit code
-    what it would."""
+    """Output whose reader may leave (`farm report | head`): the rest goes nowhere, and the command does and says in its
+    exit code what it would."""
 
     def write(self, data: Any, /) -> int:
         try:

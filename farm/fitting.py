@@ -108,8 +108,8 @@ def _select_columns(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text],
 
 
 def _move_below(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], widths: Mapping[int, int]) -> Group:
-    """Short columns side by side, every other one on a line of its own below, after its head; the first of text, which says what the line
-    is about, above."""
+    """Short columns side by side, every other one on a line of its own below, after its head; the first of text, which
+    says what the line is about, above."""
     kept = list(widths)
     name = next((n for n, head in enumerate(heads) if not head.right), 0)
     words = {n: textwrap.wrap(heads[n].words, widths[n]) or [""] for n in kept}

@@ -21,8 +21,8 @@ _HERE = Path(__file__).resolve().parent
 
 @functools.cache
 def farm_version() -> str:
-    """Version and commit, as PEP 440 has it: "1.0.0+g46f037aa", with ".dirty" where the checkout has changes that are not
-    committed, and "1.0.0" where no commit is known. Asked of git at most once a process."""
+    """Version and commit, as PEP 440 has it: "1.0.0+g46f037aa", with ".dirty" where the checkout has changes that are
+    not committed, and "1.0.0" where no commit is known. Asked of git at most once a process."""
     return with_commit(commit(_HERE.parent))
 
 
@@ -31,7 +31,8 @@ def with_commit(commit: str) -> str:
 
 
 def commit(root: Path) -> str:
-    """The commit of the farm that lies in a folder, a checkout or an installation: "g46f037aa", "g46f037aa.dirty", "" for unknown."""
+    """The commit of the farm that lies in a folder, a checkout or an installation: "g46f037aa", "g46f037aa.dirty", ""
+    for unknown."""
     try:
         return (root / "farm" / COMMIT_FILE).read_text().strip()
     except OSError:

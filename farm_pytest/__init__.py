@@ -68,7 +68,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _called_like(metafunc: pytest.Metafunc) -> Any:
-    """The declared kernel that a test is called after: test_rms_norm takes rms_norm of its module. Raises ClientError."""
+    """The declared kernel that a test is called after: test_rms_norm takes rms_norm of its module. Raises
+    ClientError."""
     from farm.client.kernels import ClientError
 
     name = metafunc.function.__name__.removeprefix("test_")

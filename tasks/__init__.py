@@ -7,7 +7,8 @@ if TYPE_CHECKING:
     from tasks.catalogs.user.ops import UserOp, op
     from tasks.gradients.own_autograd import autograd
 
-#: What declares a kernel beside its code, by the module that has it: imported when it is asked for, a command's help does not pay for it.
+#: What declares a kernel beside its code, by the module that has it: imported when it is asked for, a command's help
+#: does not pay for it.
 _DECLARING = {
     "UserOp": "tasks.catalogs.user.ops",
     "autograd": "tasks.gradients.own_autograd",

@@ -14,8 +14,8 @@ _NONE = 2
 
 
 def ask_aside(question: Callable[[], bool]) -> bool:
-    """The answer of a process that is forked for it and held to what a kernel's process is (docs/isolation.md). It has no folder that it may
-    write to, and ends with whoever asks. Raises RuntimeError where it gives no answer."""
+    """The answer of a process that is forked for it and held to what a kernel's process is (docs/isolation.md). It has
+    no folder that it may write to, and ends with whoever asks. Raises RuntimeError where it gives no answer."""
     asking = os.getpid()
     pid = os.fork()
     if pid == 0:

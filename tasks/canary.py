@@ -22,8 +22,9 @@ EVERY_S = 1.0
 class Canary:
     """A @ B + C in each dtype in which ``backend`` gives the exact answer now; nothing for a backend of the CPU.
 
-    The elements of A are -1, 0 and 1, those of B and C at most 3: every sum of theirs is below 2**7, so float16, bfloat16 and
-    TF32 hold it exactly, in whatever order it is added. A device that says anything else has computed wrongly.
+    The elements of A are -1, 0 and 1, those of B and C at most 3: every sum of theirs is below 2**7, so float16,
+    bfloat16 and TF32 hold it exactly, in whatever order it is added. A device that says anything else has computed
+    wrongly.
     """
 
     def __init__(self, backend: Backend) -> None:

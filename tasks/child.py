@@ -1,8 +1,9 @@
 """The process that runs cells: commands come in over one pipe, rows go out over another, one at a time.
 
-Started as ``python -m tasks.child IN OUT PROGRESS OWNER``: three inherited file descriptors, and the number of the process
-that started it. Commands and answers are lines (`tasks.wire`). PROGRESS is a shared page that says what is in flight, written before every step
-with at most one system call, so that whoever finds this process dead knows whom to blame.
+Started as ``python -m tasks.child IN OUT PROGRESS OWNER``: three inherited file descriptors, and the number of the
+process that started it. Commands and answers are lines (`tasks.wire`). PROGRESS is a shared page that says what is in
+flight, written before every step with at most one system call, so that whoever finds this process dead knows whom to
+blame.
 """
 
 from __future__ import annotations
@@ -142,7 +143,8 @@ class Child:
         return self._make_runner(made, runtime, command)
 
     def _make_remote(self, command: wire.Hello) -> Any:
-        """The backend in processes that are forked from this one, which has read nothing yet; None where the system does not let them."""
+        """The backend in processes that are forked from this one, which has read nothing yet; None where the system
+        does not let them."""
         from tasks.confine import PR_SET_DUMPABLE, prctl
         from tasks.stranger.nursery import Nursery
         from tasks.stranger.proxy import Rooms, remote
@@ -274,8 +276,8 @@ class Child:
 
 @contextlib.contextmanager
 def on_core(place: int) -> Iterator[None]:
-    """Run this thread on one of the CPUs that it may use, by place among them; on all of them where ``place`` is -1, or the system says
-    nothing of them."""
+    """Run this thread on one of the CPUs that it may use, by place among them; on all of them where ``place`` is -1, or
+    the system says nothing of them."""
     if place < 0 or not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -288,8 +290,8 @@ def on_core(place: int) -> Iterator[None]:
 
 
 def end_with(owner: int) -> None:
-    """End this process with the one that started it, however that ends: an orphan would hold the device. owner: 0 where a tool that
-    stands before this process has started it."""
+    """End this process with the one that started it, however that ends: an orphan would hold the device. owner: 0 where
+    a tool that stands before this process has started it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if owner and os.getppid() != owner:  # it ended before that; in a container the owner itself may be process 1

@@ -1,8 +1,8 @@
 """What a stranger may not do, by what the system has to forbid it: each step says what it could not forbid, and none ends a run.
 
-Namespaces (unshare(2)) take away the network and the processes of others, and end with a stranger all that it has started; Landlock
-(landlock(7)) takes away files; a filter some system calls (`tasks.system_calls`); resource limits memory, sizes of files and, where the user is not root,
-the number of processes.
+Namespaces (unshare(2)) take away the network and the processes of others, and end with a stranger all that it has
+started; Landlock (landlock(7)) takes away files; a filter some system calls (`tasks.system_calls`); resource limits
+memory, sizes of files and, where the user is not root, the number of processes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_FILES = _EXECUTE | 1 << 1 | _READ_FILE | 1 << 14 | _IOCTL
 #: Number of file rights by version of Landlock (1: 13; 2 adds REFER, 3 TRUNCATE, 5 IOCTL_DEV).
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
-#: Capabilities that a root without others needs to read what it could read before: CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH.
+#: Capabilities that a root without others needs to read what it could read before: CAP_DAC_OVERRIDE,
+#: CAP_DAC_READ_SEARCH.
 _READING = 1 << 1 | 1 << 2
 #: Devices that any program may write to.
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "shm", "ptmx", "pts", "fd", "stdin", "stdout", "stderr")
@@ -56,8 +57,8 @@ LACKS = {
 
 @dataclass(frozen=True)
 class Rules:
-    """What a stranger is held to. hidden: files and folders that it may not read; writable: folders that it may write to; memory: bytes of
-    its data (0: not limited); device: whether it opens a device's files."""
+    """What a stranger is held to. hidden: files and folders that it may not read; writable: folders that it may write
+    to; memory: bytes of its data (0: not limited); device: whether it opens a device's files."""
 
     hidden: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
@@ -84,7 +85,8 @@ def unshare(flags: int) -> bool:
 
 
 def leave_network() -> tuple[str, ...]:
-    """In a process of one thread: no network, in a user namespace of its own where the user is not root. What of `LACKS` is to be said."""
+    """In a process of one thread: no network, in a user namespace of its own where the user is not root. What of
+    `LACKS` is to be said."""
     if unshare(CLONE_NEWNET):
         return ()
     uid, gid = os.getuid(), os.getgid()
@@ -97,9 +99,9 @@ def leave_network() -> tuple[str, ...]:
 
 
 def leave_shared_memory(own_processes: bool, size: int = 0) -> tuple[str, ...]:
-    """No shared memory but its own (POSIX and System V), which ends with the process's last, and of other processes not even the names.
-    own_processes: whether this is the first process of a namespace; size: bytes of shared memory, 0 for the system's default. What of
-    `LACKS` is to be said."""
+    """No shared memory but its own (POSIX and System V), which ends with the process's last, and of other processes not
+    even the names. own_processes: whether this is the first process of a namespace; size: bytes of shared memory, 0 for
+    the system's default. What of `LACKS` is to be said."""
     if not unshare(CLONE_NEWNS | CLONE_NEWIPC) or not _mount("none", "/", "", MS_REC | MS_PRIVATE):
         return ("shm",)
     if own_processes:  # some containers cover parts of theirs, and allow no other then
@@ -146,7 +148,8 @@ def landlock_version() -> int:
 
 
 def shut_in(rules: Rules) -> tuple[str, ...]:
-    """Take away files, TCP, and signals to other processes, for good. In a process of one thread. What of `LACKS` is to be said."""
+    """Take away files, TCP, and signals to other processes, for good. In a process of one thread. What of `LACKS` is to
+    be said."""
     version = landlock_version()
     if not version:
         return ("files",)
@@ -157,7 +160,8 @@ def shut_in(rules: Rules) -> tuple[str, ...]:
         return ("files",)
     try:
         hidden = [Path(os.path.realpath(x)) for x in rules.hidden if x]
-        # Names may be listed: Python imports nothing from a folder that it cannot list, and a lake may lie beside the kernels.
+        # Names may be listed: Python imports nothing from a folder that it cannot list, and a lake may lie beside the
+        # kernels.
         _allow(ruleset, Path("/"), _READ_DIR & rights)
         for path in _readable(Path("/"), hidden):
             _allow(ruleset, path, _READ & rights)
@@ -171,7 +175,8 @@ def shut_in(rules: Rules) -> tuple[str, ...]:
 
 
 def _readable(path: Path, hidden: Sequence[Path]) -> Iterable[Path]:
-    """The fewest paths that are all of a folder but what is hidden: Landlock only allows, and allows all that is beneath."""
+    """The fewest paths that are all of a folder but what is hidden: Landlock only allows, and allows all that is
+    beneath."""
     if not any(x.is_relative_to(path) for x in hidden):
         yield path
     elif path not in hidden:

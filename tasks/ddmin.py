@@ -38,7 +38,8 @@ def fewest(
 def bisect(
     low: int, high: int, failing: Callable[[int], Generator[Asked, Answer, bool]]
 ) -> Generator[Asked, Answer, int]:
-    """The smallest number above ``low`` that fails, if all above it do; ``high`` is known to, ``low`` is known not to."""
+    """The smallest number above ``low`` that fails, if all above it do; ``high`` is known to, ``low`` is known not
+    to."""
     while high - low > 1:
         middle = (low + high) // 2
         if (yield from failing(middle)):
@@ -51,8 +52,8 @@ def bisect(
 def thin(
     items: Sequence[Item], failing: Callable[[list[Item]], Generator[Asked, Answer, bool]]
 ) -> Generator[Asked, Answer, list[Item]]:
-    """A part of a list that fails as the whole does, without the runs of items that can be left out, long runs first: fewer
-    questions than `fewest` asks where most items are needed."""
+    """A part of a list that fails as the whole does, without the runs of items that can be left out, long runs first:
+    fewer questions than `fewest` asks where most items are needed."""
     left = list(items)
     size = len(left) // 2
     while size:

@@ -13,8 +13,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Deprecation:
-    """A public name that goes. name: as it is called; since: the version that warns first; until: the version that no longer has it;
-    use: what takes its place."""
+    """A public name that goes. name: as it is called; since: the version that warns first; until: the version that no
+    longer has it; use: what takes its place."""
 
     name: str
     since: str
@@ -30,8 +30,8 @@ KNOWN: list[Deprecation] = []
 
 
 def deprecated(name: str, *, since: str, until: str, use: str) -> Callable[[_Function], _Function]:
-    """Mark a function or class by its public name: each call gives a DeprecationWarning at the line that calls. Editors and type
-    checkers read ``__deprecated__``, as of PEP 702."""
+    """Mark a function or class by its public name: each call gives a DeprecationWarning at the line that calls. Editors
+    and type checkers read ``__deprecated__``, as of PEP 702."""
     said = Deprecation(name, since, until, use)
     KNOWN.append(said)
 

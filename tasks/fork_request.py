@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 #: Variables that are read when something is done, not when a module is imported: they may differ from the server's.
 LATE = re.compile(r"TMPDIR|PYTEST_CURRENT_TEST|TORCHINDUCTOR_CACHE_DIR|FARM_\w+")
-#: Of a lease: the number of the process and the CPU seconds that the server has used since it last told; then the exit status.
+#: Of a lease: the number of the process and the CPU seconds that the server has used since it last told; then the exit
+#: status.
 BEGUN, ENDED = struct.Struct("<id"), struct.Struct("<i")
 #: Bytes of a request at most, and how many descriptors come with it.
 REQUEST, FDS = 1 << 16, 5
@@ -27,9 +28,9 @@ def late(env: Mapping[str, str]) -> dict[str, str]:
 def ask(control: socket.socket, fds: Sequence[int], variables: Mapping[str, str], what: str = "") -> None:
     """Have a server fork.
 
-    A child of ``fds`` (its lease, commands, answers, progress page, and what its stdout and stderr go to; see `tasks.child`); or a
-    further server of ``fds`` (its lease and control) that has loaded ``what`` (`tasks.importing.load`). Either begins in the working
-    directory of this process. Raises OSError.
+    A child of ``fds`` (its lease, commands, answers, progress page, and what its stdout and stderr go to; see
+    `tasks.child`); or a further server of ``fds`` (its lease and control) that has loaded ``what``
+    (`tasks.importing.load`). Either begins in the working directory of this process. Raises OSError.
     """
     request = json.dumps({"variables": dict(variables), "load": what, "folder": os.getcwd()}).encode()
     if len(request) > REQUEST:

@@ -1,12 +1,12 @@
 """A process that has imported what children begin with, and forks them: a child is there in milliseconds, not seconds.
 
-Started as ``python -m tasks.fork_server CONTROL OWNER``: an inherited socket over which requests come (`tasks.fork_request.ask`), and the number
-of the process that started it, with which it ends. It stays a process of one thread that has touched no device: only such
-a process may be forked.
+Started as ``python -m tasks.fork_server CONTROL OWNER``: an inherited socket over which requests come
+(`tasks.fork_request.ask`), and the number of the process that started it, with which it ends. It stays a process of one
+thread that has touched no device: only such a process may be forked.
 
-Each process that it forks has a *lease*: a socket whose other end the owner holds. There the server tells the number of the
-process and, when that has ended, its exit status. Once the owner's end is closed the process is killed and reaped; until then
-its number is nobody else's, as that of a process of one's own that was not waited for.
+Each process that it forks has a *lease*: a socket whose other end the owner holds. There the server tells the number of
+the process and, when that has ended, its exit status. Once the owner's end is closed the process is killed and reaped;
+until then its number is nobody else's, as that of a process of one's own that was not waited for.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ class Server:
 
 
 def run(control: socket.socket, what: str = "") -> None:
-    """Be a server that has loaded ``what`` besides what it was forked with. It ends at once if that has started a thread."""
+    """Be a server that has loaded ``what`` besides what it was forked with. It ends at once if that has started a
+    thread."""
     with pause_gc():
         if what:
             load(what)
@@ -199,8 +200,8 @@ def _enter(folder: str) -> None:
 
 
 def _call_oneself(module: str) -> None:
-    """Let ps and /proc name this process by the module that it runs, not by that of the server. Nothing where the kernel does not tell
-    where the arguments lie."""
+    """Let ps and /proc name this process by the module that it runs, not by that of the server. Nothing where the
+    kernel does not tell where the arguments lie."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         with open("/proc/self/stat") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -212,8 +213,8 @@ def _call_oneself(module: str) -> None:
 
 
 def _import_early() -> None:
-    """What each child imports at its first command, and at its first result that is off. Not with this module: who asks for a child needs
-    none of it."""
+    """What each child imports at its first command, and at its first result that is off. Not with this module: who asks
+    for a child needs none of it."""
     from tasks import canary, runner  # noqa: F401
     from tasks.diagnose import formulas, ignored, narrow, results  # noqa: F401
     from tasks.prepare import cases  # noqa: F401

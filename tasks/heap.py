@@ -12,10 +12,11 @@ _LARGE = 32 << 20
 
 
 def keep() -> None:
-    """Give freed arrays of up to 32 MiB back to the system only when 64 MiB lie free, from the start; nothing where libc has no mallopt.
+    """Give freed arrays of up to 32 MiB back to the system only when 64 MiB lie free, from the start; nothing where
+    libc has no mallopt.
 
-    Until glibc has settled, each temporary of a verdict over 65,536 numbers is returned and faulted in again, page by page,
-    which takes longer than the numbers (`python -m tests.bench inputs`).
+    Until glibc has settled, each temporary of a verdict over 65,536 numbers is returned and faulted in again, page by
+    page, which takes longer than the numbers (`python -m tests.bench inputs`).
     """
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         mallopt(_MMAP_THRESHOLD, _LARGE)

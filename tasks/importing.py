@@ -7,8 +7,8 @@ import gc
 from collections.abc import Iterator
 from importlib import import_module
 
-#: Runs a module as ``-m`` does, but for the working directory, which is looked in last: what lies there is the user's, and may be called
-#: `tasks` too.
+#: Runs a module as ``-m`` does, but for the working directory, which is looked in last: what lies there is the user's,
+#: and may be called `tasks` too.
 _RUN_MODULE = (
     "import sys; '' in sys.path and (sys.path.remove(''), sys.path.append('')); "
     "from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"

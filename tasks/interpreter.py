@@ -1,8 +1,8 @@
 """What a Python interpreter says of itself, in one line of JSON. Run by its path, not imported: it must start in any Python, 2.7
 included, and needs nothing but the standard library.
 
-Behind a launcher it is given a line on stdin, the path of a file in the folder that is to be shared: it says whether the line came
-and whether the file is there.
+Behind a launcher it is given a line on stdin, the path of a file in the folder that is to be shared: it says whether
+the line came and whether the file is there.
 """
 
 import sys

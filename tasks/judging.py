@@ -1,7 +1,7 @@
 """What the outputs of a case are worth. `STEPS` are the judge's steps in the order in which they run; `judge_outputs` runs them.
 
-A step takes the case and the judgement so far, and returns the judgement that goes on to the next. The table in docs/verdict.md is
-made of these lists and of the docstrings of the steps.
+A step takes the case and the judgement so far, and returns the judgement that goes on to the next. The table in
+docs/verdict.md is made of these lists and of the docstrings of the steps.
 """
 
 from __future__ import annotations
@@ -294,8 +294,8 @@ def judge_steps(
 def first_of_worst(stages: Sequence[Observation], found: Sequence[Judgement]) -> Judgement:
     """Of the judgements of the steps of a check that of the first of the worst, which is to blame if another is better.
 
-    Where all fare alike it is that of the one furthest off, and none of them is to blame. Steps of one name are runs of the
-    same that gave other bytes: where not all of them fail, or a step that is better is as unsteady, the case is
+    Where all fare alike it is that of the one furthest off, and none of them is to blame. Steps of one name are runs of
+    the same that gave other bytes: where not all of them fail, or a step that is better is as unsteady, the case is
     nondeterministic and no step is to blame.
     """
     order = [x.status.facts.severity for x in found]
@@ -319,8 +319,8 @@ def first_of_worst(stages: Sequence[Observation], found: Sequence[Judgement]) ->
 
 
 def predict_derived_leaves(sample: PreparedSample, precision: str) -> list[Leaf]:
-    """What a sample's definition is to make of right outputs in a declared precision: what is derived is float64, whatever the
-    dtype under test, so that a coarser one is told by its noise."""
+    """What a sample's definition is to make of right outputs in a declared precision: what is derived is float64,
+    whatever the dtype under test, so that a coarser one is told by its noise."""
     times = max(times_coarser(precision, sample.owner.group.dtype), 1.0)
     return [x if x.noise is None else replace(x, noise=x.noise * times) for x in sample.derived()]
 
@@ -352,8 +352,9 @@ def _run_judging_steps(steps: Iterable[Step], case: Case, found: Judgement) -> J
 
 
 def settle_ties(case: Case) -> Case:
-    """Put outputs whose equal elements may have changed places (which of equal inputs is chosen is nobody's promise) in the
-    reference's order, if that is nearer to it: sums of several choices may be off by a rounding, and then stand in another order."""
+    """Put outputs whose equal elements may have changed places (which of equal inputs is chosen is nobody's promise) in
+    the reference's order, if that is nearer to it: sums of several choices may be off by a rounding, and then stand in
+    another order."""
 
     def settle(actual: list[np.ndarray]) -> list[np.ndarray]:
         if len(actual) != len(case.expected):
@@ -378,8 +379,9 @@ READING: tuple[Callable[[Case], Case], ...] = (settle_ties, restore_flushed)
 
 
 def measure_error(case: Case, found: Judgement) -> Judgement:
-    """Compare the outputs with what is expected: their count, shapes and dtypes first, then error units and ulps. A result that is
-    defined up to a choice is measured by its definition. Zeros have their signs checked where a forward op defines them."""
+    """Compare the outputs with what is expected: their count, shapes and dtypes first, then error units and ulps. A
+    result that is defined up to a choice is measured by its definition. Zeros have their signs checked where a forward
+    op defines them."""
     if not case.definition:
         outputs = case.wide
         metrics = compare(outputs, case.expected, case.op_class, case.precision, case.dtypes)
@@ -431,12 +433,14 @@ def note_limit(case: Case, found: Judgement) -> Judgement:
 
 
 def describe_outputs(case: Case, found: Judgement) -> Judgement:
-    """Decide nothing. Record limit, digest, profile and precision; for what did not pass, also its signature and worst element."""
+    """Decide nothing. Record limit, digest, profile and precision; for what did not pass, also its signature and worst
+    element."""
     columns: dict[str, Any] = {"limit": case.limit, "output_digest": fingerprint.digest(case.returned[0])}
     if case.elements is not None and case.group.check == checks.FORWARD and not found.metrics.kind and case.wide:
         columns["profile"] = profile.line(case.elements, case.wide[0], case.expected[0])
     if found.status is not Status.PASS and case.oracle != "stored" and not case.definition:
-        # What passed agrees with the reference, and so with whatever else passed: by its digest or within twice the limit.
+        # What passed agrees with the reference, and so with whatever else passed: by its digest or within twice the
+        # limit.
         columns["signature"] = fingerprint.signature(case.outputs, case.expected, case.op_class, case.precision)
         columns |= _describe_furthest(case, found.metrics)
     if case.precision:
@@ -447,8 +451,8 @@ def describe_outputs(case: Case, found: Judgement) -> Judgement:
 
 
 def accept_kept_result(case: Case, found: Judgement) -> Judgement:
-    """If a derivative can be computed from the rounded result of the forward pass (1 - y² of a tanh), what that explains is no worse
-    than `imprecise`, kind `kept`."""
+    """If a derivative can be computed from the rounded result of the forward pass (1 - y² of a tanh), what that
+    explains is no worse than `imprecise`, kind `kept`."""
     if found.metrics.kind:
         return found
 
@@ -463,8 +467,9 @@ def accept_kept_result(case: Case, found: Judgement) -> Judgement:
 
 
 def check_effect(case: Case, found: Judgement) -> Judgement:
-    """Only in a check for the effect of a declared precision, and final there. An output that is as precise as the dtype itself is
-    `wrong` if the precision was a command, and gets a note if it was a permission. If none is declared, the case is `vacuous`."""
+    """Only in a check for the effect of a declared precision, and final there. An output that is as precise as the
+    dtype itself is `wrong` if the precision was a command, and gets a note if it was a permission. If none is declared,
+    the case is `vacuous`."""
     found, dtype = replace(found, final=True), case.group.dtype
     if not is_coarser(case.precision, dtype):
         error = f"the backend declares no precision coarser than {dtype} for it"
@@ -482,7 +487,8 @@ def check_effect(case: Case, found: Judgement) -> Judgement:
 
 
 def reject_infinite_floor(case: Case, found: Judgement) -> Judgement:
-    """Measure a whole model by the floor of its elements as well. If its noise floor is not finite, the case is `invalid`: final."""
+    """Measure a whole model by the floor of its elements as well. If its noise floor is not finite, the case is
+    `invalid`: final."""
     strict = compare(case.outputs, case.expected, OpClass.COMPOSITE, case.precision).error_units
     found = found.note({"strict_units": strict})
     if found.status is not Status.INVALID:
@@ -492,7 +498,8 @@ def reject_infinite_floor(case: Case, found: Judgement) -> Judgement:
 
 
 def find_unasked_precision(case: Case, found: Judgement) -> Judgement:
-    """Decide nothing. If the errors of a whole model are those of weights rounded to a coarser precision, record which one."""
+    """Decide nothing. If the errors of a whole model are those of weights rounded to a coarser precision, record which
+    one."""
     off = found.fails and not (found.metrics.kind or found.metrics.nonfinite)
     if not (off or (found.status is Status.PASS and is_coarser(case.precision, case.group.dtype))):
         return found
@@ -511,8 +518,8 @@ def find_unasked_precision(case: Case, found: Judgement) -> Judgement:
 
 
 def ask_other_oracles(case: Case, found: Judgement) -> Judgement:
-    """Compare the outputs with every further oracle. If one of them disagrees with the first, the case is `invalid`, kind `oracle`:
-    final. No backend can tell which of the two is right, so nobody is blamed and nothing passes."""
+    """Compare the outputs with every further oracle. If one of them disagrees with the first, the case is `invalid`,
+    kind `oracle`: final. No backend can tell which of the two is right, so nobody is blamed and nothing passes."""
     for number, other in enumerate(case.sample.record.others):
         leaves = case.sample.other(number, case.expected, case.part)
         second = compare(case.wide, leaves, case.op_class, case.precision, case.dtypes)
@@ -531,8 +538,8 @@ def ask_other_oracles(case: Case, found: Judgement) -> Judgement:
 
 
 def compare_twins(case: Case, found: Judgement) -> Judgement:
-    """Some samples compute the same outputs twice, in different ways. If the numbers are off and the two differ, the kind is
-    `contradicted`: one of them is wrong, whatever the reference."""
+    """Some samples compute the same outputs twice, in different ways. If the numbers are off and the two differ, the
+    kind is `contradicted`: one of them is wrong, whatever the reference."""
     twins = case.sample.record.twins
     if not (found.fails and found.kind == "numbers" and case.limit is not None):
         return found
@@ -543,15 +550,16 @@ def compare_twins(case: Case, found: Judgement) -> Judgement:
 
 
 def judge_training_step(case: Case, found: Judgement) -> Judgement:
-    """A gradient of a training step that is zero everywhere and should not be is `wrong`, whatever the limit. Record which gradient
-    is furthest off, and how far all of them diverge."""
+    """A gradient of a training step that is zero everywhere and should not be is `wrong`, whatever the limit. Record
+    which gradient is furthest off, and how far all of them diverge."""
     names = case.sample.record.names
     told = training_step.examine_step(case.outputs, case.expected, names, case.precision, (found.status, found.kind))
     return found.rule(*told.verdict, told.columns)
 
 
 def explain_numbers(case: Case, found: Judgement) -> Judgement:
-    """Find the error model that explains numbers that are off. If it is a cast that was asked for and is missing, the kind is `cast`."""
+    """Find the error model that explains numbers that are off. If it is a cast that was asked for and is missing, the
+    kind is `cast`."""
     if not found.has_wrong_numbers or case.definition or "cause" in found.columns:
         return found
     cause = _find_cause(case)
@@ -560,8 +568,9 @@ def explain_numbers(case: Case, found: Judgement) -> Judgement:
 
 
 def accept_accumulators(case: Case, found: Judgement) -> Judgement:
-    """A `wrong` product that is no further off than the adder that the device declares would leave it becomes `imprecise`, kind
-    `accumulator`: the hardware can do no better. Of sums that its passport knows that says so itself (`hold_to_own_arithmetic`)."""
+    """A `wrong` product that is no further off than the adder that the device declares would leave it becomes
+    `imprecise`, kind `accumulator`: the hardware can do no better. Of sums that its passport knows that says so itself
+    (`hold_to_own_arithmetic`)."""
     declared = case.info.accumulators
     if not (found.status is Status.WRONG and found.kind == "numbers") or case.definition:
         return found
@@ -571,8 +580,8 @@ def accept_accumulators(case: Case, found: Judgement) -> Judgement:
 
 
 def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
-    """Add the terms of 16-bit sums and products again. If digits were lost that float32 would have kept, that is the cause, and a
-    result that passed becomes `imprecise`, kind `accumulator`."""
+    """Add the terms of 16-bit sums and products again. If digits were lost that float32 would have kept, that is the
+    cause, and a result that passed becomes `imprecise`, kind `accumulator`."""
     ulps = found.metrics.max_ulp
     if ulps is not None and ulps <= 1:  # rounding twice leaves some further off
         return found
@@ -588,9 +597,9 @@ def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
 
 
 def hold_to_own_arithmetic(case: Case, found: Judgement) -> Judgement:
-    """Hold the sums of a backend whose passport is known against it. Further off than its order and bits may leave them they are `wrong`, kind
-    `arithmetic`, however near; beyond the limit and as near as they leave them in all likelihood, `imprecise`, kind `accumulator`, unless the device can be asked
-    (`prove_own_arithmetic`)."""
+    """Hold the sums of a backend whose passport is known against it. Further off than its order and bits may leave them
+    they are `wrong`, kind `arithmetic`, however near; beyond the limit and as near as they leave them in all
+    likelihood, `imprecise`, kind `accumulator`, unless the device can be asked (`prove_own_arithmetic`)."""
     asked = found.status is Status.PASS or found.has_wrong_numbers or (found.fails and found.kind == KIND_ACCUMULATOR)
     held = _hold_to_bounds(case) if asked else None
     if held is None:
@@ -615,15 +624,16 @@ def _make_own_columns(found: Judgement, held: Held) -> dict[str, Any]:
 
 
 def _excuse_likely(found: Judgement, cause: Mapping[str, Any] | None = None) -> Judgement:
-    """`imprecise` in place of `wrong`, where numbers are no further off than the backend's arithmetic leaves them in all likelihood."""
+    """`imprecise` in place of `wrong`, where numbers are no further off than the backend's arithmetic leaves them in
+    all likelihood."""
     near = float(found.columns.get("likely_units", np.inf)) <= 1
     excused = near and found.status is Status.WRONG and found.kind == "numbers"
     return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR, cause or {}) if excused else found
 
 
 def find_lost_cast(case: Case, found: Judgement) -> Judgement:
-    """If a whole model passes but its errors are what leaving out one of its casts does, it becomes `imprecise`, kind `cast`. Not asked
-    of a coarser declared precision."""
+    """If a whole model passes but its errors are what leaving out one of its casts does, it becomes `imprecise`, kind
+    `cast`. Not asked of a coarser declared precision."""
     if found.status is Status.PASS and not case.precision:
         with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
             lost = diagnose.lost_cast(case.sample.tensors(), case.outputs, case.expected, case.sample.graph)
@@ -633,7 +643,8 @@ def find_lost_cast(case: Case, found: Judgement) -> Judgement:
 
 
 def word_failure(case: Case, found: Judgement) -> Judgement:
-    """Decide nothing. Say how many elements are outside the op's own tolerance, or one step of a quantised dtype off."""
+    """Decide nothing. Say how many elements are outside the op's own tolerance, or one step of a quantised dtype
+    off."""
     metrics = found.metrics
     if found.status is not Status.WRONG:
         return found
@@ -656,8 +667,9 @@ def drop_units_of_stored(case: Case, found: Judgement) -> Judgement:
 
 
 def find_bias(case: Case, found: Judgement) -> Judgement:
-    """If the errors of a result that passed lean to one side more than chance explains, it becomes `imprecise`, kind `biased`. Only for an
-    op's own samples: generated ones repeat their numbers, so all their errors may be the same one."""
+    """If the errors of a result that passed lean to one side more than chance explains, it becomes `imprecise`, kind
+    `biased`. Only for an op's own samples: generated ones repeat their numbers, so all their errors may be the same
+    one."""
     metrics = found.metrics
     if not (found.status is Status.PASS and case.group.distribution == "own" and leans(metrics)):
         return found
@@ -667,8 +679,8 @@ def find_bias(case: Case, found: Judgement) -> Judgement:
 
 
 def check_properties(case: Case, found: Judgement) -> Judgement:
-    """For an op on all values of a dtype: a result that passed and breaks what mathematics promises (order, range, symmetry) becomes
-    `imprecise`, kind `property`."""
+    """For an op on all values of a dtype: a result that passed and breaks what mathematics promises (order, range,
+    symmetry) becomes `imprecise`, kind `property`."""
     if not _covers_all_inputs(case.sample):
         return found
     if not (broken := properties.find_broken_property(case.group.op, _read_tensors(case.sample), case.outputs[0])):
@@ -739,8 +751,9 @@ def _choose_steps(traits: tuple[bool, ...]) -> tuple[Step, ...]:
 
 
 def measure_phase(case: Case, found: Judgement) -> Judgement:
-    """Measure one phase of a training step in floors: the norm of each output's difference by the norm of what rounding makes of it.
-    The optimiser and the clipping are judged alone: the reference is given the run's own gradients and the state it began with."""
+    """Measure one phase of a training step in floors: the norm of each output's difference by the norm of what rounding
+    makes of it. The optimiser and the clipping are judged alone: the reference is given the run's own gradients and the
+    state it began with."""
     record = case.sample.record
     phase, expected, step = record.phases[case.step.part[0]], case.expected, case.step.row
     if phase in ALONE and len(case.step.made_of) == len(expected):
@@ -763,8 +776,9 @@ OF_TRAINING: tuple[Step, ...] = (measure_phase, apply_policy, note_limit)
 
 
 def check_invariants(case: Case, found: Judgement) -> Judgement:
-    """A result that breaks what its user promises of every result is `wrong`, kind `invariant`. What passes is the promised result as far
-    as the policy asks, so rounding alone breaks nothing: it is held to a promise that its reference breaks as well."""
+    """A result that breaks what its user promises of every result is `wrong`, kind `invariant`. What passes is the
+    promised result as far as the policy asks, so rounding alone breaks nothing: it is held to a promise that its
+    reference breaks as well."""
     if not found.status.judged:
         return found
     exact = [x.reference.astype(np_dtype(x.dtype)) for x in case.expected if x.reference is not None]
@@ -785,7 +799,8 @@ LAST_LOOK: tuple[Step, ...] = (check_invariants,)
 
 
 def measure_flushing(case: Case, found: Judgement) -> Judgement:
-    """If the device may take subnormal numbers for zero here, measure that on the device. If it does, read and judge the outputs again."""
+    """If the device may take subnormal numbers for zero here, measure that on the device. If it does, read and judge
+    the outputs again."""
     if case.measure_flushes is None or not found.fails or found.metrics.kind:
         return found
     dtypes = flushing.may_matter(case.step.expected(case.sample.expected()), case.elements)
@@ -797,8 +812,8 @@ def measure_flushing(case: Case, found: Judgement) -> Judgement:
 
 
 def accept_rounded_inputs(case: Case, found: Judgement) -> Judgement:
-    """Pass numbers that are what the ONNX graph gives in the coarser precision that is declared: rounding an input that is out of its
-    range, or at a step of the op, moves a result further than any noise floor says."""
+    """Pass numbers that are what the ONNX graph gives in the coarser precision that is declared: rounding an input that
+    is out of its range, or at a step of the op, moves a result further than any noise floor says."""
     group, form, precision = case.group, case.form, case.precision
     plain = group.check == checks.FORWARD and case.op_class is not OpClass.MODEL and not case.definition
     off = found.fails and found.kind in ("numbers", "nonfinite") and not found.metrics.kind
@@ -823,9 +838,10 @@ def accept_rounded_inputs(case: Case, found: Judgement) -> Judgement:
 
 
 def prove_own_arithmetic(case: Case, found: Judgement) -> Judgement:
-    """Read on the device how it adds the element that is furthest off, of a backend whose passport is known. What that gives to the bit is the cause. With fewer bits than the
-    passport has it is `wrong`; with as many, numbers that are off are `imprecise`, kind `accumulator`, and so are those of which nothing can be read and that are as near as
-    its passport leaves them in all likelihood."""
+    """Read on the device how it adds the element that is furthest off, of a backend whose passport is known. What that
+    gives to the bit is the cause. With fewer bits than the passport has it is `wrong`; with as many, numbers that are
+    off are `imprecise`, kind `accumulator`, and so are those of which nothing can be read and that are as near as its
+    passport leaves them in all likelihood."""
     if not (found.fails and found.kind in ("numbers", KIND_ACCUMULATOR, KIND_ARITHMETIC)) or case.own is None:
         return found
     held = _hold_to_bounds(case)
@@ -849,7 +865,8 @@ def prove_own_arithmetic(case: Case, found: Judgement) -> Judgement:
 
 
 def _explain_part(case: Case, found: Judgement, held: Held) -> Judgement:
-    """As `prove_own_arithmetic`, of what sums are only a part of: no model gives its results, so its order and bits at the case's own shapes say how far it may be off."""
+    """As `prove_own_arithmetic`, of what sums are only a part of: no model gives its results, so its order and bits at
+    the case's own shapes say how far it may be off."""
     assert case.own is not None and held.known is not None
     reading = _read_again(case, held)
     if reading is None:
@@ -906,7 +923,8 @@ def _is_real_float(dtype: str) -> bool:
 
 
 def _describe_furthest(case: Case, metrics: Metrics) -> dict[str, Any]:
-    """How many elements are beyond the limit, and the worst of all in words; nothing of what is not compared one by one."""
+    """How many elements are beyond the limit, and the worst of all in words; nothing of what is not compared one by
+    one."""
     if metrics.kind or case.limit is None or case.op_class in (OpClass.RANDOM, OpClass.MODEL):
         return {}
     actual = case.outputs
@@ -951,8 +969,8 @@ def _find_cause(case: Case) -> diagnose.Cause:
 
 
 def _find_narrow_sum_cause(case: Case) -> diagnose.Cause:
-    """How sums of 16-bit numbers lost digits that float32 would have kept; none where they did not, or the runtime says that it may add
-    in 16 bits."""
+    """How sums of 16-bit numbers lost digits that float32 would have kept; none where they did not, or the runtime says
+    that it may add in 16 bits."""
     if case.op_class not in (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.COMPOSITE):
         return diagnose.Cause()
     if case.group.check != checks.FORWARD or case.group.dtype in case.info.accumulators:
@@ -965,8 +983,8 @@ def _find_narrow_sum_cause(case: Case) -> diagnose.Cause:
 
 
 def _has_own_sums(case: Case) -> bool:
-    """Whether the numbers of a case are such as the passport of its backend speaks of: what is computed in another precision is not added as it says, unless it says in how many
-    bits factors are taken."""
+    """Whether the numbers of a case are such as the passport of its backend speaks of: what is computed in another
+    precision is not added as it says, unless it says in how many bits factors are taken."""
     plain = case.group.check in (checks.FORWARD, ARITHMETIC) and not case.definition
     if case.own is None:
         return False
@@ -977,7 +995,8 @@ def _has_own_sums(case: Case) -> bool:
 
 
 def _hold_to_bounds(case: Case, reading: Reading | None = None) -> Held | None:
-    """A result against the bounds of its own arithmetic; None where these say nothing of it. reading: of its sum, at its own shapes."""
+    """A result against the bounds of its own arithmetic; None where these say nothing of it. reading: of its sum, at
+    its own shapes."""
     if not _has_own_sums(case) or case.expected[0].reference is None or case.outputs[0].shape != case.expected[0].shape:
         return None
     assert case.own is not None and case.form is not None
@@ -1007,7 +1026,8 @@ def _read_device_order(case: Case, held: Held | None) -> Explanation | None:
 
 
 def _is_within_accumulators(case: Case, accumulators: Sequence[str]) -> bool:
-    """Whether products are no further off than the limit leaves them where the device's matrix units add them: these cannot do better."""
+    """Whether products are no further off than the limit leaves them where the device's matrix units add them: these
+    cannot do better."""
     if case.op_class is not OpClass.CONTRACTION:
         return False
     leaves = []
@@ -1020,14 +1040,16 @@ def _is_within_accumulators(case: Case, accumulators: Sequence[str]) -> bool:
 
 
 def _one_step(dtypes: Sequence[str], metrics: Metrics) -> str:
-    """How many elements of quantised outputs are a single step off, which is another thing than a lost result; "" where any is more."""
+    """How many elements of quantised outputs are a single step off, which is another thing than a lost result; "" where
+    any is more."""
     if metrics.max_diff != 1.0 or not set(dtypes) <= _QUANTISED:
         return ""
     return f"one step of {'/'.join(dict.fromkeys(dtypes))} off in {metrics.mismatched:,} of {metrics.numel:,} elements"
 
 
 def _covers_all_inputs(sample: PreparedSample) -> bool:
-    """Whether the results are those of an op on all its inputs, and of nothing else: a threshold may break any order."""
+    """Whether the results are those of an op on all its inputs, and of nothing else: a threshold may break any
+    order."""
     group, record = sample.owner.group, sample.record
     if group.distribution != EXHAUSTIVE or group.check != checks.FORWARD or group.variant:
         return False
@@ -1041,7 +1063,8 @@ def _read_tensors(sample: PreparedSample) -> list[np.ndarray]:
 
 
 def _scale_noise(leaf: Leaf, results: np.ndarray) -> np.ndarray | None:
-    """The noise floor of a reference, where other results are smaller in their proportion: what is cut off moves as little."""
+    """The noise floor of a reference, where other results are smaller in their proportion: what is cut off moves as
+    little."""
     if leaf.noise is None or leaf.reference is None:
         return leaf.noise
     with np.errstate(all="ignore"):

@@ -15,7 +15,8 @@ def near(name: object, valid: Iterable[object], cutoff: float = 0.5) -> list[str
 
 
 def nearest(name: object, valid: Iterable[object]) -> str:
-    """ "; did you mean a or b?" of the up to three names nearest to ``name``, else the valid ones; "" if there are none."""
+    """ "; did you mean a or b?" of the up to three names nearest to ``name``, else the valid ones; "" if there are
+    none."""
     names = [str(v) for v in valid]
     if like := near(name, names):
         return f"; did you mean {' or '.join(like)}?"

@@ -10,7 +10,8 @@ _MISSING = object()
 
 
 def zip_equal(*columns: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """``zip`` with ``strict=True``, which Python 3.9 lacks. Raises ValueError where one column is longer than another."""
+    """``zip`` with ``strict=True``, which Python 3.9 lacks. Raises ValueError where one column is longer than
+    another."""
     for row in itertools.zip_longest(*columns, fillvalue=_MISSING):
         if any(value is _MISSING for value in row):
             raise ValueError(f"{len(columns)} columns of different lengths")

@@ -17,8 +17,8 @@ def index(url: str) -> str:
     return INDEX + url
 
 
-#: In the environment of a runtime that takes ONNX: why a graph's result is wrong is looked for in graphs that say something else
-#: (`tasks.diagnose.ignored`), where the result is.
+#: In the environment of a runtime that takes ONNX: why a graph's result is wrong is looked for in graphs that say
+#: something else (`tasks.diagnose.ignored`), where the result is.
 ONNX = "onnx==1.23.2"
 #: What the torch catalog needs beside torch.
 TORCH_CATALOG = ("expecttest", "scipy")
@@ -36,8 +36,8 @@ def torch_build(build: str, release: str = "2.13.0") -> tuple[str, str]:
 
 
 def pin_package(name: str, version: str) -> tuple[str, ...]:
-    """What brings a package in a version that is installed somewhere: torch for a kind of device from its own index, all else
-    without a build's own suffix (PyPI has no "+cpu")."""
+    """What brings a package in a version that is installed somewhere: torch for a kind of device from its own index,
+    all else without a build's own suffix (PyPI has no "+cpu")."""
     release, _, build = version.partition("+")
     if name == "torch" and re.fullmatch(r"cu\d+|rocm[\d.]+|xpu", build):
         return torch_build(build, release)
@@ -45,10 +45,11 @@ def pin_package(name: str, version: str) -> tuple[str, ...]:
 
 
 def cuda_13(*parts: str) -> tuple[str, ...]:
-    """Parts of CUDA 13.0 and cuDNN, pinned to what torch 2.13's wheel for it names: the release that the oldest driver of the farm's offers.
+    """Parts of CUDA 13.0 and cuDNN, pinned to what torch 2.13's wheel for it names: the release that the oldest driver
+    of the farm's offers.
 
-    Left open, they are the newest on the day of the build: other kernels than yesterday's, and code (PTX) that such a driver does not
-    compile (CUDA's minor version compatibility holds for machine code alone).
+    Left open, they are the newest on the day of the build: other kernels than yesterday's, and code (PTX) that such a
+    driver does not compile (CUDA's minor version compatibility holds for machine code alone).
     """
     return (
         f"cuda-toolkit[{','.join(parts)}]==13.0.3.0",
@@ -58,7 +59,8 @@ def cuda_13(*parts: str) -> tuple[str, ...]:
 
 
 def load_libraries(package: str, names: Sequence[str]) -> list[str]:
-    """Load the libraries of a package, by globs in that order, for those that are linked to them; paths of those loaded.
+    """Load the libraries of a package, by globs in that order, for those that are linked to them; paths of those
+    loaded.
 
     What is not there is left to the runtime, whose own message says more.
     """

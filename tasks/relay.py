@@ -1,15 +1,16 @@
 """The process behind a launcher: it starts a child (`tasks.child`) beside itself, passes on what is said, and tells how the child is.
 
-A launcher (a container's command, ssh to a board, a scheduler's) passes on a process's stdin, stdout and stderr; it passes on no
-descriptors, signals or exit status, and its own number is not the child's. So the child is started here as the supervisor starts one
-on its own machine. Commands come over stdin and answers go to stdout, as lines; between them stand this process's own lines, which begin
-with `MARK`: how far the child is and what it uses, and at the end its exit status and what was in flight. What the child and its libraries print
-goes to stderr.
+A launcher (a container's command, ssh to a board, a scheduler's) passes on a process's stdin, stdout and stderr; it
+passes on no descriptors, signals or exit status, and its own number is not the child's. So the child is started here as
+the supervisor starts one on its own machine. Commands come over stdin and answers go to stdout, as lines; between them
+stand this process's own lines, which begin with `MARK`: how far the child is and what it uses, and at the end its exit
+status and what was in flight. What the child and its libraries print goes to stderr.
 
-The child ends with this process, and this process ends when its stdin does: when the supervisor or the launcher is gone.
+The child ends with this process, and this process ends when its stdin does: when the supervisor or the launcher is
+gone.
 
-Run by its path, with the standard library alone: `tasks` may need what the supervisor lays over the interpreter. Nothing here may be
-newer than Python 3.9.
+Run by its path, with the standard library alone: `tasks` may need what the supervisor lays over the interpreter.
+Nothing here may be newer than Python 3.9.
 """
 
 from __future__ import annotations
@@ -44,23 +45,23 @@ TICK, BEAT_S = 0.02, 1.0
 FIRST_S = 30.0
 #: Seconds that a case may take before it is counted how long the machine did not let it run.
 COUNTED_S = 1.0
-#: Bytes that are read at a time; that a pipe that says so takes without blocking (POSIX's least is 512, Linux's is this); that are
-#: kept of what the child does not read before no more is taken.
+#: Bytes that are read at a time; that a pipe that says so takes without blocking (POSIX's least is 512, Linux's is
+#: this); that are kept of what the child does not read before no more is taken.
 READ, PIPE, KEPT = 1 << 16, 4096, 1 << 20
 #: Seconds between two looks at which processes the child has started: one costs 3 ms.
 LISTED_S = 1.0
 
 #: The progress page: the fields of `Flying`.
 PAGE = struct.Struct("<iiiid")
-#: Behind it: size of the file that stderr goes to when the case in flight began, in bytes; then the number of the process that the child runs
-#: a kernel in, 0 without one.
+#: Behind it: size of the file that stderr goes to when the case in flight began, in bytes; then the number of the
+#: process that the child runs a kernel in, 0 without one.
 SAID, OTHER = struct.Struct("<q"), struct.Struct("<i")
 PAGE_SIZE = mmap.PAGESIZE
 
 
 class Flying(NamedTuple):
-    """What is in flight: the number of the case (or of the group), its stage (0: nothing), how many cases a joint step is
-    for, which sample of a group is made, and when the step began (CLOCK_MONOTONIC seconds)."""
+    """What is in flight: the number of the case (or of the group), its stage (0: nothing), how many cases a joint step
+    is for, which sample of a group is made, and when the step began (CLOCK_MONOTONIC seconds)."""
 
     number: int
     stage: int
@@ -116,9 +117,11 @@ class Page:
 
 
 class Starved:
-    """For how long the machine has kept a process, or one that it waits for (a kernel's, a compiler), from running: its slowness is no case's.
+    """For how long the machine has kept a process, or one that it waits for (a kernel's, a compiler), from running: its
+    slowness is no case's.
 
-    Not the scheduler's own count of waiting alone: a virtual machine whose host takes its processor away has not waited.
+    Not the scheduler's own count of waiting alone: a virtual machine whose host takes its processor away has not
+    waited.
     """
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
@@ -139,7 +142,8 @@ class Starved:
                 for thread in (process / "task").iterdir():
                     ran[thread.name] = float((thread / "schedstat").read_text().split()[0]) / 1e9
                     state = _read_proc_fields(thread)[0]
-                    # D is a wait that no signal ends: for the disk, where others of this machine wait for it too, or in a driver.
+                    # D is a wait that no signal ends: for the disk, where others of this machine wait for it too, or in
+                    # a driver.
                     wanted = state == "R" or (state == "D" and stalled > self._stalled)
                     if wanted and thread.name in self._ran:
                         lost = max(lost, passed - (ran[thread.name] - self._ran[thread.name]))
@@ -148,7 +152,8 @@ class Starved:
         return self._kept
 
     def _members(self) -> list[Path]:
-        """The process, the others of its session, and all that these have started: a kernel's process has a session of its own."""
+        """The process, the others of its session, and all that these have started: a kernel's process has a session of
+        its own."""
         above, found = dict[str, str](), {str(self._pid)}
         with contextlib.suppress(OSError):
             for path in self._proc.iterdir():
@@ -162,7 +167,8 @@ class Starved:
         return [self._proc / pid for pid in found]
 
     def _stalls(self) -> int:
-        """Microseconds in which anything on this machine has waited for a disk or for memory; 0 where the kernel does not tell."""
+        """Microseconds in which anything on this machine has waited for a disk or for memory; 0 where the kernel does
+        not tell."""
         total = 0
         for name in ("io", "memory"):
             with contextlib.suppress(OSError, IndexError, ValueError):
@@ -185,8 +191,9 @@ def measure_resident_memory(pid: int) -> int:
 
 
 def resident_together(pid: int) -> int:
-    """Resident memory of a kernel's process and of all that it has started, in bytes: what has lost its parent is its keeper's, as it is. Of these their
-    shares are counted, as processes that were forked have most of their memory together."""
+    """Resident memory of a kernel's process and of all that it has started, in bytes: what has lost its parent is its
+    keeper's, as it is. Of these their shares are counted, as processes that were forked have most of their memory
+    together."""
     try:
         keeper = int(_read_proc_fields(Path(f"/proc/{pid}"))[1])
     except (OSError, ValueError, IndexError):
@@ -195,7 +202,8 @@ def resident_together(pid: int) -> int:
 
 
 def _resident_share(pid: int) -> int:
-    """Memory of a process in bytes, of what it shares with others its share (proc(5), smaps_rollup), all of it where that is hidden; 0 when it cannot be read."""
+    """Memory of a process in bytes, of what it shares with others its share (proc(5), smaps_rollup), all of it where
+    that is hidden; 0 when it cannot be read."""
     try:
         with open(f"/proc/{pid}/smaps_rollup") as file:
             return sum(int(line.split()[1]) << 10 for line in file if line.startswith("Pss:"))
@@ -233,8 +241,8 @@ def cpu_s(pid: int) -> float:
 
 
 class Relay:
-    """A child, and what passes between it and the supervisor. start: what the supervisor's first line says: variables ("env") and
-    folders to be importable ("path") of the child; commands: what came after it."""
+    """A child, and what passes between it and the supervisor. start: what the supervisor's first line says: variables
+    ("env") and folders to be importable ("path") of the child; commands: what came after it."""
 
     def __init__(self, start: dict[str, Any], commands: bytes = b"") -> None:
         page = os.memfd_create("farm-progress")
@@ -317,7 +325,8 @@ class Relay:
         }
 
     def _beat(self) -> None:
-        """Tell how the child is, when that is due and can be told at once: nobody may be listening between two commands."""
+        """Tell how the child is, when that is due and can be told at once: nobody may be listening between two
+        commands."""
         flying, now = self.page.read(), time.monotonic()
         if flying[:2] == self._told and now - self._told_at < BEAT_S:
             return

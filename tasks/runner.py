@@ -95,7 +95,8 @@ class Item:
         self._group = self._exported = None
 
 
-#: Groups that were given to `ask_whole_group` and are still there, by pack and check: what is run in their process reads none again.
+#: Groups that were given to `ask_whole_group` and are still there, by pack and check: what is run in their process
+#: reads none again.
 _in_hand: weakref.WeakValueDictionary[tuple[str, str], PreparedGroup] = weakref.WeakValueDictionary()
 
 
@@ -109,7 +110,8 @@ def ask_whole_group(prepared: PreparedGroup) -> ToRun:
 @dataclass
 class CaseRun:
     """One case of a batch on its way: its number in the batch, its sample and where in its group that stands, what was
-    built, what went wrong; refused: what its kernel raised at the layout of its inputs, in whose place it was given contiguous ones."""
+    built, what went wrong; refused: what its kernel raised at the layout of its inputs, in whose place it was given
+    contiguous ones."""
 
     number: int
     sample: PreparedSample
@@ -135,8 +137,8 @@ class CaseRun:
 class Runner:
     """Runs cases on ``backend``; ``progress(number, stage, together)`` is told before each step.
 
-    together: how many cases, from ``number`` on, the step is for (more than one in a joint build or run). race_s: seconds
-    that a race between programs may take. passport: how the backend adds, where that is known.
+    together: how many cases, from ``number`` on, the step is for (more than one in a joint build or run). race_s:
+    seconds that a race between programs may take. passport: how the backend adds, where that is known.
     """
 
     def __init__(
@@ -164,7 +166,8 @@ class Runner:
     def run(
         self, asked: Sequence[ToRun], skip: Collection[int] = (), solo: Collection[int] = (), first: int = 0
     ) -> Iterator[Done]:
-        """Rows of all cases but those numbered in ``skip``, counted from ``first``; ``solo`` cases are built by themselves.
+        """Rows of all cases but those numbered in ``skip``, counted from ``first``; ``solo`` cases are built by
+        themselves.
 
         Stops early when the device broke (`broken`).
         """
@@ -240,7 +243,8 @@ class Runner:
                 built = check.build_all(self.backend, [c.form for c in ready if c.form])
             except Exception as error:
                 if len(ready) > 1 and self.backend.is_sticky(error):
-                    # The device is lost to all of them. With this process the blame is open: each is built alone in a new one.
+                    # The device is lost to all of them. With this process the blame is open: each is built alone in a
+                    # new one.
                     print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
                     os._exit(LOST_DEVICE)
                 built = [error] * len(ready)
@@ -257,10 +261,11 @@ class Runner:
                 return
 
     def _held_against_contiguous(self, case: CaseRun, done: Done) -> Done:
-        """A case of a kernel whose inputs are not contiguous: where it fails, what the same values in contiguous ones say.
+        """A case of a kernel whose inputs are not contiguous: where it fails, what the same values in contiguous ones
+        say.
 
-        If those pass, the layout is to blame, and of several the first one that is alone. A kernel that need not take the layout and
-        raises has refused it, which is no failure: the row is that of the contiguous inputs.
+        If those pass, the layout is to blame, and of several the first one that is alone. A kernel that need not take
+        the layout and raises has refused it, which is no failure: the row is that of the contiguous inputs.
         """
         row, layout = done.row, case.sample.record.columns.get("layout")
         if not layout or case.form is None:
@@ -295,8 +300,8 @@ class Runner:
         return replace(done, row=contiguous.attribute_to_layout(row, "; ".join(inputs.values())))
 
     def _ask_eagerly(self, case: CaseRun) -> None:
-        """Give a case that is to be compiled with others contiguous inputs if its kernel refuses them as they lie: it would end the compilation
-        of all of them, and each would be compiled alone."""
+        """Give a case that is to be compiled with others contiguous inputs if its kernel refuses them as they lie: it
+        would end the compilation of all of them, and each would be compiled alone."""
         if case.sample.record.takes or not contiguous.laid_out(case.form):
             return
         assert case.form is not None
@@ -314,7 +319,8 @@ class Runner:
         return self._alone(CaseRun(case.number, case.sample, case.item, case.position, form=form))
 
     def _explain_refusal(self, case: CaseRun) -> str:
-        """What a case raised instead of a result, in words; "" where it did not, or a misbehaviour or a lost device is what it is."""
+        """What a case raised instead of a result, in words; "" where it did not, or a misbehaviour or a lost device is
+        what it is."""
         error = case.error
         if isinstance(error, Fallback):
             return str(error) if error.raises else ""
@@ -360,7 +366,8 @@ class Runner:
     def _judge_other(
         self, case: CaseRun, outputs: Sequence[Any], arrays: Sequence[Any] | None = None
     ) -> Judgement | None:
-        """The judgement of outputs of a case, as those of other inputs where these are given; None of such without a reference."""
+        """The judgement of outputs of a case, as those of other inputs where these are given; None of such without a
+        reference."""
         asked = (self.policy, self.info, case.form)
         if arrays is None:
             return judge_outputs(case.sample, [list(outputs)], *asked, measure_flushes=self._flushes)
@@ -424,7 +431,8 @@ class Runner:
             found = found.rule(Status.WRONG, broken.kind, said)
         program = case.program
         if found is not None and program is not None and program.fallback and found.status is not Status.VACUOUS:
-            # What a compiler makes of the pieces of a model is its own, wrong results too; and a kernel of the user's is wrong wherever it ran.
+            # What a compiler makes of the pieces of a model is its own, wrong results too; and a kernel of the user's
+            # is wrong wherever it ran.
             own = program.pieces or case.sample.owner.group.catalog == USER
             if not (own and found.status is Status.WRONG):
                 found = found.rule(Status.FALLBACK, "")
@@ -487,8 +495,8 @@ class Runner:
         return found.rule(Status.WRONG, kind, said) if kind else found
 
     def _held_to_refusal(self, case: CaseRun) -> BaseException:
-        """What a case is worth whose reference raises: the case is invalid where the backend raises or runs eagerly as well, whatever
-        it says; that it returned a result is wrong, unless it is eager torch itself."""
+        """What a case is worth whose reference raises: the case is invalid where the backend raises or runs eagerly as
+        well, whatever it says; that it returned a result is wrong, unless it is eager torch itself."""
         failure, error = case.sample.failure, case.error
         assert failure is not None
         if error is None:
@@ -631,8 +639,8 @@ class Runner:
         return Status.ERROR, stage, name, text
 
     def _is_excuse(self, error: BaseException) -> bool:
-        """Whether the process of a submission says that it need not answer. What its task declares it has to; and whose word that is, the backend's or
-        the kernel's, nobody can tell from outside."""
+        """Whether the process of a submission says that it need not answer. What its task declares it has to; and whose
+        word that is, the backend's or the kernel's, nobody can tell from outside."""
         if not hasattr(error, "told") or not user_definitions.is_submission():
             return False
         return isinstance(error, (Vacuous, Unsupported, Fallback)) or self.backend.is_unsupported(error)
@@ -650,7 +658,8 @@ class Runner:
 
 
 def _of_case(error: BaseException) -> BaseException:
-    """What a case raised. Ctrl-C is no case's, where it raises KeyboardInterrupt: in a process of the user's, as children do not heed it."""
+    """What a case raised. Ctrl-C is no case's, where it raises KeyboardInterrupt: in a process of the user's, as
+    children do not heed it."""
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         raise error
     return error

@@ -7,8 +7,8 @@ import hashlib
 import importlib.util
 from pathlib import Path
 
-#: What no prepared case, list or exported form depends on: what runs them, and the zoo. What prepares imports nothing of these but the
-#: constants of rows.
+#: What no prepared case, list or exported form depends on: what runs them, and the zoo. What prepares imports nothing
+#: of these but the constants of rows.
 RUNNING = (
     "tasks.backends",
     "tasks.child",

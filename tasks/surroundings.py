@@ -10,8 +10,8 @@ from typing import Any
 class Surroundings:
     """The variables and the handler of SIGTERM of this process.
 
-    A variable that is set while a module is loaded or a program built stays, since that is done once. What running sets is
-    undone.
+    A variable that is set while a module is loaded or a program built stays, since that is done once. What running sets
+    is undone.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """System calls that a stranger is denied (seccomp(2)): those that reach what no namespace and no right to files stands before.
 
-Sockets that have a name in the file system are reached by connect(2), whatever may be read or written there; datagrams need no connection, and virtual
-machines have sockets to their host (AF_VSOCK), which a network namespace does not take away. A keyring belongs to the user, and outlives
-all processes of a kernel. io_uring makes calls that no filter sees.
+Sockets that have a name in the file system are reached by connect(2), whatever may be read or written there; datagrams
+need no connection, and virtual machines have sockets to their host (AF_VSOCK), which a network namespace does not take
+away. A keyring belongs to the user, and outlives all processes of a kernel. io_uring makes calls that no filter sees.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
-#: prctl(2): PR_SET_NO_NEW_PRIVS; seccomp(2): SECCOMP_SET_MODE_FILTER, SECCOMP_GET_ACTION_AVAIL. The flag leaves mitigations of speculation as they
-#: are, which the filter would make the kernel's code pay for before Linux 5.16.
+#: prctl(2): PR_SET_NO_NEW_PRIVS; seccomp(2): SECCOMP_SET_MODE_FILTER, SECCOMP_GET_ACTION_AVAIL. The flag leaves
+#: mitigations of speculation as they are, which the filter would make the kernel's code pay for before Linux 5.16.
 _NO_NEW_PRIVS, _SET_FILTER, _IS_AVAILABLE, _SPEC_ALLOW = 38, 1, 2, 4
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 #: Offsets in `struct seccomp_data`: the number, the architecture, the lower halves of the first two arguments.
@@ -26,15 +26,16 @@ _NUMBER, _ARCHITECTURE, _FIRST, _SECOND = 0, 4, 16, 24
 _LOAD, _AND, _EQUAL, _LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 #: Bits of a socket's type that are no flags.
 _TYPE = 0xF
-#: Families of sockets that a stranger may have: those of its network namespace. It may have AF_UNIX too, on which the driver of a device listens, but no
-#: datagrams, which reach a name without a connection.
+#: Families of sockets that a stranger may have: those of its network namespace. It may have AF_UNIX too, on which the
+#: driver of a device listens, but no datagrams, which reach a name without a connection.
 _FAMILIES = (socket.AF_INET, getattr(socket, "AF_INET6", 10), getattr(socket, "AF_NETLINK", 16))
 #: Types of AF_UNIX that are datagrams: Linux takes the second for the first.
 _DATAGRAMS = (socket.SOCK_DGRAM, socket.SOCK_RAW)
 
 
 class Numbers(NamedTuple):
-    """Of an architecture (linux/audit.h) the numbers of calls. bound: of the first call of another convention, 0 for none."""
+    """Of an architecture (linux/audit.h) the numbers of calls. bound: of the first call of another convention, 0 for
+    none."""
 
     architecture: int
     seccomp: int
@@ -63,7 +64,8 @@ def can_deny() -> bool:
 
 
 def deny() -> bool:
-    """Deny them to this process, which has one thread, and to all that it starts, for good: they raise PermissionError. Whether that was done."""
+    """Deny them to this process, which has one thread, and to all that it starts, for good: they raise PermissionError.
+    Whether that was done."""
     numbers = _NUMBERS.get(platform.machine())
     if numbers is None:
         return False

@@ -45,8 +45,8 @@ class Seen:
 
 
 def list_trace_rows(seen: Sequence[Seen], found: Sequence[Judgement]) -> tuple[Step, ...]:
-    """A row for each step; none where there is but one that keeps nothing. found: the judgements of those that are judged and raised
-    nothing, in their order; none where they could not be had."""
+    """A row for each step; none where there is but one that keeps nothing. found: the judgements of those that are
+    judged and raised nothing, in their order; none where they could not be had."""
     if len(seen) < 2 and not any(x.state_digest for x in seen):
         return ()
     judged = iter(found)
@@ -54,7 +54,8 @@ def list_trace_rows(seen: Sequence[Seen], found: Sequence[Judgement]) -> tuple[S
 
 
 def join_step_outputs(seen: Sequence[Observation]) -> list[Any]:
-    """The outputs of a case: those of its first step, or, of a session's steps, each output with a row for every step."""
+    """The outputs of a case: those of its first step, or, of a session's steps, each output with a row for every
+    step."""
     first = list(seen[0].outputs)
     if seen[0].row is None or any([x.shape for x in one.outputs] != [x.shape for x in first] for one in seen):
         return first

@@ -31,7 +31,8 @@ _PAGE = 4096
 
 
 class Twin:
-    """A process that runs `tasks.child` and ends with this one. front: a command that stands before it; env: further variables.
+    """A process that runs `tasks.child` and ends with this one. front: a command that stands before it; env: further
+    variables.
 
     Raises Unsupported where it cannot have the backend, Ended if it ends before it says."""
 
@@ -100,10 +101,11 @@ class Twins:
     def outputs(
         self, asked: wire.ToRun, threads: int = 1, front: Sequence[str] = (), env: Mapping[str, str] | None = None
     ) -> list[np.ndarray]:
-        """What the forward check gives for the one case of ``asked`` there; with a command in ``front`` of the process, or other variables,
-        in one that is started for it and comes to its end.
+        """What the forward check gives for the one case of ``asked`` there; with a command in ``front`` of the process,
+        or other variables, in one that is started for it and comes to its end.
 
-        Raises Unsupported where the backend cannot be had twice, Ended if the process ends, RuntimeError for anything but outputs.
+        Raises Unsupported where the backend cannot be had twice, Ended if the process ends, RuntimeError for anything
+        but outputs.
         """
         if front or env:
             alone = Twin(self.spec, threads, front, env)

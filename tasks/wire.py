@@ -57,9 +57,9 @@ class ToRun:
     """Cases of a prepared group. positions: which of its samples, in the group's order.
 
     exported: path of the exported forms, "" where none is needed; keep: a file that the outputs of the last case are
-    kept in, as a pack ("" = not kept); setting: of the backend (`tasks.backends.base.Backend.at`); part: a pack that names
-    the part of a torch program to be run instead of the whole, with its inputs (`tasks.graphs.program.of_form`); explained: whether
-    a program that says why its outputs are off is asked (`tasks.model.Program.explain`).
+    kept in, as a pack ("" = not kept); setting: of the backend (`tasks.backends.base.Backend.at`); part: a pack that
+    names the part of a torch program to be run instead of the whole, with its inputs (`tasks.graphs.program.of_form`);
+    explained: whether a program that says why its outputs are off is asked (`tasks.model.Program.explain`).
     """
 
     group: Group
@@ -78,8 +78,8 @@ class ToRun:
 @dataclass(frozen=True)
 class Hello:
     """Import a backend's runtime and find its device; without a backend: are you there? kernels: definitions of the
-    user's own (`tasks.catalogs.user_definitions`); race_s: seconds that a race between programs may take; passports: of the backend, of one version or
-    device each."""
+    user's own (`tasks.catalogs.user_definitions`); race_s: seconds that a race between programs may take; passports: of
+    the backend, of one version or device each."""
 
     backend: BackendSpec | None = None
     policy: Policy | None = None
@@ -118,8 +118,8 @@ class Export:
 class Run:
     """Run cases, numbered through all items, but for those in ``skip``; those in ``solo`` are built by themselves.
 
-    canary_s: seconds of cases after which the device is asked what it has answered before (`tasks.canary`), as it is at the
-    end; 0 after each case, None never.
+    canary_s: seconds of cases after which the device is asked what it has answered before (`tasks.canary`), as it is at
+    the end; 0 after each case, None never.
     """
 
     items: tuple[ToRun, ...]
@@ -130,8 +130,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Localise:
-    """A search for what makes a model fail. policy: that says it does; seconds: that the search may take; info: what the backend
-    answered to hello."""
+    """A search for what makes a model fail. policy: that says it does; seconds: that the search may take; info: what
+    the backend answered to hello."""
 
     policy: Policy
     seconds: float
@@ -140,8 +140,8 @@ class Localise:
 
 @dataclass(frozen=True)
 class Minimise:
-    """A search for a smaller case that fails as ``row`` says. strategy: of `tasks.hunt.minimise.search`; budget: runs that it may take;
-    earlier: how many cases ran before it in its process."""
+    """A search for a smaller case that fails as ``row`` says. strategy: of `tasks.hunt.minimise.search`; budget: runs
+    that it may take; earlier: how many cases ran before it in its process."""
 
     row: Row
     strategy: str
@@ -151,8 +151,8 @@ class Minimise:
 
 @dataclass(frozen=True)
 class Search:
-    """Begin a search over a case (the one of ``item``) that failed on a backend. It is answered by Wants or Found, and goes on with
-    Tried. folder: for what it wants run."""
+    """Begin a search over a case (the one of ``item``) that failed on a backend. It is answered by Wants or Found, and
+    goes on with Tried. folder: for what it wants run."""
 
     what: Localise | Minimise
     item: ToRun
@@ -162,8 +162,8 @@ class Search:
 
 @dataclass(frozen=True)
 class Tried:
-    """What a search wanted has been run. Its outputs lie where they were to be kept, unless ``error`` says why there are none; row:
-    what it was judged to be, of a search that goes by that."""
+    """What a search wanted has been run. Its outputs lie where they were to be kept, unless ``error`` says why there
+    are none; row: what it was judged to be, of a search that goes by that."""
 
     error: str = ""
     row: Row | None = None
@@ -171,8 +171,9 @@ class Tried:
 
 @dataclass(frozen=True)
 class Screen:
-    """Run known products on the backend's device for so many seconds (`tasks.screen.passes`), but for the exercises in ``skip``. core: which of
-    the CPU's that this process may use, by place among them; -1: the device is none of the CPU's cores. probe: only say how it computes."""
+    """Run known products on the backend's device for so many seconds (`tasks.screen.passes`), but for the exercises in
+    ``skip``. core: which of the CPU's that this process may use, by place among them; -1: the device is none of the
+    CPU's cores. probe: only say how it computes."""
 
     seconds: float
     seed: int = 0
@@ -210,8 +211,8 @@ class Exported:
 @store_at_once
 @dataclass(frozen=True)
 class Done:
-    """A case has its row; number: which case, through all items of the command. trace: its steps, where a check looks at several;
-    readings: what one has read of the backend's arithmetic."""
+    """A case has its row; number: which case, through all items of the command. trace: its steps, where a check looks
+    at several; readings: what one has read of the backend's arithmetic."""
 
     number: int
     row: Row
@@ -254,8 +255,8 @@ class Ready(Answer):
 
 @dataclass(frozen=True)
 class Refused(Answer):
-    """The runtime or its device cannot be had. installs: (command, package) of what its machine lacks; absent: the vendor of whose
-    devices the machine has no trace ("" if it has)."""
+    """The runtime or its device cannot be had. installs: (command, package) of what its machine lacks; absent: the
+    vendor of whose devices the machine has no trace ("" if it has)."""
 
     reason: str
     installs: tuple[tuple[str, str], ...] = ()
@@ -280,8 +281,8 @@ class Misconfigured(Answer):
 
 @dataclass(frozen=True)
 class Wants(Answer):
-    """A search wants a case run on the backend, its outputs kept. before: numbers of earlier cases that are to be run before
-    it; fresh: in a new process; patient: a hang is one by its whole deadline."""
+    """A search wants a case run on the backend, its outputs kept. before: numbers of earlier cases that are to be run
+    before it; fresh: in a new process; patient: a hang is one by its whole deadline."""
 
     item: ToRun
     before: tuple[int, ...] = ()
@@ -291,9 +292,9 @@ class Wants(Answer):
 
 @dataclass(frozen=True)
 class Found(Answer):
-    """A search is over. facts: what is known of what it found, as JSON has it; item: that as a case of its own, None where it is
-    none: the culprit's nodes, the minimal case (the stored one where it could not be taken apart); row: of the minimal case; columns:
-    of the stored row; error: why nothing was found."""
+    """A search is over. facts: what is known of what it found, as JSON has it; item: that as a case of its own, None
+    where it is none: the culprit's nodes, the minimal case (the stored one where it could not be taken apart); row: of
+    the minimal case; columns: of the stored row; error: why nothing was found."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     item: ToRun | None = None
@@ -321,8 +322,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Begun:
-    """A job runs here. From now on its silence counts. version, columns: of the farm that runs it, and of the rows that it will send
-    (`farm.lake.origin_columns.columns_digest`); "" where it does not say."""
+    """A job runs here. From now on its silence counts. version, columns: of the farm that runs it, and of the rows that
+    it will send (`farm.lake.origin_columns.columns_digest`); "" where it does not say."""
 
     place: Place
     version: str = ""
@@ -348,8 +349,9 @@ class Failing:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a batch as Arrow, the numbers of their cases, and counts. spent_ms: what building and what running them took in all.
-    trace, passports: the steps and the readings of those cases that have some, as Arrow; no bytes where none has."""
+    """Rows of a batch as Arrow, the numbers of their cases, and counts. spent_ms: what building and what running them
+    took in all. trace, passports: the steps and the readings of those cases that have some, as Arrow; no bytes where
+    none has."""
 
     stream: bytes
     numbers: tuple[int, ...]
@@ -374,16 +376,16 @@ class Failed:
 
 @dataclass(frozen=True)
 class Gone:
-    """The backend's device, or a process that lives, cannot be had here any more: what is not done is to be done elsewhere,
-    or later."""
+    """The backend's device, or a process that lives, cannot be had here any more: what is not done is to be done
+    elsewhere, or later."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Sick:
-    """The device computes what it is known to have computed otherwise: nothing of it is believed since it last was right, nor
-    from now on."""
+    """The device computes what it is known to have computed otherwise: nothing of it is believed since it last was
+    right, nor from now on."""
 
     why: str
 

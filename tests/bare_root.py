@@ -1,8 +1,9 @@
 """The Containerfile's steps where no container tool is: python -m tests.bare_root FOLDER [--also PATH …] -- ARGUMENTS of the entry point
 
-Each instruction is taken in FOLDER as a root of its own (bubblewrap): /usr and /etc are this machine's, read-only, all else is empty. What the
-base image would bring is therefore this machine's; packages that apt-get would install must be here. The tree that is copied is the commit's.
---also binds more of this machine, read-only: where pip is told to find wheels.
+Each instruction is taken in FOLDER as a root of its own (bubblewrap): /usr and /etc are this machine's, read-only, all
+else is empty. What the base image would bring is therefore this machine's; packages that apt-get would install must be
+here. The tree that is copied is the commit's. --also binds more of this machine, read-only: where pip is told to find
+wheels.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ BASE = ("/usr", "/etc", "/bin", "/lib", "/lib64")
 
 @dataclass
 class Container:
-    """What the instructions have made so far: the folder that is the root, where a command starts, its variables, what it begins with."""
+    """What the instructions have made so far: the folder that is the root, where a command starts, its variables, what
+    it begins with."""
 
     root: Path
     also: tuple[str, ...]

@@ -32,9 +32,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
-#: The files that take longest, by the processor's seconds. They are run first: at the end no process waits long for another. Those that
-#: compute and those that mostly wait (faults, heterogeneous, resume, cluster) in turn: whatever the processes are at, the processors
-#: have work.
+#: The files that take longest, by the processor's seconds. They are run first: at the end no process waits long for
+#: another. Those that compute and those that mostly wait (faults, heterogeneous, resume, cluster) in turn: whatever the
+#: processes are at, the processors have work.
 LONGEST = (
     "client faults planted_vendors heterogeneous minimise_checks resume minimise planted_device own_models cluster training_ranks "
     "selftest reproduce own_arithmetic architectures user_config own_devices user_catalog docs collectives lake envs training "
@@ -69,8 +69,9 @@ def results(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts are run with this interpreter, isolated, in a fork that has imported torch: an environment of their own would be built from
-    an index. In processes that are started plainly they are run in test_reproduce and test_findings_folder."""
+    """Scripts are run with this interpreter, isolated, in a fork that has imported torch: an environment of their own
+    would be built from an index. In processes that are started plainly they are run in test_reproduce and
+    test_findings_folder."""
     from farm.fleet import envs
     from farm.reproduction import trial
     from tests import prepared
@@ -97,8 +98,8 @@ PATIENCE_S = 600.0
 def launch(
     *args: object, timeout: float = PATIENCE_S, dashboard: bool = False, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the farm's command as a user does, in a process that has imported what takes seconds (`tests.prepared`); a local cluster has no
-    dashboard unless it is asked for, and starts sooner."""
+    """Run the farm's command as a user does, in a process that has imported what takes seconds (`tests.prepared`); a
+    local cluster has no dashboard unless it is asked for, and starts sooner."""
     return farm("run", *args, *([] if dashboard else ["--no-dashboard"]), timeout=timeout, **env)
 
 

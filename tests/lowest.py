@@ -29,7 +29,8 @@ def requirements() -> list[str]:
 
 
 def build(folder: Path, *more: str) -> Path:
-    """The interpreter of a new environment with the lowest versions, and ``more``, which may be of any. Raises EnvError."""
+    """The interpreter of a new environment with the lowest versions, and ``more``, which may be of any. Raises
+    EnvError."""
     patience, python = envs.Patience(time.monotonic() + 600), folder / "bin" / "python"
     envs._run_uv(["venv", "--python", sys.executable, str(folder)], patience)
     envs._run_uv(

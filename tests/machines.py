@@ -1,7 +1,7 @@
 """Machines with devices of NVIDIA's, AMD's, Intel's and Habana's that are the CPU's memory, as a new user meets them.
 
-Each has the vendor's command and the vendor's torch (`tests/plugin/planted_torch.py`); the backends are those of the farm as they
-stand. By hand: `eval "$(python -m tests.machines cuda /tmp/machine)"`, then `farm node detect`.
+Each has the vendor's command and the vendor's torch (`tests/plugin/planted_torch.py`); the backends are those of the
+farm as they stand. By hand: `eval "$(python -m tests.machines cuda /tmp/machine)"`, then `farm node detect`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ALONE = ("--on", "processes", "--cpus", "1")
 
 @dataclass(frozen=True)
 class Machine:
-    """command: the vendor's, and what it says; label: of the version of torch; built: what its file of versions says that it was built
-    with; plugin: the module that registers the device."""
+    """command: the vendor's, and what it says; label: of the version of torch; built: what its file of versions says
+    that it was built with; plugin: the module that registers the device."""
 
     command: str
     says: str

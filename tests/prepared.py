@@ -19,9 +19,9 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
-#: Libraries that a command of the farm's may import, and none of its own modules: what those do when imported stays. Nor ONNX
-#: Runtime: it starts a thread and opens a database, which no fork should share. Nor torch's list of ops: it takes longer than all of
-#: these, and few commands need it where the lists of catalogs are in the cache.
+#: Libraries that a command of the farm's may import, and none of its own modules: what those do when imported stays.
+#: Nor ONNX Runtime: it starts a thread and opens a database, which no fork should share. Nor torch's list of ops: it
+#: takes longer than all of these, and few commands need it where the lists of catalogs are in the cache.
 LIBRARIES = (
     "numpy",
     "ml_dtypes",
@@ -53,7 +53,8 @@ def run(
     **asked: Any,
 ) -> subprocess.CompletedProcess[str]:
     """As `subprocess.run` does it with captured text, for a command of this Python: [sys.executable, "-I", "-m" NAME or
-    "-c" CODE or FILE, arguments …]. asked: of subprocess.run's, check, errors and timeout; the others are as here anyway.
+    "-c" CODE or FILE, arguments …]. asked: of subprocess.run's, check, errors and timeout; the others are as here
+    anyway.
 
     Raises CalledProcessError, TimeoutExpired. Such a process costs its parent no CPU time that getrusage would tell.
     """

@@ -1,13 +1,14 @@
 """The reader's test: does a function's name say in which room it is?
 
-`python -m tests.reader SEED` prints the rooms (folders with the first line of what they are for, and their files) and ten names of
-functions and methods drawn from `farm/` and `tasks/`, as a traceback has them: a method after its class, a nested function after the
-one around it. A reader who has seen nothing else says for each where to look:
-`python -m tests.reader SEED ANSWER…` takes ten folders or files and prints where the functions are, how many answers name the folder and
-how many its room: the package below `farm` or `tasks` that the folder is in.
+`python -m tests.reader SEED` prints the rooms (folders with the first line of what they are for, and their files) and
+ten names of functions and methods drawn from `farm/` and `tasks/`, as a traceback has them: a method after its class, a
+nested function after the one around it. A reader who has seen nothing else says for each where to look: `python -m
+tests.reader SEED ANSWER…` takes ten folders or files and prints where the functions are, how many answers name the
+folder and how many its room: the package below `farm` or `tasks` that the folder is in.
 
-Not drawn: dunder methods; methods that a base class or a protocol of the tree names, for its name is that of the protocol; public
-functions that three files of a folder define, as every command defines its arguments; specimens of the zoo.
+Not drawn: dunder methods; methods that a base class or a protocol of the tree names, for its name is that of the
+protocol; public functions that three files of a folder define, as every command defines its arguments; specimens of the
+zoo.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ def inputs(model: Any, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def with_products_in(model: Any, precision: str) -> Any:
-    """A copy of a model in float32 whose MatMuls round their inputs to "bfloat16" or "tfloat32" first, in its own nodes.
+    """A copy of a model in float32 whose MatMuls round their inputs to "bfloat16" or "tfloat32" first, in its own
+    nodes.
 
     To TF32's 11 digits by Veltkamp's splitting: c = (2¹³ + 1)·x, and c − (c − x).
     """

@@ -19,8 +19,9 @@ from tasks.model.engine import LEFT, Engine, Sampling
 
 @dataclass
 class Manners:
-    """How a server misbehaves. busy: its first requests that it refuses with 429; status: of every completion; most: logarithms that it gives;
-    hot: by which the temperature that is asked for is multiplied; by_text: it names tokens by their text alone; asked: completions that it was asked for."""
+    """How a server misbehaves. busy: its first requests that it refuses with 429; status: of every completion; most:
+    logarithms that it gives; hot: by which the temperature that is asked for is multiplied; by_text: it names tokens by
+    their text alone; asked: completions that it was asked for."""
 
     busy: int = 0
     status: int = 200
@@ -34,8 +35,8 @@ class Manners:
 
 
 class Served:
-    """What a server does with requests. Prompts are kept; of the one that shares most with a later one, what it shares is
-    kept for that."""
+    """What a server does with requests. Prompts are kept; of the one that shares most with a later one, what it shares
+    is kept for that."""
 
     def __init__(self, engine: Engine, manners: Manners) -> None:
         self.engine, self.manners, self.lock = engine, manners, threading.Lock()

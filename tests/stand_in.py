@@ -15,8 +15,8 @@ from tasks.hunt.localise.search import Culprit
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done to the node that makes the tensor ``at``: it is put otherwise by ``rewrite``. chain: tensors that must be
-    there and hidden (no outputs of the graph) for the fault to strike, as in a fusion of their nodes."""
+    """What is done to the node that makes the tensor ``at``: it is put otherwise by ``rewrite``. chain: tensors that
+    must be there and hidden (no outputs of the graph) for the fault to strike, as in a fusion of their nodes."""
 
     kind: str
     at: str

@@ -14,7 +14,8 @@ from tests.bench.record import Result, write
 
 #: Of benches that differ in nothing but a config that both leave out here, one.
 DISTINCT = {(bench.run, str(bench.small)): name for name, bench in BENCHES.items()}
-#: Of which the CPU time of commands is divided by that of their imports: a fork has imported them, and tells its parent no CPU time.
+#: Of which the CPU time of commands is divided by that of their imports: a fork has imported them, and tells its parent
+#: no CPU time.
 PLAIN = {"waiting"}
 
 

@@ -18,7 +18,8 @@ IMPORT = re.compile(
 
 @cache
 def list_names(module: str) -> frozenset[str] | None:
-    """What a module of the tree has, submodules included; None where there is no such file, or the module makes names when asked."""
+    """What a module of the tree has, submodules included; None where there is no such file, or the module makes names
+    when asked."""
     place = ROOT / module.replace(".", "/")
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     if not file.is_file():

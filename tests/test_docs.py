@@ -175,7 +175,8 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def commands() -> Iterator[tuple[Path, str]]:
-    """Every command of a page; those of the how-tos, which have files of their own, are walked in tests/test_howtos.py."""
+    """Every command of a page; those of the how-tos, which have files of their own, are walked in
+    tests/test_howtos.py."""
     for page in (page for page in TEXTS if page not in HOW_TOS):
         for block in blocks(page.read_text(), "console"):
             for line in block.splitlines():
@@ -334,7 +335,8 @@ def test_the_site_builds(tmp_path: Path) -> None:
 
 
 def assert_search_needs_no_server(folder: Path) -> None:
-    """The search finds a page where there is neither a worker nor anything to fetch, as in a browser that reads from disk."""
+    """The search finds a page where there is neither a worker nor anything to fetch, as in a browser that reads from
+    disk."""
     import quickjs
 
     scripts = [(folder / name).read_text() for name in ("lunr.js", "search_index.js", "main.js")]

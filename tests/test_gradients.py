@@ -7,8 +7,8 @@ import pytest
 from tests.gradients import said
 from tests.gradients.functions import FUNCTIONS, Function
 
-#: Right kernels that lose digits all the same: 1 − y of a y next to 1, 1 + erf of a tail, softplus beside |x|; and those whose derivative
-#: autograd computes from their rounded result.
+#: Right kernels that lose digits all the same: 1 − y of a y next to 1, 1 + erf of a tail, softplus beside |x|; and
+#: those whose derivative autograd computes from their rounded result.
 LOSES = ("softmax, steep", "sigmoid, ±50", "gelu of erf, tails", "log of cosh", "tanh, saturated", "expm1 near 0")
 
 

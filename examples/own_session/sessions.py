@@ -112,7 +112,8 @@ class descent:
 
 @farm.op(**DESCENT)
 class descent_restarted(descent):
-    """Loses its momentum after the fifth step, as from a checkpoint without the optimiser: step 5 continues without it."""
+    """Loses its momentum after the fifth step, as from a checkpoint without the optimiser: step 5 continues without
+    it."""
 
     steps = 0
 

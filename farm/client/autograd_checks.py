@@ -39,8 +39,8 @@ COARSE = (
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at. units: how far it is off, in error units of float64, beyond the differences' own error;
-    judged: False where nothing could be said."""
+    """One thing that was looked at. units: how far it is off, in error units of float64, beyond the differences' own
+    error; judged: False where nothing could be said."""
 
     name: str
     passed: bool
@@ -93,14 +93,15 @@ def check_autograd(
     func: Callable[..., Any] | None = None,
     backward: Callable[..., Any] | None = None,
 ) -> Gradients:
-    """Hold the gradients that autograd gives of ``function(*inputs)`` against finite differences of it, both in float64.
+    """Hold the gradients that autograd gives of ``function(*inputs)`` against finite differences of it, both in
+    float64.
 
-    Floating inputs are taken as float64, whatever they are given as; those that require a gradient are differentiated, or all
-    of them. The differences tell their own error, which is taken off first, so no tolerance is needed; atol and rtol, if
-    given, forgive more. eps: by how much every number is moved, instead of a step that fits it; the result says where it does
-    not fit. double: the gradient of the gradient too. func: another name of ``function``. Of a function of NumPy arrays the
-    gradient is what ``backward`` computes, or the function's own attribute of that name (see `farm.UserOp` and
-    `farm.autograd`). Raises ClientError where nothing can be differentiated.
+    Floating inputs are taken as float64, whatever they are given as; those that require a gradient are differentiated,
+    or all of them. The differences tell their own error, which is taken off first, so no tolerance is needed; atol and
+    rtol, if given, forgive more. eps: by how much every number is moved, instead of a step that fits it; the result
+    says where it does not fit. double: the gradient of the gradient too. func: another name of ``function``. Of a
+    function of NumPy arrays the gradient is what ``backward`` computes, or the function's own attribute of that name
+    (see `farm.UserOp` and `farm.autograd`). Raises ClientError where nothing can be differentiated.
     """
     not_negative(eps=eps, atol=atol, rtol=rtol)
     if eps == 0:
@@ -121,8 +122,8 @@ def _check_callable(function: Any) -> Any:
 def _of_tensors(
     function: Callable[..., Any], inputs: Sequence[Any] | Any, backward: Callable[..., Any] | None
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """(the function, its arguments), as tensors where they are NumPy arrays: ``backward``, or the function's own, is then what
-    autograd computes. Raises ClientError."""
+    """(the function, its arguments), as tensors where they are NumPy arrays: ``backward``, or the function's own, is
+    then what autograd computes. Raises ClientError."""
     args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     if not any(isinstance(x, np.ndarray) for x in args):
         if backward is not None:
@@ -143,8 +144,8 @@ def _of_tensors(
 
 @dataclass(frozen=True)
 class GradientCase:
-    """A gradient of a function at some inputs. check: backward, or double_backward, the gradient of the gradient; function: as it is given;
-    args: in float64; wrt: the places, among its tensors, of those that are differentiated."""
+    """A gradient of a function at some inputs. check: backward, or double_backward, the gradient of the gradient;
+    function: as it is given; args: in float64; wrt: the places, among its tensors, of those that are differentiated."""
 
     check: str
     function: Callable[..., Any]
@@ -239,8 +240,8 @@ class GradientCase:
         return Check(self.check, True, None, why, judged=False)
 
     def _find_lost(self, outputs: Sequence[Any], starts: Sequence[Any]) -> str:
-        """What is to be said of a gradient that autograd cannot differentiate, though it is not 0; "" if there is none. starts: of the
-        gradients, None for such a one, and for a sparse one, of which nothing is known."""
+        """What is to be said of a gradient that autograd cannot differentiate, though it is not 0; "" if there is none.
+        starts: of the gradients, None for such a one, and for a sparse one, of which nothing is known."""
         import torch
 
         found = self.differentiate([None if y is None else torch.ones_like(y) for y in outputs], "backward")
@@ -304,15 +305,15 @@ class GradientCase:
         return Check(self.check, passed, units, "; ".join([said, *filter(None, more)]))
 
     def _find_random(self) -> str:
-        """What is to be said of a function whose runs on the same inputs differ, "" if they do not. Some runs of those that drop few of
-        few elements are alike."""
+        """What is to be said of a function whose runs on the same inputs differ, "" if they do not. Some runs of those
+        that drop few of few elements are alike."""
         first = self.outputs()
         pairs = (pair for _ in range(8) for pair in zip(first, self.outputs()))
         return "" if all(torch_tree.same(x, y) for x, y in pairs if autograd.is_differentiable(x)) else RANDOM
 
     def _find_coarse(self) -> str:
-        """What is to be said of a function that computes in float32 or less inside: of float64 inputs that no float32 is, an output
-        is one, element by element, and so it is of numbers near 1; "" if none is."""
+        """What is to be said of a function that computes in float32 or less inside: of float64 inputs that no float32
+        is, an output is one, element by element, and so it is of numbers near 1; "" if none is."""
         import torch
 
         generator = torch.Generator().manual_seed(0)
@@ -357,8 +358,8 @@ def _judge_error(check: str, error: Exception) -> Check:
 
 
 def _describe_worst(pairs: Sequence[tuple[np.ndarray, Any]], places: Sequence[int], each: bool) -> str:
-    """At which element gradients are furthest from their references, and of which tensor, if they have ``places`` among them. That takes a
-    difference of ``each`` element: the change that explains projections is spread over all."""
+    """At which element gradients are furthest from their references, and of which tensor, if they have ``places`` among
+    them. That takes a difference of ``each`` element: the change that explains projections is spread over all."""
     if not each:
         return " in random projections"
     gaps = [np.where(g == y, 0.0, np.nan_to_num(np.abs(g - y), nan=np.inf)) for g, y in pairs]
@@ -386,8 +387,8 @@ def _find_largest_input(args: Sequence[Any]) -> float:
 
 
 def _is_float32(y: Any, tiny: float) -> bool | None:
-    """Whether every number of an output that is not whole is a float32; None where none says anything. What is left of terms that
-    cancel says nothing: a few multiples of their last bit, no larger than ``tiny``."""
+    """Whether every number of an output that is not whole is a float32; None where none says anything. What is left of
+    terms that cancel says nothing: a few multiples of their last bit, no larger than ``tiny``."""
     import torch
 
     if not autograd.is_differentiable(y):
@@ -401,13 +402,13 @@ def _is_float32(y: Any, tiny: float) -> bool | None:
 def validate_autograd_function(
     function: Any, inputs: Sequence[Any], reference: Callable[..., Any] | None = None, **settings: Any
 ) -> Gradients:
-    """Look at a `torch.autograd.Function` (or anything that calls one) on inputs: forward, backward, saved tensors, double
-    backward, repeats.
+    """Look at a `torch.autograd.Function` (or anything that calls one) on inputs: forward, backward, saved tensors,
+    double backward, repeats.
 
     forward: against ``reference`` (see `farm.assert_correct`, which takes the settings), if one is given. backward and
-    double_backward: against differences in float64; a function whose backward cannot be differentiated twice has none, which
-    must be said (`once_differentiable`). saved: neither pass changes an input or what is kept for the backward pass. repeats:
-    both passes give the same bytes twice.
+    double_backward: against differences in float64; a function whose backward cannot be differentiated twice has none,
+    which must be said (`once_differentiable`). saved: neither pass changes an input or what is kept for the backward
+    pass. repeats: both passes give the same bytes twice.
     """
     given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     call, args = _of_tensors(_check_callable(function), given, settings.pop("backward", None))

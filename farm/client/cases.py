@@ -88,8 +88,8 @@ class Case:
         return self._inputs
 
     def check(self, output: Any) -> None:
-        """Judge what the kernel returned for `inputs`, and, where the marker says backward or double, the gradients through its
-        graph.
+        """Judge what the kernel returned for `inputs`, and, where the marker says backward or double, the gradients
+        through its graph.
 
         Raises AssertionError with what is wrong, or merely imprecise where the marker says imprecise=False."""
         __tracebackhide__ = True  # pytest shows the test's line
@@ -136,8 +136,9 @@ def _lay_argument(x: np.ndarray, place: TensorSpec | None, framework: str) -> An
 
 @dataclass(frozen=True)
 class Cases:
-    """The cases of one kernel: ``cases`` in each of its dtypes, drawn from ``seed``. named: whether the kernel is known; where
-    it is not, rows say nothing that could be run again, and are not kept; imprecise: whether results may be."""
+    """The cases of one kernel: ``cases`` in each of its dtypes, drawn from ``seed``. named: whether the kernel is
+    known; where it is not, rows say nothing that could be run again, and are not kept; imprecise: whether results may
+    be."""
 
     kernel: Kernel
     cases: int = 20
@@ -158,8 +159,8 @@ class Cases:
         imprecise: bool = True,
         **settings: Any,
     ) -> Cases:
-        """As `farm.fuzz`; without a function, a test computes what it likes, and the reference says what is right. shapes,
-        settings: as of `kernel_of`.
+        """As `farm.fuzz`; without a function, a test computes what it likes, and the reference says what is right.
+        shapes, settings: as of `kernel_of`.
 
         Raises ClientError."""
         at_least_one("cases", cases)

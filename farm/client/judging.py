@@ -49,14 +49,14 @@ def fuzz(
 ) -> Result:
     """Judge ``function`` on ``cases`` inputs per dtype, drawn from ``seed``, against ``reference`` in float64.
 
-    function: called by name with torch tensors (NumPy arrays with framework="numpy"); or the name of one that is declared
-    ("module:function", or an op of ./farm.yaml). reference: of float64 NumPy arrays (torch tensors with
-    reference_framework="torch") under the same names. inputs: name → list of sizes, or a mapping with shape, dtype, low and
-    high. dims: dimension → (smallest, largest). backward: gradients too, of all floating inputs or of those named; of a kernel
-    of NumPy arrays the function that computes them (see `farm.UserOp`), unless the kernel has one; double: the gradients of
-    these gradients as well. results: the lake that the rows go to, None for none. isolate: in child processes, where a crash
-    or a hang is a row. settings: fields of `tasks.catalogs.user.ops.UserOp` (op_class, kwargs, tolerances, invariants …), and
-    atol and rtol, the tolerances of every dtype.
+    function: called by name with torch tensors (NumPy arrays with framework="numpy"); or the name of one that is
+    declared ("module:function", or an op of ./farm.yaml). reference: of float64 NumPy arrays (torch tensors with
+    reference_framework="torch") under the same names. inputs: name → list of sizes, or a mapping with shape, dtype, low
+    and high. dims: dimension → (smallest, largest). backward: gradients too, of all floating inputs or of those named;
+    of a kernel of NumPy arrays the function that computes them (see `farm.UserOp`), unless the kernel has one; double:
+    the gradients of these gradients as well. results: the lake that the rows go to, None for none. isolate: in child
+    processes, where a crash or a hang is a row. settings: fields of `tasks.catalogs.user.ops.UserOp` (op_class, kwargs,
+    tolerances, invariants …), and atol and rtol, the tolerances of every dtype.
 
     Raises ClientError for what cannot be meant.
     """
@@ -93,9 +93,9 @@ def assert_correct(
 ) -> Result:
     """Judge ``function`` on given inputs: a tuple in its order or a mapping, of tensors or arrays and other arguments.
 
-    dtypes: floating inputs are rounded to each of them in turn; else they are taken in their own. The rest is as in `fuzz`.
-    imprecise: whether results may have lost digits, if no more than that. Returns the result where everything passed. Raises
-    AssertionError with what failed, ClientError.
+    dtypes: floating inputs are rounded to each of them in turn; else they are taken in their own. The rest is as in
+    `fuzz`. imprecise: whether results may have lost digits, if no more than that. Returns the result where everything
+    passed. Raises AssertionError with what failed, ClientError.
     """
     __tracebackhide__ = True  # pytest shows the test's line
     given = {**settings, "op_class": op_class, "backward": backward, "double": double}
@@ -108,7 +108,8 @@ def assert_correct(
 def _find_memory_layouts(
     function: Callable[..., Any], inputs: Any, arrays: Mapping[str, Any], framework: str
 ) -> dict[str, TensorSpec]:
-    """How the tensors and arrays that are given lie in memory, by name, where they are not contiguous; torch has no negative strides."""
+    """How the tensors and arrays that are given lie in memory, by name, where they are not contiguous; torch has no
+    negative strides."""
     places = {name: place_of(x) for name, x in named_inputs(function, inputs).items() if name in arrays}
     found = {name: spec for name, spec in places.items() if spec.strides is not None}
     lacked = [name for name, spec in found.items() if framework == "torch" and min(spec.strides or (), default=0) < 0]
@@ -119,8 +120,8 @@ def _find_memory_layouts(
 
 
 def _infer_dims(op: UserOp, arrays: Mapping[str, Any]) -> dict[str, int]:
-    """The dimensions of inputs that are given. Raises ClientError for others than those declared: a reference could broadcast
-    them, and the kernel would be blamed."""
+    """The dimensions of inputs that are given. Raises ClientError for others than those declared: a reference could
+    broadcast them, and the kernel would be blamed."""
     missing = [name for name in op.inputs if name not in arrays]
     if missing:
         unknown = [f"{name!r} is unknown{nearest(name, missing)}" for name in arrays if name not in op.inputs]

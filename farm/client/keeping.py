@@ -20,7 +20,8 @@ from tasks.model.row import Row
 
 
 class Keeper:
-    """Rows of kernels that ran on one backend of this process; `write` makes a run of them. options: with a lake and the backend."""
+    """Rows of kernels that ran on one backend of this process; `write` makes a run of them. options: with a lake and
+    the backend."""
 
     def __init__(self, options: Options, info: RuntimeInfo) -> None:
         self.lake, self.options, self.info = lakes.open_lake(str(options.results)), options, info

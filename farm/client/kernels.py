@@ -32,7 +32,8 @@ INLINE = 4096
 ELSEWHERE = {"iterations": "cases", "check_backward": "backward", "op_name": "name"}
 
 
-#: Which gradients are judged: those of all floating inputs, or of those named. A function is the gradient of a kernel of NumPy arrays.
+#: Which gradients are judged: those of all floating inputs, or of those named. A function is the gradient of a kernel
+#: of NumPy arrays.
 Backward = bool | Sequence[str] | Callable[..., Any]
 
 
@@ -42,8 +43,8 @@ class ClientError(Refusal):
 
 @dataclass(frozen=True)
 class Kernel:
-    """An op with its functions, and as a config of another process would name them. root: where modules are looked up; double:
-    whether gradients of its gradients are judged."""
+    """An op with its functions, and as a config of another process would name them. root: where modules are looked up;
+    double: whether gradients of its gradients are judged."""
 
     op: UserOp
     root: str
@@ -60,7 +61,8 @@ class Kernel:
         return {"name": "user", "root": self.root, "kernels": [keys.write(named)]}
 
     def hindrance(self, script: bool = False) -> str:
-        """Why another process cannot have the functions; "" if it can. script: that process may import the script that runs."""
+        """Why another process cannot have the functions; "" if it can. script: that process may import the script that
+        runs."""
         whys = ((what, name_of(getattr(self.op, what), script)[1]) for what in FUNCTIONS)
         return next((f"{what}: {why}" for what, why in whys if why), "")
 
@@ -79,9 +81,9 @@ def kernel_of(
 ) -> Kernel:
     """The op of a function, or of the name of one ("module:function", "file.py:function", or a name of ./farm.yaml).
 
-    What is not given is as its `@farm.op` or its config declares it; double without backward is of the gradients that are
-    declared, or of all. atol, rtol: its tolerances in every dtype; of the two, one that is not given is as declared, else the
-    dtype's classic one. Raises ClientError, with every mistake's key.
+    What is not given is as its `@farm.op` or its config declares it; double without backward is of the gradients that
+    are declared, or of all. atol, rtol: its tolerances in every dtype; of the two, one that is not given is as
+    declared, else the dtype's classic one. Raises ClientError, with every mistake's key.
     """
     not_negative(atol=atol, rtol=rtol)
     declared = declared_of(function)
@@ -123,7 +125,8 @@ def kernel_of(
 
 
 def _list_differentiated(op: UserOp, backward: Backward, double: bool) -> Sequence[str]:
-    """The inputs of an op whose gradients are asked for: those that are named, else those that it declares, else all that can be."""
+    """The inputs of an op whose gradients are asked for: those that are named, else those that it declares, else all
+    that can be."""
     if isinstance(backward, str):
         return [backward]
     if isinstance(backward, Sequence) and backward:
@@ -277,7 +280,8 @@ def _check_declaration(op: UserOp) -> None:
 
 
 def name_of(function: Callable[..., Any] | str, script: bool = False) -> tuple[str, str, str]:
-    """(the name of a function in a config, why another process cannot import it or "", the folder modules are looked up in).
+    """(the name of a function in a config, why another process cannot import it or "", the folder modules are looked up
+    in).
 
     script: one of the script that runs can be imported of its file."""
     if isinstance(function, str):
@@ -306,8 +310,8 @@ def name_of(function: Callable[..., Any] | str, script: bool = False) -> tuple[s
 
 
 def _variable_of(function: Callable[..., Any], module: Any) -> tuple[str, bool]:
-    """(what a module calls a function, whether it has it by that name): its own name, or that of a variable which holds it, as one that
-    is made by a call or a lambda has."""
+    """(what a module calls a function, whether it has it by that name): its own name, or that of a variable which holds
+    it, as one that is made by a call or a lambda has."""
     called = getattr(function, "__qualname__", type(function).__qualname__)
     found: Any = module
     for word in called.split("."):
@@ -320,7 +324,8 @@ def _variable_of(function: Callable[..., Any], module: Any) -> tuple[str, bool]:
 
 
 def _declared_with(function: Callable[..., Any], there: Mapping[str, Any]) -> str:
-    """What finds a function that is named in a declaration alone, as the reference of @farm.op often is; "" where none has it."""
+    """What finds a function that is named in a declaration alone, as the reference of @farm.op often is; "" where none
+    has it."""
     return next(
         (
             f"{name}.__farm_ops__.{place}.{what}"
@@ -336,8 +341,8 @@ def _declared_with(function: Callable[..., Any], there: Mapping[str, Any]) -> st
 def as_data(
     arrays: Mapping[str, np.ndarray], dtypes: Sequence[str] | None, places: Mapping[str, TensorSpec]
 ) -> dict[str, Any]:
-    """Inputs of a declaration that hold the values of arrays, and lie in memory as those of ``places`` do; floating ones are of the dtype
-    under test if there are dtypes."""
+    """Inputs of a declaration that hold the values of arrays, and lie in memory as those of ``places`` do; floating
+    ones are of the dtype under test if there are dtypes."""
     made: dict[str, Any] = {}
     for name, x in arrays.items():
         own = dtype_name(x.dtype)

@@ -27,7 +27,8 @@ SIZES = (3, 4)
 
 @dataclass(frozen=True)
 class Named:
-    """op: what the user catalog calls it; dtype: under test; why: why it has no gradient to judge, "" where it has one."""
+    """op: what the user catalog calls it; dtype: under test; why: why it has no gradient to judge, "" where it has
+    one."""
 
     op: str
     dtype: str
@@ -38,8 +39,9 @@ class Named:
 def lend_function(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Iterator[Named]:
     """While this lasts, a function of the user's is an op of the user catalog, with a gradient.
 
-    name: "file.py:function", "module:function" or an op of ./farm.yaml; inputs: as "x=float64[3,4]", instead of those of
-    its declaration; dtype: under test ("": float64, or the first that it is declared in and that has one). Raises ClientError.
+    name: "file.py:function", "module:function" or an op of ./farm.yaml; inputs: as "x=float64[3,4]", instead of those
+    of its declaration; dtype: under test ("": float64, or the first that it is declared in and that has one). Raises
+    ClientError.
     """
     given = _parse_inputs(inputs)
     function = load_function(name) if ":" in name.removeprefix("user:") else name

@@ -50,8 +50,8 @@ def to_device(tensor: Any) -> Any:
 
 @functools.cache
 def passing_cache() -> Path:
-    """A cache that lives as long as this process: what is made with functions of its own, nobody else can use. What backends
-    answered is that of the lasting one."""
+    """A cache that lives as long as this process: what is made with functions of its own, nobody else can use. What
+    backends answered is that of the lasting one."""
     path = scratch.folder() / "client"
     path.mkdir()
     probes = default_cache() / "probes"
@@ -62,8 +62,8 @@ def passing_cache() -> Path:
 
 @contextlib.contextmanager
 def isolate_settings() -> Iterator[None]:
-    """One thread, as in every process that computes: a runtime that was imported before the farm has taken them all. What a run sets in
-    this process is put back: threads, precision, the definitions that children are told."""
+    """One thread, as in every process that computes: a runtime that was imported before the farm has taken them all.
+    What a run sets in this process is put back: threads, precision, the definitions that children are told."""
     before = user_definitions.get_announcement()
     torch = sys.modules.get("torch")
     settings = _read_torch_settings(torch) if torch else []
@@ -83,8 +83,8 @@ def isolate_settings() -> Iterator[None]:
 
 @functools.cache
 def _find_blas_threads() -> tuple[tuple[Callable[[int], None], Callable[[], int]], ...]:
-    """(what sets a number of threads, what tells it) of each OpenBLAS of this process: NumPy's was told one by a variable, unless it was
-    imported before the farm."""
+    """(what sets a number of threads, what tells it) of each OpenBLAS of this process: NumPy's was told one by a
+    variable, unless it was imported before the farm."""
     found = []
     with contextlib.suppress(OSError):
         maps = Path("/proc/self/maps").read_text().splitlines()

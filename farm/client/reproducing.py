@@ -51,8 +51,8 @@ class KernelCase:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What a case did now. inputs: by name; expected, actual: the outputs (of a backward case: the gradients), None where
-    there were none; same: whether the status is the stored one; told: what else is to be said."""
+    """What a case did now. inputs: by name; expected, actual: the outputs (of a backward case: the gradients), None
+    where there were none; same: whether the status is the stored one; told: what else is to be said."""
 
     key: str
     seed: int | None
@@ -78,8 +78,8 @@ def reproduce(
 ) -> Reproduction:
     """Run a case of a kernel again: "RUN:CASE:BACKEND" as a report prints it, or the seed of a finding.
 
-    results: the lake; dtype, run: narrow a seed, which other dtypes and runs may have as well. The kernel's functions are
-    those of this process where it judged them, else they are imported. Raises ClientError.
+    results: the lake; dtype, run: narrow a seed, which other dtypes and runs may have as well. The kernel's functions
+    are those of this process where it judged them, else they are imported. Raises ClientError.
     """
     with open_case(key, seed, results, dtype, run) as case:
         backend, info = started_here(str(case.row["backend"]))

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """Failures of one kind: the case with the fewest elements, and how many there are. seed: of that case alone, None where its
-    inputs were given; results: the lake that its row is in, "" if it was not kept; only_here: why no other process can run it
-    again, "" if one can."""
+    """Failures of one kind: the case with the fewest elements, and how many there are. seed: of that case alone, None
+    where its inputs were given; results: the lake that its row is in, "" if it was not kept; only_here: why no other
+    process can run it again, "" if one can."""
 
     key: str
     seed: int | None
@@ -53,7 +53,8 @@ class Finding:
 
     @property
     def command(self) -> str:
-        """The command that shows it again, or the call where this process alone has the functions; "" if its row was not kept."""
+        """The command that shows it again, or the call where this process alone has the functions; "" if its row was
+        not kept."""
         if not self.results:
             return ""
         if self.only_here:
@@ -68,8 +69,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found. rows: those of the lake; known: how many failures its known failures cover; imprecise: as findings, the results
-    that have lost digits, which count as passed."""
+    """What a run found. rows: those of the lake; known: how many failures its known failures cover; imprecise: as
+    findings, the results that have lost digits, which count as passed."""
 
     run_id: str
     results: str
@@ -92,8 +93,8 @@ class Result:
         return "\n".join([*lines, *(f"  not judged: {text}" for text in self._not_judged())])
 
     def check(self, imprecise: bool = True) -> None:
-        """Raise AssertionError with every finding, if there is one, or with each check of which nothing was judged, unless the kernel
-        declares that it has no second derivative. imprecise: whether results may be."""
+        """Raise AssertionError with every finding, if there is one, or with each check of which nothing was judged,
+        unless the kernel declares that it has no second derivative. imprecise: whether results may be."""
         __tracebackhide__ = True  # pytest shows the test's line
         bad = self.findings + (() if imprecise else self.imprecise)
         if bad:

@@ -28,9 +28,9 @@ from tasks.judge import verdict
 
 @dataclass(frozen=True)
 class Options:
-    """How a kernel is judged, whatever of it is asked for. backend: one of this process ("": that of eager torch on its device); policy: its
-    name or file; results: the lake that the rows go to (None: one that is thrown away); deadline_s: of a case; isolate: in child
-    processes, where a crash or a hang is a row."""
+    """How a kernel is judged, whatever of it is asked for. backend: one of this process ("": that of eager torch on its
+    device); policy: its name or file; results: the lake that the rows go to (None: one that is thrown away);
+    deadline_s: of a case; isolate: in child processes, where a crash or a hang is a row."""
 
     backend: str = ""
     policy: str = "error_units"
@@ -39,8 +39,8 @@ class Options:
     isolate: bool = False
 
     def config(self, kernel: Kernel, **plan: Any) -> Config:
-        """The config of a run of one kernel. plan: what is asked of it (samples, distributions, seed, checks, known_failures). Raises
-        ClientError."""
+        """The config of a run of one kernel. plan: what is asked of it (samples, distributions, seed, checks,
+        known_failures). Raises ClientError."""
         plan = {"checks": kernel.checks, **plan}
         catalog = kernel.config() | {k: plan.pop(k) for k in ("samples", "distributions") if k in plan}
         how = {"backends": [self.backend or backend_here()], "policy": self.policy, "deadline_s": self.deadline_s}

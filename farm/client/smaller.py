@@ -36,8 +36,8 @@ from tasks.nearest import nearest
 
 @dataclass(frozen=True)
 class Smaller:
-    """What is left of a case. inputs: by name; shapes, original_shapes: theirs; runs: of the kernel; passed: False unless it
-    did not fail any more; flaky: whether it fails only at times; told: what else is to be said."""
+    """What is left of a case. inputs: by name; shapes, original_shapes: theirs; runs: of the kernel; passed: False
+    unless it did not fail any more; flaky: whether it fails only at times; told: what else is to be said."""
 
     key: str
     seed: int | None
@@ -70,8 +70,8 @@ def minimise(
 ) -> Smaller:
     """Make a failing case of a kernel smaller while it fails in the same way. The case is named as in `farm.reproduce`.
 
-    strategy: "binary-search-dims", "shrink-values" or "shrink-all"; budget: runs of the kernel at most. Raises ClientError,
-    also for a case that did not fail. Rows of other catalogs, crashes and hangs are `farm minimise`'s.
+    strategy: "binary-search-dims", "shrink-values" or "shrink-all"; budget: runs of the kernel at most. Raises
+    ClientError, also for a case that did not fail. Rows of other catalogs, crashes and hangs are `farm minimise`'s.
     """
     if strategy not in STRATEGIES:
         raise ClientError(f"unknown strategy {strategy!r}{nearest(strategy, list(STRATEGIES))}")
@@ -149,7 +149,8 @@ def _run_search(case: KernelCase, hunt: Search[Minimal]) -> tuple[Minimal, tuple
 
 @contextlib.contextmanager
 def _limit_time(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in what runs Python within for so many seconds (0: never), where this thread can be interrupted."""
+    """Raise TimeoutError in what runs Python within for so many seconds (0: never), where this thread can be
+    interrupted."""
     free = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
     if not seconds or not free or any(signal.getitimer(signal.ITIMER_REAL)):
         yield

@@ -12,7 +12,8 @@ from tasks.draw.choices import Choices
 
 def cases(function: Callable[..., Any] | str | None = None, **given: Any) -> Any:
     """A strategy of `farm.client.cases.Case`s: ``inputs`` by name and ``check(output)``. The arguments are those of
-    `farm.fuzz`, but for cases and seed, which are Hypothesis's. Raises ClientError, also where Hypothesis is not installed."""
+    `farm.fuzz`, but for cases and seed, which are Hypothesis's. Raises ClientError, also where Hypothesis is not
+    installed."""
     strategies = _strategies()
     for name in ("cases", "seed"):
         if name in given:
@@ -31,8 +32,9 @@ def cases(function: Callable[..., Any] | str | None = None, **given: Any) -> Any
 
 
 def broadcastable(most_axes: int = 3, largest: int = 4) -> Any:
-    """A strategy of pairs (shape, partner): each length of the partner is the shape's or 1, and leading axes may be left out. Where the
-    gradient of one of them is summed along a wrong axis, few pairs are enough to see it. Raises ClientError."""
+    """A strategy of pairs (shape, partner): each length of the partner is the shape's or 1, and leading axes may be
+    left out. Where the gradient of one of them is summed along a wrong axis, few pairs are enough to see it. Raises
+    ClientError."""
     strategies = _strategies()
 
     @strategies.composite

@@ -45,11 +45,11 @@ Task = UserOp | Callable[..., Any] | str | Path
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a submission is worth. status, kind: of its worst row; audit: what the check audit found, "clean" for nothing, "" where it was
-    not asked; metrics: of the worst row (error_units, max_diff …) with passed and judged (cases), run_ms (median of its calls in
-    milliseconds) and roofline (share, of 1), None where nothing was measured; speedup: over the task's baseline, with its interval, None where it
-    was not measured; message: why it did not pass, in a line; time_doubt: why its time is not believed, "" if it is; rows: of
-    the lake's columns."""
+    """What a submission is worth. status, kind: of its worst row; audit: what the check audit found, "clean" for
+    nothing, "" where it was not asked; metrics: of the worst row (error_units, max_diff …) with passed and judged
+    (cases), run_ms (median of its calls in milliseconds) and roofline (share, of 1), None where nothing was measured;
+    speedup: over the task's baseline, with its interval, None where it was not measured; message: why it did not pass,
+    in a line; time_doubt: why its time is not believed, "" if it is; rows: of the lake's columns."""
 
     status: Status
     kind: str
@@ -71,12 +71,12 @@ class Verdict:
 def judge(task: Task, source: str | Path, *, backend: str = "", samples: int = 0) -> Verdict:
     """Judge a submission to a task, in a process of its own. What the task's cases are made of is made once, and kept.
 
-    task: the path of a task.yaml or of the folder that has one, a `farm.UserOp`, a function with @farm.op, or "module:function";
-    source: the text of a submission, or the path of its file, which defines a function of the name that the task says (default: the
-    op's); one that is wrong is not timed. backend: what it runs on (default: eager torch on the device that is here); samples: of each dtype and distribution (default: the task's), of which
-    at most three are timed.
-    A submission that cannot be imported is an error, one that ends its process a crash: only what is wrong with the task raises
-    ClientError.
+    task: the path of a task.yaml or of the folder that has one, a `farm.UserOp`, a function with @farm.op, or
+    "module:function"; source: the text of a submission, or the path of its file, which defines a function of the name
+    that the task says (default: the op's); one that is wrong is not timed. backend: what it runs on (default: eager
+    torch on the device that is here); samples: of each dtype and distribution (default: the task's), of which at most
+    three are timed. A submission that cannot be imported is an error, one that ends its process a crash: only what is
+    wrong with the task raises ClientError.
     """
     file = _file_of(source)
     if (size := file.stat().st_size) > submissions.MOST_BYTES:

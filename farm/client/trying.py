@@ -72,8 +72,8 @@ def judge_prepared(
 
 
 class Computed(Backend):
-    """Outputs that somebody has computed already: all that is left is to judge them. outputs: of a form, raises what they do;
-    execution: how they were computed (`tasks.model.row`), as far as that is known."""
+    """Outputs that somebody has computed already: all that is left is to judge them. outputs: of a form, raises what
+    they do; execution: how they were computed (`tasks.model.row`), as far as that is known."""
 
     name = "given"
     forms = ("torch",)

@@ -95,11 +95,12 @@ def validate(
 ) -> Iterator[Validation]:
     """Judge what the block sets as ``v.output``: what ``function`` returned for ``inputs``, tensors on any device.
 
-    function: the kernel, or the name of one that is declared ("module:function", an op of ./farm.yaml). The reference runs in
-    a child process that has ``deadline_s`` seconds; in this one, where another cannot import it. backward: the gradients of
-    those inputs that require one, through the output's graph; of NumPy arrays those that the kernel's own backward computes of
-    all floating inputs, or this function; double: their gradients as well. results: a lake for the rows. settings: as in
-    `farm.fuzz`; atol and rtol alone decide of the output, not of gradients. Raises ClientError, and what the block raises.
+    function: the kernel, or the name of one that is declared ("module:function", an op of ./farm.yaml). The reference
+    runs in a child process that has ``deadline_s`` seconds; in this one, where another cannot import it. backward: the
+    gradients of those inputs that require one, through the output's graph; of NumPy arrays those that the kernel's own
+    backward computes of all floating inputs, or this function; double: their gradients as well. results: a lake for the
+    rows. settings: as in `farm.fuzz`; atol and rtol alone decide of the output, not of gradients. Raises ClientError,
+    and what the block raises.
     """
     named = inputs if isinstance(inputs, Mapping) else None
     wrt = [k for k, x in (named or {}).items() if getattr(x, "requires_grad", False)]
@@ -176,8 +177,8 @@ def _prepare_reference(kernel: Kernel, group: Group, cache: Path, deadline_s: fl
 
 
 def collect_outputs(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any) -> list[Any]:
-    """What was computed, flat: the outputs, or the gradients of the inputs through their graph; NumPy arrays have none, and the
-    kernel's own backward computes them. Raises Misbehaviour."""
+    """What was computed, flat: the outputs, or the gradients of the inputs through their graph; NumPy arrays have none,
+    and the kernel's own backward computes them. Raises Misbehaviour."""
 
     specs = tensor_specs([form.args, form.kwargs])
     for (name, x), spec in zip(((n, inputs.get(n)) for n in kernel.op.inputs), specs):

@@ -49,7 +49,8 @@ def _bisect(args: argparse.Namespace) -> int:
 
 
 def _find_key_text(args: argparse.Namespace, results: lakes.Lake) -> str:
-    """The key that a command line names: whole, or the case and the backend in two words, the case with its run or without."""
+    """The key that a command line names: whole, or the case and the backend in two words, the case with its run or
+    without."""
     if args.backend is None:
         if Key.parse(args.case) is None:
             raise ReproduceError(f"on which backend? {program()} bisect {args.case} BACKEND --versions {args.versions}")

@@ -100,7 +100,8 @@ def _print_list(found: Sequence[Line], as_json: bool) -> None:
 
 
 def _describe_machine(unasked: Sequence[Line]) -> Iterator[str]:
-    """What can be said before a runtime is imported: the system, the devices that the backends need, how kernels are shut in."""
+    """What can be said before a runtime is imported: the system, the devices that the backends need, how kernels are
+    shut in."""
     system = (
         platform.freedesktop_os_release().get("PRETTY_NAME", "") if sys.platform == "linux" else platform.platform()
     )
@@ -152,7 +153,8 @@ def _add_heading(heading: str, told: Sequence[str]) -> Iterator[str]:
 
 
 def _group_by_state(found: Sequence[Line], what: Sequence[str]) -> dict[tuple[int, str, str], list[Line]]:
-    """(rank, state, text) → the backends that it is said of: what is there, what can be had, what this machine cannot."""
+    """(rank, state, text) → the backends that it is said of: what is there, what can be had, what this machine
+    cannot."""
     groups: dict[tuple[int, str, str], list[Line]] = {}
     for line in found:
         if line.state == "available":
@@ -166,8 +168,8 @@ def _group_by_state(found: Sequence[Line], what: Sequence[str]) -> dict[tuple[in
 
 
 def _format_build_command(found: Sequence[Line], unbuilt: Sequence[Line], what: Sequence[str]) -> str:
-    """The command that builds the environments of some lines. One backend of each is named, which builds it for all; a name that is
-    a config's own is built by the config, with all others of it."""
+    """The command that builds the environments of some lines. One backend of each is named, which builds it for all; a
+    name that is a config's own is built by the config, with all others of it."""
     made: list[str] = []
     for line in unbuilt:
         sharing = [x.name for x in found if (x.environment, x.state) == (line.environment, line.state)]

@@ -33,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _build_environments(specs: Iterable[BackendSpec], cache: Path, named: Sequence[str]) -> int:
-    """named: what the command line names: a backend of a config is not built for a device that is not here, one by name is."""
+    """named: what the command line names: a backend of a config is not built for a device that is not here, one by name
+    is."""
     failed = 0
     for spec in specs:
         if spec.name not in named and (why := without_device(spec, None)):

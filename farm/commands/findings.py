@@ -79,8 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _read_run_records(results: lakes.Lake, wanted: str, entries: Sequence[KnownFailure] | None) -> dict[str, Any]:
-    """The records of the runs that are asked about, the oldest first, with these known failures, unless None, in place of their own. Raises
-    LakeError."""
+    """The records of the runs that are asked about, the oldest first, with these known failures, unless None, in place
+    of their own. Raises LakeError."""
     there = lakes.known_runs(results)
     names = there if wanted == "all" else [there[-1] if wanted == "last" else wanted]
     read = {name: lakes.read_run(results, name) for name in names}
@@ -96,7 +96,8 @@ def _read_rows(results: lakes.Lake, uri: str, runs: Mapping[str, Any]) -> pd.Dat
 def _minimise_groups(
     results: lakes.Lake, rows: pd.DataFrame, runs: Mapping[str, Any], args: argparse.Namespace
 ) -> None:
-    """Make small one row of each of so many groups that have no minimal case; what cannot be had is said and passed over."""
+    """Make small one row of each of so many groups that have no minimal case; what cannot be had is said and passed
+    over."""
     left = without_minimal(minimal.read_minimal_cases(results, list(runs)), rows)
     left = by_worth(left[left["backend"] == args.backend] if args.backend else left, rows, runs)
     cache, made = args.cache, 0
@@ -146,8 +147,8 @@ def _print_findings(table: pd.DataFrame, left: pd.DataFrame, args: argparse.Name
 def _write_bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.DataFrame, folder: Path) -> str:
     """Write the bundle of each finding to a folder of its own; says how many. Raises OSError.
 
-    What does not count against the backend has none: it is nothing to report. Results that only lean to one side have none: thousands of
-    numbers show it, no screen of them.
+    What does not count against the backend has none: it is nothing to report. Results that only lean to one side have
+    none: thousands of numbers show it, no screen of them.
     """
     by_folder = {x["folder"]: x for x in found}
     others = table["fault"] != BACKENDS

@@ -138,7 +138,8 @@ def _ask_readings(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake
 
 
 def _describe_left_out(plan: Plan, left_out: Mapping[str, Any]) -> list[str]:
-    """What a budget left unread, by backend: how many of its questions (an op in a dtype at so many rows and terms), and of which ops."""
+    """What a budget left unread, by backend: how many of its questions (an op in a dtype at so many rows and terms),
+    and of which ops."""
     cases, whole = left_out.get("cases", {}), plan.whole
     if whole is None:
         return []
@@ -155,7 +156,8 @@ def _describe_left_out(plan: Plan, left_out: Mapping[str, Any]) -> list[str]:
 
 
 def _choose_catalogs(ops: Sequence[str], dtypes: Sequence[str]) -> list[dict[str, Any]]:
-    """The catalogs of `READ` with the ops of which sums are read that some patterns name, and the dtypes that they have. Raises ConfigError for a dtype that none has."""
+    """The catalogs of `READ` with the ops of which sums are read that some patterns name, and the dtypes that they
+    have. Raises ConfigError for a dtype that none has."""
     known = [x for own in READ.values() for x in own]
     if unknown := next((x for x in dtypes or () if x not in known), ""):
         raise ConfigError(f"--dtypes: {unknown} is none in which sums are read{nearest(unknown, known)}")

@@ -22,7 +22,8 @@ from tasks.catalogs.user import sources
 
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0 if the oracles and the backend agree wherever they were compared, 1 if not, 2 for a bad command line."""
+    """Exit code 0 if the oracles and the backend agree wherever they were compared, 1 if not, 2 for a bad command
+    line."""
     parser = make_parser()
     args = parser.parse_args(argv)
     if args.table:

@@ -29,7 +29,8 @@ Source = tuple[Any, dict[str, Any], str, list[str]]
 
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the folder; exit code 0, 2 when something named is not there or cannot be read, or nothing was harvested."""
+    """Write the folder; exit code 0, 2 when something named is not there or cannot be read, or nothing was
+    harvested."""
     args = _parse_harvest_arguments(argv)
     found, begin = Harvest(), time.process_time()
     failed = 0

@@ -160,7 +160,8 @@ def _strip_seen(entry: KnownFailure) -> KnownFailure:
 
 
 def _find_entries(files: Sequence[Path]) -> dict[KnownFailure, listing.Place]:
-    """Where the entries (`_strip_seen`) of files stand; of a config that the run's record names only what can still be read."""
+    """Where the entries (`_strip_seen`) of files stand; of a config that the run's record names only what can still be
+    read."""
     found: dict[KnownFailure, listing.Place] = {}
     for file in files:
         with contextlib.suppress(OSError, ValueError, yaml.YAMLError):

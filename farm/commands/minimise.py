@@ -19,8 +19,8 @@ from tasks.hunt.minimise.search import KEPT
 from tasks.hunt.minimise.strategies import NAMES
 from tasks.nearest import nearest
 
-#: Exit codes: a case that fails every time, and a run.py that shows it; one that does not fail, or only at times; a key or an
-#: option that names nothing; a case that fails every time and that no run.py shows.
+#: Exit codes: a case that fails every time, and a run.py that shows it; one that does not fail, or only at times; a key
+#: or an option that names nothing; a case that fails every time and that no run.py shows.
 SMALLER, FLAKY, BAD_INPUT, NO_SCRIPT = 0, 1, 2, 3
 
 

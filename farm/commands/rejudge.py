@@ -22,7 +22,8 @@ SAME, CHANGED, BAD_INPUT = 0, 1, 2
 
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code: 0 nothing changes, 1 something does, 2 bad policy or command line."""
+    """Run the command line; returns the exit code: 0 nothing changes, 1 something does, 2 bad policy or command
+    line."""
     args = make_parser().parse_args(argv)
     out = Path(args.out) if args.out else None
     try:

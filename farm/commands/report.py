@@ -41,8 +41,8 @@ USED_BY = {"backend": {"plot": "--plot", "checklist": "--checklist"}, "dtype": {
 def main(argv: Sequence[str] | None = None) -> int:
     """Print and write the report; exit code 0, 2 when the command line names what is not there.
 
-    With --diff 1 if something regressed, newly fails or lost its coverage (`farm.report.tables.changes.gate_diff`); with
-    --checklist 1 if an item failed, 3 if one is not proved.
+    With --diff 1 if something regressed, newly fails or lost its coverage (`farm.report.tables.changes.gate_diff`);
+    with --checklist 1 if an item failed, 3 if one is not proved.
     """
     args = _parse_report_arguments(argv)
     try:

@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from farm.report import Report
     from farm.report.tables.causes import Verdict
 
-#: A run of so many ops says what came of each backend and what failed: tables that compare backends, and their terms, are in its files.
+#: A run of so many ops says what came of each backend and what failed: tables that compare backends, and their terms,
+#: are in its files.
 FEW = 8
 #: Seconds after which a run's own process has handed out the first jobs and has nothing to do.
 IDLE_S = 0.3

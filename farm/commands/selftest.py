@@ -25,8 +25,8 @@ ALL_CAUGHT, MISSED, BAD_INPUT, INCOMPLETE = 0, 1, 2, 3
 
 @refusing
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code: 0 every fault is caught and no twin is blamed, 1 not so, 2 bad command
-    line, 3 the run is incomplete."""
+    """Run the command line; returns the exit code: 0 every fault is caught and no twin is blamed, 1 not so, 2 bad
+    command line, 3 the run is incomplete."""
     args = make_parser().parse_args(argv)
     policies = {p.id: p for p in map(verdict.load, [args.policy, *(n for n in verdict.names() if n != args.policy)])}
     faults = select_faults(args.ops)

@@ -83,8 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _summarise_runs(
     name: str, last: int, config: str | None, had: dict[str, str], other: set[str]
 ) -> Iterator[RunSummary]:
-    """Summaries of the runs of a lake, the oldest first; what cannot be read, or was met elsewhere, is said and passed over.
-    had: takes the folder of each run, by the id that its rows say; other: the names of configs that were not asked for. Raises LakeError."""
+    """Summaries of the runs of a lake, the oldest first; what cannot be read, or was met elsewhere, is said and passed
+    over. had: takes the folder of each run, by the id that its rows say; other: the names of configs that were not
+    asked for. Raises LakeError."""
     opened = lakes.open_lake(name)
     for run_id in (ids := lakes.known_runs(opened))[-last:]:
         told, folder = summaries.read_summary(opened, run_id, ids), f"{opened.uri.rstrip('/')}/run={run_id}"
@@ -114,8 +115,8 @@ def _summarise_runs(
 
 
 def _with_report(one: RunSummary, name: str, out: Lake, copied: dict[str, Path] | None) -> RunSummary:
-    """A run with the way from the site's first page to its report, "" where there is none. copied: takes, by its place in the site, a report that
-    is to be copied; None to lead to it where it lies, as a site on the same disk can."""
+    """A run with the way from the site's first page to its report, "" where there is none. copied: takes, by its place
+    in the site, a report that is to be copied; None to lead to it where it lies, as a site on the same disk can."""
     opened, facts = lakes.open_lake(name), dict(one.facts)
     lies = default_out(opened.root, facts.pop("folder")) / PAGE
     if not opened.is_local or not lies.is_file():

@@ -21,7 +21,8 @@ from tasks.devices import BY_LABEL, DEVICE_VENDOR
 from tasks.model import BackendInfo
 from tasks.plugins import PluginError
 
-#: Seconds a runtime may take to be imported, from a cold disk of the network's as well, and to find its device and try it.
+#: Seconds a runtime may take to be imported, from a cold disk of the network's as well, and to find its device and try
+#: it.
 PROBE_DEADLINE_S = 300.0
 #: Backends that are asked at once. Seconds for which an installer that nobody waits for any more is given to end.
 AT_ONCE, ENDING_S = 2, 5.0
@@ -41,10 +42,10 @@ def probe(specs: Sequence[BackendSpec], cache: Path, **how: Any) -> Answers:
 class Asking:
     """Tries every backend on this machine, beginning at once. answers: what was taken of them so far.
 
-    Backends of one runtime, environment and vendor of devices share a process; one that dies in it is told from the others by its own
-    answer. An environment that is missing is built, unless the node (its Ray ``labels``) has no device for it, or ``build``
-    is False; what needs none to be built is asked first. Unless ``fresh``, earlier answers of the same version count.
-    env: further variables of the processes.
+    Backends of one runtime, environment and vendor of devices share a process; one that dies in it is told from the
+    others by its own answer. An environment that is missing is built, unless the node (its Ray ``labels``) has no
+    device for it, or ``build`` is False; what needs none to be built is asked first. Unless ``fresh``, earlier answers
+    of the same version count. env: further variables of the processes.
     """
 
     def __init__(
@@ -180,7 +181,8 @@ def with_exclusion(spec: BackendSpec, info: BackendInfo) -> BackendInfo:
 
 
 def find_absent_vendor(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
-    """The vendor of a backend's device, where this node has no trace of any; "" where it has, or the backend needs none."""
+    """The vendor of a backend's device, where this node has no trace of any; "" where it has, or the backend needs
+    none."""
     with contextlib.suppress(detect.UnknownVendor, PluginError):
         made = spec.create()
         if spec.launcher:
@@ -191,8 +193,8 @@ def find_absent_vendor(spec: BackendSpec, labels: Mapping[str, str] | None) -> s
 
 
 def without_device(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
-    """Why a backend's environment, which may be gigabytes, need not be built here; "" if it is to be tried, as behind a launcher, which may
-    lead to where the device is."""
+    """Why a backend's environment, which may be gigabytes, need not be built here; "" if it is to be tried, as behind a
+    launcher, which may lead to where the device is."""
     if spec.launcher:
         return ""
     try:

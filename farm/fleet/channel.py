@@ -1,7 +1,8 @@
 """How a supervisor holds the process of a child, wherever that runs: what it says to it and hears, and what it knows of it.
 
-On this machine the child inherits descriptors (`Inherited`). Behind a launcher (a command in front of the interpreter) it has a relay
-beside it (`tasks.relay`), and the launcher's stdin and stdout carry everything (`Launched`). docs/decisions/launcher.md has the reasons.
+On this machine the child inherits descriptors (`Inherited`). Behind a launcher (a command in front of the interpreter)
+it has a relay beside it (`tasks.relay`), and the launcher's stdin and stdout carry everything (`Launched`).
+docs/decisions/launcher.md has the reasons.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ LAUNCHER = "launcher"
 
 @dataclass(frozen=True)
 class Interpreter:
-    """What a child is started with. python: its path, or its name behind a launcher; folders: what is laid over it, to be importable; launcher:
-    the command in front of it; relay: the path of `tasks.relay` where there is one; shared: the cache, which both sides of a launcher see.
+    """What a child is started with. python: its path, or its name behind a launcher; folders: what is laid over it, to
+    be importable; launcher: the command in front of it; relay: the path of `tasks.relay` where there is one; shared:
+    the cache, which both sides of a launcher see.
     """
 
     python: str
@@ -98,7 +100,8 @@ class Channel(Protocol):
         """Whether it should have been heard of for long."""
 
     def fate(self) -> tuple[int | None, str]:
-        """Exit status of one that has ended (None: it hangs), and the sentence that says it where that is not the child's own."""
+        """Exit status of one that has ended (None: it hangs), and the sentence that says it where that is not the
+        child's own."""
 
     def kill(self) -> None:
         """From another thread: kill it, soon."""
@@ -111,8 +114,9 @@ class Channel(Protocol):
 
 
 class Inherited:
-    """A child of this machine, which inherits its descriptors. imports: what it may have imported before its first command: it is
-    forked, if it can be, from a process that has. None: it is started plainly. words: where its stdout and stderr go."""
+    """A child of this machine, which inherits its descriptors. imports: what it may have imported before its first
+    command: it is forked, if it can be, from a process that has. None: it is started plainly. words: where its stdout
+    and stderr go."""
 
     def __init__(self, python: str, env: dict[str, str], imports: tuple[str, ...] | None, words: int) -> None:
         page = os.memfd_create("farm-progress")
@@ -185,8 +189,9 @@ class Inherited:
 
 
 class Launched:
-    """A child behind a launcher, which is started here. What is known of the child is what its relay told last; the clock is this
-    machine's. env: of the child, beside what it has there; words: where the launcher's stderr goes. Raises OSError."""
+    """A child behind a launcher, which is started here. What is known of the child is what its relay told last; the
+    clock is this machine's. env: of the child, beside what it has there; words: where the launcher's stderr goes.
+    Raises OSError."""
 
     def __init__(self, interpreter: Interpreter, env: Mapping[str, str], words: int) -> None:
         with starting:

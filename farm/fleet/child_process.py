@@ -39,8 +39,8 @@ TICK = 0.05
 STARVED = 10.0
 #: Bytes that a child may say before it is forgotten: a runtime that floods its output must not fill a disk.
 WORDS_LIMIT = 32 << 20
-#: Variables of every child. A plugin of torch that is installed but broken must not break torch; OpInfo takes samples from sets of strings
-#: (meshgrid's indexing), and no key of what is prepared has the seed of their hashes.
+#: Variables of every child. A plugin of torch that is installed but broken must not break torch; OpInfo takes samples
+#: from sets of strings (meshgrid's indexing), and no key of what is prepared has the seed of their hashes.
 ALIKE = ONE_THREAD | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PYTHONHASHSEED": "0"}
 #: Characters of stderr kept in an error text.
 LAST_WORDS = 600
@@ -51,9 +51,10 @@ ROOT = Path(__file__).resolve().parents[2]
 @dataclass(frozen=True)
 class Limits:
     """deadline_s: seconds one case may take; memory_gib: resident size at which a child is stopped;
-    recycle_bytes: how much it may have grown since its start, after a batch, before it is quietly replaced; pool_bytes: that of a worker's children
-    that wait for further batches, above which those that were not used lately are ended; localise_s: seconds that the
-    search for the culprit of a failing model may take, 0 for none; race_s: those of a race between a program and its baseline."""
+    recycle_bytes: how much it may have grown since its start, after a batch, before it is quietly replaced; pool_bytes:
+    that of a worker's children that wait for further batches, above which those that were not used lately are ended;
+    localise_s: seconds that the search for the culprit of a failing model may take, 0 for none; race_s: those of a race
+    between a program and its baseline."""
 
     deadline_s: float = 60.0
     memory_gib: float = 6.0
@@ -85,8 +86,9 @@ class Death:
 
 
 class ChildProcess:
-    """A process running `tasks.child`; not thread-safe. ``python``: the interpreter of the backend's environment, or all that it is started with; imports: what it may have
-    imported before its first command: it is forked, if it can be, from a process that has. None: it is started plainly."""
+    """A process running `tasks.child`; not thread-safe. ``python``: the interpreter of the backend's environment, or
+    all that it is started with; imports: what it may have imported before its first command: it is forked, if it can
+    be, from a process that has. None: it is started plainly."""
 
     def __init__(
         self,
@@ -128,7 +130,8 @@ class ChildProcess:
         self.channel.kill()
 
     def call(self, command: Any, deadline_s: float | None = None) -> Iterator[Any]:
-        """Send a command of `tasks.wire`; yield its messages. The last item is an Answer or a Death (the process is gone).
+        """Send a command of `tasks.wire`; yield its messages. The last item is an Answer or a Death (the process is
+        gone).
 
         ``deadline_s`` bounds one step of the command instead of the limits' own deadline.
         """
@@ -212,8 +215,8 @@ class ChildProcess:
         return self.channel.resident()
 
     def cpu_s(self) -> float:
-        """CPU seconds of the process and of those it started and waited for, when it was last alive to be asked; and what was
-        imported for it before it was forked."""
+        """CPU seconds of the process and of those it started and waited for, when it was last alive to be asked; and
+        what was imported for it before it was forked."""
         self._listen()
         return self.channel.cpu_s()
 
@@ -274,15 +277,16 @@ class ChildProcess:
 
 
 def is_overdue(passed_s: float, bound_s: float, starved_s: Callable[[], float]) -> bool:
-    """Whether a process has had the seconds that it may take. starved_s: those in which the machine did not let it run, to be asked from
-    time to time (`tasks.relay.Starved`)."""
+    """Whether a process has had the seconds that it may take. starved_s: those in which the machine did not let it run,
+    to be asked from time to time (`tasks.relay.Starved`)."""
     return passed_s > bound_s / 10 and passed_s - min(starved_s(), (STARVED - 1) * bound_s) > bound_s
 
 
 def child_env(extra: dict[str, str] | None = None, python: str = "", folders: Sequence[str] = ()) -> dict[str, str]:
     """Environment of a child: this one's, one thread everywhere, `tasks` importable, compilers' caches shared.
 
-    The child of another environment's ``python`` sees nothing of this one but `tasks` and what is laid over it: ``folders``.
+    The child of another environment's ``python`` sees nothing of this one but `tasks` and what is laid over it:
+    ``folders``.
     """
     env = variables.drop_overrides({k: v for k, v in os.environ.items() if not k.startswith("RAY_")}) | ALIKE
     env["TORCH_DEVICE_BACKEND_AUTOLOAD"] = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
@@ -301,8 +305,8 @@ def child_env(extra: dict[str, str] | None = None, python: str = "", folders: Se
 
 
 def launched_env(extra: dict[str, str] | None = None) -> dict[str, str]:
-    """Variables of a child behind a launcher, beside those that it has there: what makes its results comparable, the devices that it is given, and the farm's own.
-    Paths of this machine and of this interpreter say nothing there."""
+    """Variables of a child behind a launcher, beside those that it has there: what makes its results comparable, the
+    devices that it is given, and the farm's own. Paths of this machine and of this interpreter say nothing there."""
     own = {k: v for k, v in os.environ.items() if k.startswith("FARM_") or k in VISIBLE}
     return own | ALIKE | (extra or {})
 

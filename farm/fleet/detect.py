@@ -20,8 +20,8 @@ from tasks.model import Refusal
 
 #: Seconds a vendor's command may take: the driver of a sick device hangs.
 COMMAND_S = 15.0
-#: Variable that says which vendors' devices are here, instead of looking: labels, or LABEL=COUNT, comma-separated; "" for
-#: none.
+#: Variable that says which vendors' devices are here, instead of looking: labels, or LABEL=COUNT, comma-separated; ""
+#: for none.
 OVERRIDE = "FARM_VENDORS"
 #: Node labels that say the same: the only or first vendor of a node, and per vendor how many devices.
 VENDOR_LABEL, COUNT_LABEL = "vendor", "farm.io/"
@@ -41,10 +41,11 @@ class UnknownVendor(Refusal):
 class Finding:
     """What was found of one vendor.
 
-    models: one name a device, "" where it cannot be told; count: devices in Ray's count that this process may open; because:
-    what was found where; without: what was looked for and is not there; uuids: the devices' own, where a command lists them;
-    parts: whether some are parts of a card, which a process is given by these and not by numbers; denied: device nodes that this
-    user may not open, each with the group that may; absent: those that are not there, as in a container that was not given them.
+    models: one name a device, "" where it cannot be told; count: devices in Ray's count that this process may open;
+    because: what was found where; without: what was looked for and is not there; uuids: the devices' own, where a
+    command lists them; parts: whether some are parts of a card, which a process is given by these and not by numbers;
+    denied: device nodes that this user may not open, each with the group that may; absent: those that are not there, as
+    in a container that was not given them.
     """
 
     vendor: Device

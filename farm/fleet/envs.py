@@ -90,9 +90,9 @@ class Patience:
 
 @dataclass(frozen=True)
 class Environment:
-    """What a backend runs in: pip requirements, and indexes for them alone ("--extra-index-url=…"), and a Python version
-    ("" = the farm's own), or an interpreter that is there, by its path or, behind a launcher, by its name: it is taken as it is, and
-    nothing is installed into it. launcher: a command in front of the interpreter."""
+    """What a backend runs in: pip requirements, and indexes for them alone ("--extra-index-url=…"), and a Python
+    version ("" = the farm's own), or an interpreter that is there, by its path or, behind a launcher, by its name: it
+    is taken as it is, and nothing is installed into it. launcher: a command in front of the interpreter."""
 
     packages: tuple[str, ...]
     python: str = ""
@@ -152,8 +152,8 @@ class Environment:
         return self.path(cache) / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
     def record(self, cache: Path) -> dict[str, Any] | None:
-        """What a finished build wrote: packages, python, versions, built_s, digest; None while there is none. Of an interpreter that
-        is there, what it says of itself."""
+        """What a finished build wrote: packages, python, versions, built_s, digest; None while there is none. Of an
+        interpreter that is there, what it says of itself."""
         if self.existing:
             with contextlib.suppress(EnvError):
                 told = existing.say(self.launcher, str(self.interpreter(cache)), cache)
@@ -176,7 +176,8 @@ class Environment:
         return self.python in ("", own) and all(map(_is_met, self.requirements))
 
     def here(self) -> bool:
-        """Whether the farm's own environment has its runtime, in whatever version; parts of CUDA may be the system's."""
+        """Whether the farm's own environment has its runtime, in whatever version; parts of CUDA may be the
+        system's."""
         wanted = [
             x
             for x in map(_parse_requirement, self.requirements)
@@ -235,8 +236,9 @@ def _of_extras(wanted: Requirement) -> list[str]:
 
 
 def of(spec: BackendSpec) -> Environment | None:
-    """The environment a backend asks for; None for the farm's own (and for one whose file cannot be imported), which also serves
-    where it has all that the backend's class asks for. A list of the config's own is always an environment."""
+    """The environment a backend asks for; None for the farm's own (and for one whose file cannot be imported), which
+    also serves where it has all that the backend's class asks for. A list of the config's own is always an
+    environment."""
     try:
         made = spec.create()
     except PluginError:  # said by its probe
@@ -267,8 +269,8 @@ def interpreter_of(
 
 
 def interpreter(environment: Environment, cache: Path, given_up: threading.Event | None = None) -> Interpreter:
-    """What a child in an environment is started with: that is built first if need be, and what it lacks laid over it. Raises EnvError,
-    GivenUp."""
+    """What a child in an environment is started with: that is built first if need be, and what it lacks laid over it.
+    Raises EnvError, GivenUp."""
     python, launcher = str(build(environment, cache, given_up=given_up)), environment.launcher
     if not (environment.existing or launcher):
         return Interpreter(python)
@@ -299,8 +301,8 @@ def build(
 ) -> Path:
     """The environment's interpreter, building it if it is not there; two builders wait for one another.
 
-    Raises EnvError with the installer's own words, or if it does not end in time, in which no wait for another builder counts; GivenUp
-    soon after ``given_up`` is set.
+    Raises EnvError with the installer's own words, or if it does not end in time, in which no wait for another builder
+    counts; GivenUp soon after ``given_up`` is set.
     """
     python = environment.interpreter(cache)
     if environment.existing:
@@ -344,7 +346,8 @@ def _lock_file(path: Path, patience: Patience) -> Iterator[None]:
 def _install(environment: Environment, cache: Path, patience: Patience) -> None:
     path, began = environment.path(cache), time.monotonic()
     shutil.rmtree(path, ignore_errors=True)
-    # Libraries and caches of a build that hangs or dies must not stay: the folder counts once environment.json is there.
+    # Libraries and caches of a build that hangs or dies must not stay: the folder counts once environment.json is
+    # there.
     lock = cache / "envs" / f"{environment.key}.txt"
     try:
         _run_uv(["venv", "--python", environment.version, str(path)], patience)
@@ -376,7 +379,8 @@ def _install(environment: Environment, cache: Path, patience: Patience) -> None:
 
 
 def _run_uv(arguments: Sequence[str], patience: Patience, indexes: Sequence[str] = ()) -> str:
-    """Stdout of uv, with further indexes. Raises EnvError with its last words, or if it does not end in time; GivenUp."""
+    """Stdout of uv, with further indexes. Raises EnvError with its last words, or if it does not end in time;
+    GivenUp."""
     command = [_uv_binary(), "--no-config", "--no-progress", "--color", "never", *arguments]
     env = uv_environment(indexes)
     with tempfile.TemporaryFile(mode="w+") as said, tempfile.TemporaryFile(mode="w+") as out:
@@ -419,8 +423,8 @@ def _describe_unreached(words: str) -> str:
 
 
 def _find_missing_version(words: str, indexes: Sequence[str]) -> str:
-    """Of uv's words, which version of a package there is not, and those that there are; "" where they say something else, or no
-    index lists the package's versions."""
+    """Of uv's words, which version of a package there is not, and those that there are; "" where they say something
+    else, or no index lists the package's versions."""
     found = _NO_VERSION.search(words)
     there = _list_versions(found[1], indexes) if found else []
     if found is None or not there:

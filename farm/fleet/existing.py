@@ -1,6 +1,7 @@
 """An interpreter that is there, on this machine or behind a launcher: what it says of itself, and what is laid over it.
 
-Nothing in it is changed. What `tasks` needs and it lacks lies in folders of the farm's cache, which its child finds on its path.
+Nothing in it is changed. What `tasks` needs and it lacks lies in folders of the farm's cache, which its child finds on
+its path.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ OWN_PACKAGES = ("numpy", "ml_dtypes")
 _MODULES = (*OWN_PACKAGES, "torch", *TORCH_CATALOG)
 #: The oldest Python that `tasks` starts in.
 OLDEST = (3, 9)
-#: Seconds that an interpreter may take to say what it is; a launcher, which may have to fetch an image or wait for a node.
+#: Seconds that an interpreter may take to say what it is; a launcher, which may have to fetch an image or wait for a
+#: node.
 ASK_S, LAUNCH_S = 60.0, 300.0
 #: What is safe on a command line that a remote shell may read once more, as ssh's does.
 _PLAIN = re.compile(r"[\w@%+=:,./-]+")
@@ -46,12 +48,13 @@ _TASKS = Path(__file__).resolve().parents[2] / "tasks"
 
 
 class EnvError(Exception):
-    """An environment that cannot be had; the text has the reason, in the installer's or the launcher's own words, and the fix."""
+    """An environment that cannot be had; the text has the reason, in the installer's or the launcher's own words, and
+    the fix."""
 
 
 def say(launcher: Sequence[str], python: str, cache: Path) -> dict[str, Any]:
-    """What an interpreter says of itself (`tasks.interpreter.main`). Raises EnvError where it is none, is too old for `tasks`, or cannot
-    be reached by its launcher as a child must be."""
+    """What an interpreter says of itself (`tasks.interpreter.main`). Raises EnvError where it is none, is too old for
+    `tasks`, or cannot be reached by its launcher as a child must be."""
     return _ask_interpreter(tuple(launcher), python, cache)
 
 
@@ -87,8 +90,8 @@ def _ask_interpreter(launcher: tuple[str, ...], python: str, cache: Path) -> dic
 
 
 def _ask_command(command: Sequence[str], who: str, token: str, shared: Sequence[str]) -> dict[str, Any]:
-    """The answer of an interpreter that is started with a command. shared: folders that it is to see behind a launcher, the one with
-    its program first. Raises EnvError."""
+    """The answer of an interpreter that is started with a command. shared: folders that it is to see behind a launcher,
+    the one with its program first. Raises EnvError."""
     env = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
     limit_s = LAUNCH_S if shared else ASK_S
     try:
@@ -162,8 +165,8 @@ def tasks_copy(cache: Path) -> Path:
 
 
 def lay(told: Mapping[str, Any], who: str, cache: Path, install: Callable[[Sequence[str]], object]) -> tuple[str, ...]:
-    """The folders with what an interpreter lacks, as it says (`say`). install: runs uv's `pip install` with these arguments. Raises
-    EnvError where a package cannot be had for it."""
+    """The folders with what an interpreter lacks, as it says (`say`). install: runs uv's `pip install` with these
+    arguments. Raises EnvError where a package cannot be had for it."""
     wanted = (*OWN_PACKAGES, *TORCH_CATALOG) if "torch" not in told["lacking"] else OWN_PACKAGES
     lacking = [name for name in wanted if name in told["lacking"]]
     if not lacking:

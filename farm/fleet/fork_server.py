@@ -1,7 +1,7 @@
 """The fork servers of this process (`tasks.fork_server`): what a child is forked from, and how its owner sees it.
 
-They form trees: from one that has imported what every child does is forked one that has torch as well, and from that one with
-torch's list of ops. They end with this process, or when nothing was asked of them for a while.
+They form trees: from one that has imported what every child does is forked one that has torch as well, and from that
+one with torch's list of ops. They end with this process, or when nothing was asked of them for a while.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ BEGIN_S = 300.0
 
 
 class Forked:
-    """A process that a server has forked, with what `subprocess.Popen` has of one of its own: pid, returncode, poll, wait.
+    """A process that a server has forked, with what `subprocess.Popen` has of one of its own: pid, returncode, poll,
+    wait.
 
     shared_s: CPU seconds that its server used since it last forked: for imports, mostly.
     """
@@ -99,8 +100,8 @@ class _Server:
 
 
 def imports_of(spec: BackendSpec) -> tuple[str, ...] | None:
-    """What may be imported before a backend's process is forked; None where it is to be started plainly: on a device, whose
-    driver may do what it likes when its runtime is imported."""
+    """What may be imported before a backend's process is forked; None where it is to be started plainly: on a device,
+    whose driver may do what it likes when its runtime is imported."""
     try:
         made = spec.create()
     except PluginError:
@@ -109,7 +110,8 @@ def imports_of(spec: BackendSpec) -> tuple[str, ...] | None:
 
 
 def _start(control: socket.socket, env: Mapping[str, str]) -> None:
-    """Start a server by a thread that lives as long as this process: it ends with that (PR_SET_PDEATHSIG). Raises OSError."""
+    """Start a server by a thread that lives as long as this process: it ends with that (PR_SET_PDEATHSIG). Raises
+    OSError."""
     started = queue.SimpleQueue[OSError | None]()
 
     def keep() -> None:
@@ -134,13 +136,15 @@ def _start(control: socket.socket, env: Mapping[str, str]) -> None:
         raise error
 
 
-#: The servers by what they have loaded, a tree for each environment (and working directory that has a module of theirs). None: it failed.
+#: The servers by what they have loaded, a tree for each environment (and working directory that has a module of
+#: theirs). None: it failed.
 _Tree = dict[tuple[str, ...], _Server | None]
 _trees: OrderedDict[tuple[object, ...], _Tree] = OrderedDict()
 
 
 def fork(env: Mapping[str, str], imports: tuple[str, ...], fds: Sequence[int]) -> Forked | None:
-    """A child (`tasks.child`) of this interpreter, forked from a server that has loaded ``imports`` in this environment.
+    """A child (`tasks.child`) of this interpreter, forked from a server that has loaded ``imports`` in this
+    environment.
 
     fds: its commands, answers and progress page, and what its stdout and stderr go to. None where it cannot be had:
     it is to be started plainly.

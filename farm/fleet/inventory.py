@@ -35,9 +35,10 @@ class Offer:
     devices' name there; labels: what a node must be labelled, by glob;
     info: the backend's answer to hello on the first of these nodes;
     installs: (command, package) of what it needs and no node has, where a package of the system brings it;
-    awaited: it has not answered yet, and what it answers will count; absent: the vendor of whose devices no node has a trace;
-    oldest: the oldest release of its runtime that was tried and computes, "" where none was tried; ranks: `Backend.ranks`;
-    of_products: whether it computes products, and nothing else, in less than the dtype on one of these nodes.
+    awaited: it has not answered yet, and what it answers will count; absent: the vendor of whose devices no node has a
+    trace; oldest: the oldest release of its runtime that was tried and computes, "" where none was tried; ranks:
+    `Backend.ranks`; of_products: whether it computes products, and nothing else, in less than the dtype on one of these
+    nodes.
     """
 
     name: str
@@ -63,8 +64,8 @@ class Offer:
     of_products: bool = False
 
     def room(self, devices: Mapping[str, int]) -> int:
-        """How many devices one job can be given, of so many by node: those that are counted by one resource; 0 where they are fewer
-        than its ranks. Ranks of the CPU share one where there are too few."""
+        """How many devices one job can be given, of so many by node: those that are counted by one resource; 0 where
+        they are fewer than its ranks. Ranks of the CPU share one where there are too few."""
         by_resource: dict[str, int] = {}
         for node, count in devices.items():
             by_resource[self.resources[node]] = by_resource.get(self.resources[node], 0) + count
@@ -176,7 +177,8 @@ def offers(
 
 
 def no_device_of(vendors: Iterable[str]) -> str:
-    """Why backends of several vendors' devices are not there, in one line; "" where it is one vendor's, whose own reason says more."""
+    """Why backends of several vendors' devices are not there, in one line; "" where it is one vendor's, whose own
+    reason says more."""
     names = list(dict.fromkeys(filter(None, vendors)))
     return f"no device of {', '.join(names)} (looked for: {program()} node detect)" if len(names) > 1 else ""
 

@@ -18,8 +18,8 @@ from tasks.model import Refusal
 
 #: Label of the device's model; on a node of several vendors, the model of another than the first.
 MODEL_LABEL, OTHER_MODEL_LABEL = "device-model", "model.farm.io/"
-#: Variables of a node's processes: a task without a GPU keeps its variables; a worker is not replaced between two batches,
-#: since its children would have to start again.
+#: Variables of a node's processes: a task without a GPU keeps its variables; a worker is not replaced between two
+#: batches, since its children would have to start again.
 NODE_ENV = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_idle_worker_killing_time_threshold_ms": "600000"}
 
 
@@ -42,8 +42,8 @@ class RayNode:
     variables: dict[str, str] = field(default_factory=dict)
 
     def arguments(self, cpus: bool = True) -> list[str]:
-        """Of `ray start`. GPUs are always said: Ray would count them itself, and count one vendor's; CPUs unless somebody else says
-        them: Ray would count the machine's, of which a scheduler may have given few."""
+        """Of `ray start`. GPUs are always said: Ray would count them itself, and count one vendor's; CPUs unless
+        somebody else says them: Ray would count the machine's, of which a scheduler may have given few."""
         others = {k: v for k, v in self.resources.items() if k != "GPU"}
         made = [f"--num-cpus={usable_cpus()}"] if cpus else []
         made += [f"--num-gpus={int(self.resources.get('GPU', 0))}"]
@@ -53,7 +53,8 @@ class RayNode:
 
 @dataclass(frozen=True)
 class Devices:
-    """A vendor's devices that a node offers: how many in Ray's count, their models, and the ids they must be called by."""
+    """A vendor's devices that a node offers: how many in Ray's count, their models, and the ids they must be called
+    by."""
 
     vendor: Device
     count: int
@@ -97,7 +98,8 @@ def own_resource(label: str, resource: str) -> str:
 
 
 def model_label(model: str, vendor: str) -> str:
-    """A model's name as a label value: "NVIDIA H200" → "H200". Letters, digits, "-", "_", "."; at most 63 (Kubernetes' rule)."""
+    """A model's name as a label value: "NVIDIA H200" → "H200". Letters, digits, "-", "_", "."; at most 63 (Kubernetes'
+    rule)."""
     words = [
         w for w in re.sub(r"\((R|TM|C)\)|®|™", " ", model, flags=re.IGNORECASE).split() if w.lower() != vendor.lower()
     ]
@@ -105,7 +107,8 @@ def model_label(model: str, vendor: str) -> str:
 
 
 def by_hand(values: Sequence[str], where: str = "--vendor") -> dict[str, int | None]:
-    """How many devices LABEL or LABEL=COUNT name, by label, None where they give no number. Raises UnknownVendor, ValueError."""
+    """How many devices LABEL or LABEL=COUNT name, by label, None where they give no number. Raises UnknownVendor,
+    ValueError."""
     made: dict[str, int | None] = {}
     for value in values:
         label, equals, number = value.partition("=")
@@ -121,7 +124,8 @@ def devices_here(values: Sequence[str], findings: Mapping[str, Finding]) -> dict
     visible devices allow.
 
     A vendor that is named without a number and found has as many devices as were found. Raises UnknownVendor,
-    NonsenseVariable (also for a number that no device has), and ValueError where more are named than this process was given.
+    NonsenseVariable (also for a number that no device has), and ValueError where more are named than this process was
+    given.
     """
     have = {label: f for label, f in findings.items() if f.count}
     if values:
@@ -151,7 +155,8 @@ def devices_here(values: Sequence[str], findings: Mapping[str, Finding]) -> dict
 
 
 def this_machine() -> RayNode:
-    """What a run on this machine alone offers. Raises Refusal where a variable that names devices or vendors cannot be read."""
+    """What a run on this machine alone offers. Raises Refusal where a variable that names devices or vendors cannot be
+    read."""
     try:
         return ray_node(devices_here([], detect.here()))
     except ValueError as error:

@@ -1,8 +1,8 @@
 """What backends have answered before, by their version: whether they work here, and which cases they do not implement.
 
 Both are forgotten as soon as anything that decides the answer changes: the backend's options, a version in its
-environment, the code of backends and forms, the farm's own and that of plugins. That it works counts in one surroundings
-only: variables, and what was found on the machine.
+environment, the code of backends and forms, the farm's own and that of plugins. That it works counts in one
+surroundings only: variables, and what was found on the machine.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tasks import backends, plugins, sources, wire
 from tasks.backends import BackendSpec
 from tasks.model import BackendInfo, RuntimeInfo
 
-#: Variables that decide what a backend finds, besides those named after its runtime: where programs and libraries are looked
-#: for, compilers, drivers of Vulkan and OpenCL, and which devices may be seen.
+#: Variables that decide what a backend finds, besides those named after its runtime: where programs and libraries are
+#: looked for, compilers, drivers of Vulkan and OpenCL, and which devices may be seen.
 DECIDING = re.compile(r"PATH|CC|CXX|(LD|DYLD|VK|OCL|OPENCL|POCL|XLA|CUDA|HIP|ROCR)_.*|XDG_DATA_.*|.*_VISIBLE_DEVICES")
 #: Columns of an `unsupported` row that are the backend's own words.
 WORDS = ("kind", "stage", "error_type", "error")
@@ -74,8 +74,8 @@ def read_answer(spec: BackendSpec, cache: Path) -> BackendInfo | None:
     """A backend's answer to hello of an earlier run; None if it has to be asked.
 
     Only of backends that need no device, and only that they work: devices come and go, and what is missing may have
-    been installed. It counts where the variables are the same and what the backend found is as it was. Its child answers
-    again when it is started.
+    been installed. It counts where the variables are the same and what the backend found is as it was. Its child
+    answers again when it is started.
     """
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         kept = wire.decode(_answer_path(spec, cache).read_bytes())
@@ -86,8 +86,8 @@ def read_answer(spec: BackendSpec, cache: Path) -> BackendInfo | None:
 
 
 def remember(spec: BackendSpec, answer: BackendInfo, cache: Path, start_s: float) -> BackendInfo:
-    """A backend's answer to hello with the seconds that it took, which is kept if it may be taken for granted the next time (see
-    `read_answer`)."""
+    """A backend's answer to hello with the seconds that it took, which is kept if it may be taken for granted the next
+    time (see `read_answer`)."""
     answer = replace(answer, start_s=round(start_s, 3))
     if answer.resource == "CPU":
         kept = {"answer": answer, "stamps": _stat_found_files(answer), "backend": spec.to_json(), "at": time.time()}
@@ -119,12 +119,12 @@ def _stat_found_files(answer: BackendInfo) -> dict[str, list[int]]:
 class Support:
     """Which cases a backend of one version has said that it does not implement.
 
-    A reason may be one that passes: memory that was short, a compiler that was not there. So a refusal counts once two runs were given the
-    same words, and for `KEPT_S`; then the backend is asked again.
+    A reason may be one that passes: memory that was short, a compiler that was not there. So a refusal counts once two
+    runs were given the same words, and for `KEPT_S`; then the backend is asked again.
 
-    cases: "<content key of the prepared case or exported form>:<sample>" → its words, the run they are from, the last one that was told
-    them "again", and when ("at", seconds). learned: those of this run that are not yet written; since: seconds since 1970 from which on what
-    others have written counts.
+    cases: "<content key of the prepared case or exported form>:<sample>" → its words, the run they are from, the last
+    one that was told them "again", and when ("at", seconds). learned: those of this run that are not yet written;
+    since: seconds since 1970 from which on what others have written counts.
     """
 
     path: Path

@@ -17,9 +17,10 @@ from tasks.plugins import PluginError
 @dataclass(frozen=True)
 class Line:
     """One backend of a list. origin: module, or package and version that brings it; environment: key, "farm" for the
-    farm's own; state: "available", "unavailable" or "not asked"; text: versions, device and nodes, or why not; nodes: hosts;
-    device_vendor: whose device it needs, "" for the CPU; found: where what it needs of the machine is, by name; installs:
-    (command, package) of what is missing; oldest: the oldest release of the runtime that was tried and computes, "" where none was."""
+    farm's own; state: "available", "unavailable" or "not asked"; text: versions, device and nodes, or why not; nodes:
+    hosts; device_vendor: whose device it needs, "" for the CPU; found: where what it needs of the machine is, by name;
+    installs: (command, package) of what is missing; oldest: the oldest release of the runtime that was tried and
+    computes, "" where none was."""
 
     name: str
     vendor: str
@@ -47,7 +48,8 @@ def everything() -> list[BackendSpec]:
 
 
 def on_this_machine(specs: Sequence[BackendSpec], cache: Path, fresh: bool = True) -> dict[str, Offer]:
-    """What this machine offers, asked anew; not ``fresh``: what is known to work as it is installed now is not asked again."""
+    """What this machine offers, asked anew; not ``fresh``: what is known to work as it is installed now is not asked
+    again."""
     node = inventory.this_node(1)
     return offers(specs, [node], {node["id"]: asking.probe(specs, cache, fresh=fresh)})
 

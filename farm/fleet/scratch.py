@@ -18,14 +18,14 @@ LEFT_S = 86400.0
 
 
 def folder() -> Path:
-    """Where this process makes temporary folders. It is removed at the process's end; if that is killed, another one of the farm
-    does it. Raises PermissionError where somebody else has taken its place."""
+    """Where this process makes temporary folders. It is removed at the process's end; if that is killed, another one of
+    the farm does it. Raises PermissionError where somebody else has taken its place."""
     return _make_process_folder(os.getpid())
 
 
 def beside(cache: Path, launcher: Sequence[str]) -> Path:
-    """Where temporary folders are made that a backend's child reads and writes too: behind a launcher that is in the cache, which both
-    see under one path."""
+    """Where temporary folders are made that a backend's child reads and writes too: behind a launcher that is in the
+    cache, which both see under one path."""
     if not launcher:
         return folder()
     shared = cache / "shared"

@@ -53,8 +53,8 @@ def devices(name: str, value: str) -> tuple[str, ...] | None:
 
 
 def for_ray(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables without which Ray is not even imported: on a node with AMD's driver it refuses ROCR_VISIBLE_DEVICES, which Slurm
-    sets, without HIP's, whose numbers count within its devices. Raises NonsenseVariable."""
+    """Variables without which Ray is not even imported: on a node with AMD's driver it refuses ROCR_VISIBLE_DEVICES,
+    which Slurm sets, without HIP's, whose numbers count within its devices. Raises NonsenseVariable."""
     made: dict[str, str] = {}
     for vendor in DEVICES:
         if not vendor.nested:
@@ -69,7 +69,8 @@ def for_ray(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def cap(vendor: Device, env: Mapping[str, str] = os.environ, there: int = sys.maxsize) -> tuple[int, str] | None:
-    """(how many of a vendor's ``there`` devices this process may use, which variable says so); None where none says anything.
+    """(how many of a vendor's ``there`` devices this process may use, which variable says so); None where none says
+    anything.
 
     Raises NonsenseVariable.
     """
@@ -77,8 +78,9 @@ def cap(vendor: Device, env: Mapping[str, str] = os.environ, there: int = sys.ma
 
 
 def check(vendor: Device, there: int, uuids: Sequence[str] = (), env: Mapping[str, str] = os.environ) -> None:
-    """Raises NonsenseVariable where a variable of visible devices names first what is none of the ``there`` devices: CUDA and HIP
-    then show none at all. uuids: the devices' own, where the driver lists them; a variable may have the beginning of one."""
+    """Raises NonsenseVariable where a variable of visible devices names first what is none of the ``there`` devices:
+    CUDA and HIP then show none at all. uuids: the devices' own, where the driver lists them; a variable may have the
+    beginning of one."""
     cut = any(x.startswith("MIG-") for x in uuids)  # into slices: such a card is not listed
     for name, named, among, _ in _find_visible_choices(vendor, there, env) if vendor.numbered else ():
         first = next(iter(named), "")
@@ -96,8 +98,9 @@ def check(vendor: Device, there: int, uuids: Sequence[str] = (), env: Mapping[st
 def _find_visible_choices(
     vendor: Device, there: int, env: Mapping[str, str]
 ) -> Iterator[tuple[str, tuple[str, ...], int, int]]:
-    """(variable, devices that it names, among how many, how many of them are shown) of those that name any, the outermost first:
-    HIP's numbers count within ROCR's devices. CUDA and HIP show those before the first number that none has."""
+    """(variable, devices that it names, among how many, how many of them are shown) of those that name any, the
+    outermost first: HIP's numbers count within ROCR's devices. CUDA and HIP show those before the first number that
+    none has."""
 
     def is_known(device: str) -> bool:
         return not vendor.numbered or not device.isdigit() or int(device) < there
@@ -111,10 +114,11 @@ def _find_visible_choices(
 
 
 def name_devices(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """What the vendor's variable calls those of this process's devices that Ray gave a task; () where it names no such device.
+    """What the vendor's variable calls those of this process's devices that Ray gave a task; () where it names no such
+    device.
 
-    numbers: as Ray counts them from 0, or as it has written them into that variable. One that the node was started with names
-    the devices behind the numbers.
+    numbers: as Ray counts them from 0, or as it has written them into that variable. One that the node was started with
+    names the devices behind the numbers.
     """
     vendor = BY_LABEL.get(label)
     told = vendor.find_heeded_variables(env)[0] if vendor and vendor.visible else ""
@@ -135,7 +139,8 @@ def build_vendor_variable(label: str, numbers: Sequence[str], env: Mapping[str, 
 
 
 def first(spec: BackendSpec | None, env: Mapping[str, str] = os.environ) -> str:
-    """What the devices are called that a backend computes on where nobody gave it others: the first that are visible; "" for the CPU's."""
+    """What the devices are called that a backend computes on where nobody gave it others: the first that are visible;
+    "" for the CPU's."""
     made = _create_backend(spec)
     if made is None or made.device_vendor not in BY_LABEL or made.emulated:
         return ""
@@ -144,15 +149,16 @@ def first(spec: BackendSpec | None, env: Mapping[str, str] = os.environ) -> str:
 
 
 def build_variables(label: str, numbers: Sequence[str]) -> dict[str, str]:
-    """Variables of a task that Ray gave devices of a vendor: `build_vendor_variable`, and the number for runtimes that heed none."""
+    """Variables of a task that Ray gave devices of a vendor: `build_vendor_variable`, and the number for runtimes that
+    heed none."""
     return build_vendor_variable(label, numbers) | ({DEVICE_NUMBER: numbers[0]} if numbers else {})
 
 
 def for_child(spec: BackendSpec | None) -> dict[str, str]:
     """Variables of a child: the devices that are not its backend's are hidden.
 
-    What is prepared must not depend on a GPU beside it, and no process of the CPU's opens one. A variable of another's that its
-    runtime reads as well, as ROCm does CUDA's, is left to it.
+    What is prepared must not depend on a GPU beside it, and no process of the CPU's opens one. A variable of another's
+    that its runtime reads as well, as ROCm does CUDA's, is left to it.
     """
     made = _create_backend(spec)
     mine = made.device_vendor if made else ""

@@ -27,9 +27,9 @@ def make_fuzz_request(
     backends: Sequence[str] = (),
     **more: Any,
 ) -> Request:
-    """A run of generated cases, ``samples`` of an op and dtype at a time, on a config's backends or those that are named, in
-    all dtypes that there are but for those that are named. Without a config, the lists of known failures in `FOLDER` count. Raises
-    ConfigError."""
+    """A run of generated cases, ``samples`` of an op and dtype at a time, on a config's backends or those that are
+    named, in all dtypes that there are but for those that are named. Without a config, the lists of known failures in
+    `FOLDER` count. Raises ConfigError."""
     if path:
         config = configs.load(path)
     else:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 ROUND_S, FIRST_S = 20.0, 3.0
 #: Rounds in a row without a case that is worth running, after which a run ends.
 _EMPTY = 50
-#: By how much a round may raise what is thought to be done in a second: the next may have other ops. Down it goes at once, since
-#: a round that is too long goes past the budget and one that is too short costs little.
+#: By how much a round may raise what is thought to be done in a second: the next may have other ops. Down it goes at
+#: once, since a round that is too long goes past the budget and one that is too short costs little.
 _FASTER = 4.0
 #: Columns that a schedule learns from, and those of other runs.
 LEARNT = "run_id case_id backend op dtype seed sample status kind stage error_type error flags build_ms run_ms attempts".split()
@@ -76,9 +76,9 @@ class Told:
 class Fuzzing:
     """One fuzzing run of the lake: `begin`, `go`, `finish`.
 
-    Its record has under "fuzz" its budget, how many rounds there were and how many cases they asked for, how many chunks each op has had, and
-    of the last round each batch with its op, dtype, seed and by backend the numbers of its cases: so what is missing of it is known
-    when the run is resumed.
+    Its record has under "fuzz" its budget, how many rounds there were and how many cases they asked for, how many
+    chunks each op has had, and of the last round each batch with its op, dtype, seed and by backend the numbers of its
+    cases: so what is missing of it is known when the run is resumed.
     """
 
     def __init__(self, plan: Plan, budget: Budget) -> None:
@@ -104,7 +104,8 @@ class Fuzzing:
         return self.run.run_id
 
     def begin(self) -> None:
-        """Write the record; of a resumed run, learn from its rows; of others of the lake, what cases take. Raises OSError, LakeError."""
+        """Write the record; of a resumed run, learn from its rows; of others of the lake, what cases take. Raises
+        OSError, LakeError."""
         earlier = self.run.record.get("fuzz", {})
         self.rounds, self.planned = earlier.get("rounds", 0), earlier.get("planned", 0)
         self._last, self._before = earlier.get("last", []), float(earlier.get("seconds", 0.0))
@@ -138,7 +139,8 @@ class Fuzzing:
             took = time.monotonic() - begun
             rows += len(made)
             new = self.schedule.learn(made)
-            # As the next round will be counted: by what these cases took, of which the guess may have been a hundred times as much.
+            # As the next round will be counted: by what these cases took, of which the guess may have been a hundred
+            # times as much.
             self._pace = min(self.schedule.cost_s(batches) / took, self._pace * _FASTER)
             told(Told(self.rounds, rows, self._before + time.monotonic() - started, len(self.schedule.triggers), new))
         self._keep(time.monotonic() - started)
@@ -156,7 +158,8 @@ class Fuzzing:
         return rows, "" if len(rows) == self.planned else f"{len(rows)} rows of {self.planned} planned"
 
     def without_rows(self, rows: pd.DataFrame) -> dict[str, list[str]]:
-        """The backends that no case was run on, by the reason; but for those of which it was known from the beginning."""
+        """The backends that no case was run on, by the reason; but for those of which it was known from the
+        beginning."""
         found: dict[str, list[str]] = {}
         given, planned = set(rows["backend"]), set().union(*self._asked.values())
         for name, offer in self.plan.offers.items():

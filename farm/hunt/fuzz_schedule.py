@@ -14,13 +14,15 @@ from tasks.model.failing import manner
 
 #: Cases of one group: those of one op and dtype under one seed.
 CHUNK = 8
-#: Milliseconds of a case below which a backend is given every fresh case, and how many times the cheapest one's it may be.
+#: Milliseconds of a case below which a backend is given every fresh case, and how many times the cheapest one's it may
+#: be.
 CHEAP_MS, CHEAP_TIMES = 60.0, 3.0
 #: Of a backend that is not cheap: one fresh group of so many, beside the cases that are interesting elsewhere.
 FRESH = 10
 #: An op is left alone on a backend after so many cases in a row without a new finding, as long as others are not.
 QUIET = 300
-#: A finding is seen so often before its trigger is looked for; of later cases with it, one of so many is run all the same.
+#: A finding is seen so often before its trigger is looked for; of later cases with it, one of so many is run all the
+#: same.
 SEEN, KEPT = 3, 10
 #: What all cases of a finding have in common is its trigger if at most one of so many cases that pass has it too.
 RARE = 20
@@ -63,7 +65,8 @@ def _sum_arms(arms: Iterable[Arm]) -> tuple[int, float]:
 
 @dataclass
 class Trigger:
-    """Of a finding: how often it was seen, which words all its cases have in common, and those words if they tell it apart."""
+    """Of a finding: how often it was seen, which words all its cases have in common, and those words if they tell it
+    apart."""
 
     seen: int = 0
     common: frozenset[str] | None = None
@@ -76,10 +79,10 @@ def _keep_latest_cases() -> deque[frozenset[str]]:
 
 @dataclass
 class Schedule:
-    """dtypes: of each op; backends: names; seed: of the run; asked: the backends that an op is for, all where it is left out;
-    deadline_ms: what a case that does not end takes; even: whether all backends are given the same cases, whatever they take, as
-    where cases are counted and not seconds; guess_ms: of backends, what a case takes as long as nobody has run one.
-    Everything else is learnt; earlier: of other runs, what cases took."""
+    """dtypes: of each op; backends: names; seed: of the run; asked: the backends that an op is for, all where it is
+    left out; deadline_ms: what a case that does not end takes; even: whether all backends are given the same cases,
+    whatever they take, as where cases are counted and not seconds; guess_ms: of backends, what a case takes as long as
+    nobody has run one. Everything else is learnt; earlier: of other runs, what cases took."""
 
     dtypes: Mapping[str, Sequence[str]]
     backends: Sequence[str]
@@ -127,7 +130,8 @@ class Schedule:
     # --- what comes next --------------------------------------------------------------------------------------------
 
     def round(self, cpu_s: float) -> list[Batch]:
-        """Batches that take about so many CPU-seconds: first the interesting cases for those backends that are not cheap."""
+        """Batches that take about so many CPU-seconds: first the interesting cases for those backends that are not
+        cheap."""
         measured = self.find_timed_backends()
         new = [b for b in self.backends if b not in measured]  # nobody knows what a case of theirs takes
         cheap, made = [b for b in self.cheap() if self.even or b in measured] or new, []
@@ -162,7 +166,8 @@ class Schedule:
         return made
 
     def _best(self, backends: Sequence[str], spent: Mapping[str, float]) -> str:
-        """The op that promises most findings a CPU-second, ties in an order of the seed's own; "" if there is none for them."""
+        """The op that promises most findings a CPU-second, ties in an order of the seed's own; "" if there is none for
+        them."""
 
         def worth(op: str) -> float:
             found = [self.arms[op, b] for b in backends if self._takes(b, op)]
@@ -193,8 +198,8 @@ class Schedule:
     # --- what is learnt ---------------------------------------------------------------------------------------------
 
     def learn(self, rows: Iterable[Mapping[str, Any]]) -> list[Key]:
-        """Take in what came back; the findings that are new. Columns: op, dtype, seed, sample, backend, status, kind, error,
-        flags, prepare_ms, build_ms, run_ms."""
+        """Take in what came back; the findings that are new. Columns: op, dtype, seed, sample, backend, status, kind,
+        error, flags, prepare_ms, build_ms, run_ms."""
         fresh = []
         for row in rows:
             arm = self._took(self.arms, row)

@@ -18,7 +18,8 @@ from tasks.model.kind import KIND_BIASED, OF_NUMBERS
 _ERROR, _TITLE, _SCRIPT = 3000, 100, 8000
 #: Operators that a title names.
 _OPS = 4
-#: What every error of ONNX Runtime, its provider of OpenVINO, MLIR or IREE begins with; a place in a source and the function there.
+#: What every error of ONNX Runtime, its provider of OpenVINO, MLIR or IREE begins with; a place in a source and the
+#: function there.
 _BEGINNING = re.compile(
     r"^(?:\[ONNXRuntimeError\] : \d+ : \w+ : )?(?:Non-zero status code .*?Status Message: )?(?:loc\(.*?\): )?"
     r"(?:Exception during initialization: (?:.*\[OpenVINO-EP\] )?)?(?:Error invoking function: \S+\.c:\d+: )?"
@@ -40,8 +41,9 @@ _WRONG = {"shape": "wrong shape", "dtype": "wrong dtype", "nonfinite": "wrong Na
 
 
 def write_issue(record: Mapping[str, Any], run: str, files: Sequence[str] = ()) -> str:
-    """Markdown of a finding whose call.py, or else run.py, is ``run``, "" where there is none: title, versions, what happens, how it is shown, expected and got, triggers, the specification's sentence, words to search
-    for duplicates."""
+    """Markdown of a finding whose call.py, or else run.py, is ``run``, "" where there is none: title, versions, what
+    happens, how it is shown, expected and got, triggers, the specification's sentence, words to search for
+    duplicates."""
     parts = [
         f"# {title_issue(record)}",
         _describe_versions(record),
@@ -69,7 +71,8 @@ def _render_script(run: str, files: Sequence[str]) -> list[str]:
 
 
 def title_issue(record: Mapping[str, Any]) -> str:
-    """ "[ort-cpu] Softmax of float16 with axis=0: wrong result", "Cast of float32 to bfloat16"; float32 alone is not told."""
+    """ "[ort-cpu] Softmax of float16 with axis=0: wrong result", "Cast of float32 to bfloat16"; float32 alone is not
+    told."""
     each = list(dict.fromkeys(record["finding"]["ops"]))
     ops = " + ".join(each) if len(each) <= _OPS else f"a graph of {', '.join(each[:_OPS])} and {len(each) - _OPS} more"
     to = [x for x in record.get("results", ()) if x != record["dtype"] and is_inexact(x)]
@@ -83,7 +86,8 @@ def title_issue(record: Mapping[str, Any]) -> str:
 
 
 def _use_tracker_words(words: str) -> str:
-    """In the words of a tracker: sizes that a model leaves open are dynamic shapes, an input of run time is no constant."""
+    """In the words of a tracker: sizes that a model leaves open are dynamic shapes, an input of run time is no
+    constant."""
     return words.replace("open sizes", "dynamic shapes").replace("at run time", "not constant")
 
 
@@ -127,8 +131,8 @@ def _format_error(outcome: Mapping[str, Any]) -> str:
 
 
 def _pick_telling_line(error: str) -> str:
-    """The first line of an error that says what is wrong, without places in sources and what every error of the runtime begins
-    with."""
+    """The first line of an error that says what is wrong, without places in sources and what every error of the runtime
+    begins with."""
     lines = [
         _PLACE.sub("", _BEGINNING.sub("", " ".join(x.split()))) for x in re.split(r"\n| \| ", _TVM_OP.sub(r"\1", error))
     ]
@@ -227,7 +231,8 @@ def _quote_specification(record: Mapping[str, Any]) -> str:
 
 
 def _describe_other_backends(record: Mapping[str, Any]) -> str:
-    """Who got the case right that it was found with, and who failed on it as well; who does not run it tells nothing."""
+    """Who got the case right that it was found with, and who failed on it as well; who does not run it tells
+    nothing."""
     by_status: dict[str, list[str]] = {}
     for backend, status in sorted(record.get("others", {}).items()):
         by_status.setdefault(status, []).append(backend)
@@ -251,7 +256,8 @@ def _make_search_words(record: Mapping[str, Any]) -> str:
 
 
 def _describe_crash_for_search(outcome: Mapping[str, Any]) -> str:
-    """What a crash is searched for with: its signal, or of a device that is spoilt the words and numbers of its error."""
+    """What a crash is searched for with: its signal, or of a device that is spoilt the words and numbers of its
+    error."""
     if outcome["kind"]:
         return {"SIGSEGV": "segfault"}.get(outcome["kind"], outcome["kind"])
     return " ".join(_list_error_words(outcome)) or "crash"

@@ -33,14 +33,15 @@ ALL, FEW = 64, 8
 
 
 def make_files(case: StoredCase, found: Found, record: dict[str, Any], results: lakes.Lake) -> dict[str, bytes]:
-    """Files by name; fills ``record`` with what was expected, what came, what other backends made of the stored case, and what
-    its run.py showed.
+    """Files by name; fills ``record`` with what was expected, what came, what other backends made of the stored case,
+    and what its run.py showed.
 
     That of a case that fails only sometimes is run TIMES times; that of one that needs earlier cases runs these first.
     """
     assert found.item is not None and found.row is not None
     minimal = case.of_item(found.item)
-    # What does not end gives nothing: it has just been seen not to. Nor does what was seen to fail fail again alone, or always.
+    # What does not end gives nothing: it has just been seen not to. Nor does what was seen to fail fail again alone, or
+    # always.
     seen = Outcome(found.row.values())
     outcome = seen if found.row.status == Status.TIMEOUT or record["before"] else run_child(minimal)
     if record["flaky"]:
@@ -60,8 +61,8 @@ def make_files(case: StoredCase, found: Found, record: dict[str, Any], results: 
 
 
 def _describe_minimal_values(minimal: StoredCase, outcome: Outcome) -> tuple[str, str]:
-    """What was expected, the exact result as a number of its dtype, and what came, in words: all values of a few, of many those
-    that are furthest off."""
+    """What was expected, the exact result as a number of its dtype, and what came, in words: all values of a few, of
+    many those that are furthest off."""
     leaves, actual = minimal.sample.expected(), outcome.actual or []
     places = [_find_furthest_elements(a, leaf, minimal) for a, leaf in zip(actual, leaves)] + [None] * len(leaves)
     expected = [_format_values(round_leaf(leaf), at, leaf.dtype) for leaf, at in zip(leaves, places)]
@@ -98,8 +99,8 @@ def _run_other_backends(case: StoredCase, results: lakes.Lake) -> dict[str, str]
 def _write_finding_folder(
     minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any], earlier: Sequence[StoredCase]
 ) -> tuple[dict[str, bytes], str]:
-    """(the files of the finding that shows the failure, what is said of it). It is run in an environment of the runtime, onnx and numpy
-    alone."""
+    """(the files of the finding that shows the failure, what is said of it). It is run in an environment of the
+    runtime, onnx and numpy alone."""
     backend = outcome.backend or minimal.spec.create()
     title = f"{record['op']} on {minimal.spec.name} {record['runtime_version']}: {record['outcome']['status']}"
     title = " ".join(filter(None, [title, record["outcome"]["kind"]])) + "." + describe_place(minimal)

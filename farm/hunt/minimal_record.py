@@ -77,8 +77,8 @@ def describe_minimal(case: StoredCase, found: Found, strategy: str, seconds: flo
 def keep_minimal_record(
     results: lakes.Lake, record: dict[str, Any], files: Mapping[str, bytes], pack: Path | None
 ) -> None:
-    """Write the record, its files and the minimal case itself to the lake, unless a smaller one is there of the same runtime: then
-    that one is left, and the record says so. Raises LakeError."""
+    """Write the record, its files and the minimal case itself to the lake, unless a smaller one is there of the same
+    runtime: then that one is left, and the record says so. Raises LakeError."""
     old = minimal.read_record(results, record["run_id"], record["case_id"], record["backend"])
     same = old.get("runtime_version") == record["runtime_version"] and not record.get("by_parts")
     alike = all(old.get("finding", {}).get(name) == record["finding"][name] for name in ("status", "kind", "words"))

@@ -28,8 +28,8 @@ from tasks.model import DEADLY, Status
 
 @dataclass(frozen=True)
 class Kept:
-    """record: of the minimal case, {} where the row does not fail any more (``error``); files: by name; lost: why the lake did
-    not take them."""
+    """record: of the minimal case, {} where the row does not fail any more (``error``); files: by name; lost: why the
+    lake did not take them."""
 
     record: dict[str, Any] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
@@ -38,8 +38,8 @@ class Kept:
 
 
 def check_case(case: StoredCase, packages: Sequence[str] = (), here: bool = False) -> StoredCase:
-    """The case on the backend as it is asked for: in an environment of ``packages``, or with what is ``here`` whatever its
-    version. Raises ReproduceError for a row that did not fail, or another version of the runtime."""
+    """The case on the backend as it is asked for: in an environment of ``packages``, or with what is ``here`` whatever
+    its version. Raises ReproduceError for a row that did not fail, or another version of the runtime."""
     key, status = case.key, Status.INVALID if case.row.get("acquitted") else case.row["status"]
     if told := crash_of(case.row):  # what it does alone is not what is sought
         case = replace(case, row={**case.row, "status": Status.CRASH.value, "kind": told[0], "stage": told[1]})
@@ -62,8 +62,8 @@ def check_case(case: StoredCase, packages: Sequence[str] = (), here: bool = Fals
 
 
 def _sound_s(case: StoredCase, results: lakes.Lake) -> float | None:
-    """Seconds that a case took, None where nobody knows; of one that hangs, what nine of ten took which gave numbers on its backend,
-    those of the same op where there are any; where nobody knows, as long as any is waited for."""
+    """Seconds that a case took, None where nobody knows; of one that hangs, what nine of ten took which gave numbers on
+    its backend, those of the same op where there are any; where nobody knows, as long as any is waited for."""
     if case.row["status"] != Status.TIMEOUT:
         known = Status(case.row["status"]) not in DEADLY and case.row["run_ms"] is not None
         return _measure_row_seconds(case.row) if known else None
@@ -79,8 +79,8 @@ def _measure_row_seconds(row: Mapping[str, Any]) -> float:
 
 
 def minimise_row(case: StoredCase, results: lakes.Lake, strategy: str = ALL, budget: int = BUDGET) -> Kept:
-    """Make a `check_case` case small, and keep what is left in the lake; where that cannot be written, a search of minutes is not
-    lost. Raises ReproduceError, LakeError."""
+    """Make a `check_case` case small, and keep what is left in the lake; where that cannot be written, a search of
+    minutes is not lost. Raises ReproduceError, LakeError."""
     with tempfile.TemporaryDirectory(prefix="minimise-", dir=scratch.beside(case.cache, case.spec.launcher)) as folder:
         earlier = earlier_cases(case, results)
         sys.stdout.flush()

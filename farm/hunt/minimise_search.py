@@ -24,8 +24,8 @@ from tasks.wire import Found, ToRun, Wants
 
 #: Seconds that a step of the search may take: a few references.
 STEP_S = 120.0
-#: Seconds after which a case that hangs is taken to hang, while it is made smaller: so many times what sound cases of its backend
-#: have taken, within these bounds. At the end it has its whole deadline.
+#: Seconds after which a case that hangs is taken to hang, while it is made smaller: so many times what sound cases of
+#: its backend have taken, within these bounds. At the end it has its whole deadline.
 TIMES, LEAST_S, HANG_S = 5.0, 1.0, 10.0
 
 #: Told of each run: how many there were, and its status.
@@ -33,8 +33,9 @@ Told = Callable[[int, str], None]
 
 
 def limit_of(sound_s: float, hung: int, hangs: bool = False) -> float:
-    """Seconds that a step may take where one that ends takes ``sound_s`` and ``hung`` have hung. hangs: whether the stored case
-    does; where it does not, the first to hang is waited for as long as any, each other half as long as the one before."""
+    """Seconds that a step may take where one that ends takes ``sound_s`` and ``hung`` have hung. hangs: whether the
+    stored case does; where it does not, the first to hang is waited for as long as any, each other half as long as the
+    one before."""
     if hangs:
         return min(max(TIMES * sound_s, LEAST_S), HANG_S)
     return max(TIMES * sound_s, HANG_S / 2**hung, LEAST_S)
@@ -42,8 +43,9 @@ def limit_of(sound_s: float, hung: int, hangs: bool = False) -> float:
 
 @dataclass
 class Runner:
-    """Runs what a search wants. job: of the stored case; earlier: those before it in its process; sound_s: what a case that ends
-    takes, None where nobody knows; hangs: whether the stored one does; runs, hung: so far, and how many of them hung."""
+    """Runs what a search wants. job: of the stored case; earlier: those before it in its process; sound_s: what a case
+    that ends takes, None where nobody knows; hangs: whether the stored one does; runs, hung: so far, and how many of
+    them hung."""
 
     job: Job
     earlier: Earlier | None
@@ -111,8 +113,8 @@ def run_search(
     earlier: Earlier | None = None,
     sound_s: float | None = None,
 ) -> tuple[Found, float]:
-    """(what the search came to, seconds that it took). folder: for packs, the minimal case's stays; sound_s: what cases that end
-    take. Raises ReproduceError."""
+    """(what the search came to, seconds that it took). folder: for packs, the minimal case's stays; sound_s: what cases
+    that end take. Raises ReproduceError."""
     began, job = time.monotonic(), job_alone(case)
     runner = Runner(job, earlier, sound_s, _print_search_progress, case.row["status"] == Status.TIMEOUT)
     what = wire.Minimise(row_of(case.row), strategy, budget, len(earlier or ()))

@@ -1,6 +1,7 @@
 """Tables beside the rows of a run, for cases that have more to say than a row: the steps of a trace, the readings of a passport.
 
-Each lies in files `_NAME-*.parquet`, which readers of the rows leave alone for the underscore. A run that has no such case has no such file.
+Each lies in files `_NAME-*.parquet`, which readers of the rows leave alone for the underscore. A run that has no such
+case has no such file.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ OF_ROW = [*KEY, "started_at"]
 
 @dataclass(frozen=True)
 class Table:
-    """A table beside the rows. name: what its files are called by, and what it is for people; key: the columns that tell its entries apart."""
+    """A table beside the rows. name: what its files are called by, and what it is for people; key: the columns that
+    tell its entries apart."""
 
     name: str
     schema: pa.Schema
@@ -67,8 +69,9 @@ class Table:
         return bytes(sink.getvalue().to_pybytes())
 
     def read(self, results: AnyLake, run_id: str | None = None, where: Where | None = None) -> pd.DataFrame:
-        """The entries of one run, or of all runs, as a DataFrame in the order of their key: those of the rows that `farm.lake.read` returns for
-        the same ``where``, which is of the columns of rows. A damaged file is skipped with a LakeWarning. Raises LakeError."""
+        """The entries of one run, or of all runs, as a DataFrame in the order of their key: those of the rows that
+        `farm.lake.read` returns for the same ``where``, which is of the columns of rows. A damaged file is skipped with
+        a LakeWarning. Raises LakeError."""
         lake = open_lake(results)
         frame: pd.DataFrame = self._read_rows_beside(lake, run_id, where).to_pandas()
         key = list(self.key)
@@ -84,8 +87,8 @@ class Table:
         return sorted(i.path for i in found if i.base_name.startswith(self.prefix) and i.base_name.endswith(".parquet"))
 
     def compact(self, lake: Lake, run_id: str) -> None:
-        """Make one file of a run's. As with the rows, what is merged is there before what it is made of goes; a file that cannot be
-        read, or has columns that this farm does not know, leaves all as they are. Raises OSError."""
+        """Make one file of a run's. As with the rows, what is merged is there before what it is made of goes; a file
+        that cannot be read, or has columns that this farm does not know, leaves all as they are. Raises OSError."""
         old = self.paths(lake, run_id)
         if len(old) < 2:
             return
@@ -174,7 +177,8 @@ def from_stream(data: bytes) -> list[pa.RecordBatch]:
 
 
 def append(lake: Lake, run_id: str, rows: Sequence[pa.RecordBatch], beside: Sequence[pa.RecordBatch] = ()) -> None:
-    """Write rows and their entries in tables beside them. Those are there first, so that no row is ever without them. Raises OSError."""
+    """Write rows and their entries in tables beside them. Those are there first, so that no row is ever without them.
+    Raises OSError."""
     for table in TABLES:
         if own := [batch for batch in beside if batch.schema.equals(table.schema)]:
             table.write(lake, run_id, pa.Table.from_batches(own), uuid.uuid4().hex)

@@ -36,11 +36,11 @@ from farm.lake.store import (
 #: Rows of a run as they are to be, from what they are: as many, in the same order.
 Change = Callable[[pa.Table], pa.Table]
 
-#: Rows that are sorted and written at once, which bounds memory to some 600 MB; rows of a row group at least, and row groups of
-#: so many rows at most.
+#: Rows that are sorted and written at once, which bounds memory to some 600 MB; rows of a row group at least, and row
+#: groups of so many rows at most.
 AT_ONCE, GROUP_ROWS, GROUPS = 125_000, 4096, 4
-#: Columns of few different texts are copied as numbers, which takes a third of the time, and written so: numbers have no dictionary,
-#: which nearly always would be given up again.
+#: Columns of few different texts are copied as numbers, which takes a third of the time, and written so: numbers have
+#: no dictionary, which nearly always would be given up again.
 _COPIED = coded_schema(SCHEMA, but=("case_id",))
 _FEW = [field.name for field in _COPIED if pa.types.is_dictionary(field.type)]
 #: Columns that readers choose rows by: only these have statistics, which cost a fifth of writing.
@@ -64,12 +64,13 @@ class NewerWarning(LakeWarning):
 
 
 def compact(results: AnyLake, run_id: str, change: Change | None = None) -> None:
-    """Merge the parts of a finished run into one, without duplicates, and with what ``change`` makes of its rows; so for the tables beside them.
+    """Merge the parts of a finished run into one, without duplicates, and with what ``change`` makes of its rows; so
+    for the tables beside them.
 
-    The merged part is written first: a crash in between leaves duplicates, which readers and the next call drop. A run with a
-    part that cannot be read, or that somebody else compacts meanwhile, is left as it is; so is one with columns that this farm does not
-    know, with a LakeWarning: they would be lost. Who compacts the same parts at the same
-    time makes the same file; who compacts others merges both: the last one to end leaves one part.
+    The merged part is written first: a crash in between leaves duplicates, which readers and the next call drop. A run
+    with a part that cannot be read, or that somebody else compacts meanwhile, is left as it is; so is one with columns
+    that this farm does not know, with a LakeWarning: they would be lost. Who compacts the same parts at the same time
+    makes the same file; who compacts others merges both: the last one to end leaves one part.
     """
     lake = open_lake(results)
     while len(old := list_parts(lake, run_id)) > 1 or (old and change is not None):
@@ -99,7 +100,8 @@ def compact(results: AnyLake, run_id: str, change: Change | None = None) -> None
 
 @contextlib.contextmanager
 def _keep_arrow_pages() -> Iterator[None]:
-    """Make Arrow allocate with the C library. Its own pool returns pages at once; getting them again took half of the time."""
+    """Make Arrow allocate with the C library. Its own pool returns pages at once; getting them again took half of the
+    time."""
     before = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())
     try:

@@ -30,9 +30,9 @@ class NoSignature(Refusal):
 
 @dataclass(frozen=True)
 class Checked:
-    """changed, missing, added: files of the run that are not as the manifest says, are gone, or are not in it; key: the public key
-    that signed, in hex; valid: whether the signature is that of the manifest; trusted: whether the key is the one asked for, None if
-    none was; files: how many it lists."""
+    """changed, missing, added: files of the run that are not as the manifest says, are gone, or are not in it; key: the
+    public key that signed, in hex; valid: whether the signature is that of the manifest; trusted: whether the key is
+    the one asked for, None if none was; files: how many it lists."""
 
     changed: tuple[str, ...]
     missing: tuple[str, ...]
@@ -48,8 +48,8 @@ class Checked:
 
 
 def sign_run(results: AnyLake, run_id: str, key: Path, replace: bool = False) -> dict[str, Any]:
-    """Write a run's manifest, signed (ed25519) with a private key in PEM, and return it. replace: another key's as well.
-    Raises LakeError, NoSignature."""
+    """Write a run's manifest, signed (ed25519) with a private key in PEM, and return it. replace: another key's as
+    well. Raises LakeError, NoSignature."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -85,7 +85,8 @@ def sign_run(results: AnyLake, run_id: str, key: Path, replace: bool = False) ->
 
 
 def _read_manifest_key(lake: Lake, path: str) -> str | None:
-    """The public key that a manifest names; a sentence if it is damaged, None if there is no manifest. Raises LakeError."""
+    """The public key that a manifest names; a sentence if it is damaged, None if there is no manifest. Raises
+    LakeError."""
     try:
         with lake.filesystem.open_input_stream(path) as file:
             return str(json.loads(file.read())["public_key"])
@@ -104,7 +105,8 @@ def has_manifest(results: AnyLake, run_id: str) -> bool:
 
 
 def check_manifest(results: AnyLake, run_id: str, key: Path | None = None) -> Checked:
-    """Check a run against its manifest. key: the public key (PEM) that must have signed it. Raises LakeError, NoSignature."""
+    """Check a run against its manifest. key: the public key (PEM) that must have signed it. Raises LakeError,
+    NoSignature."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -142,8 +144,8 @@ def check_manifest(results: AnyLake, run_id: str, key: Path | None = None) -> Ch
 
 
 def new_key(path: Path) -> Path:
-    """Write a new private key to a file that is not there yet, readable by its owner alone, and its public key beside it, whose path
-    is returned. Raises NoSignature."""
+    """Write a new private key to a file that is not there yet, readable by its owner alone, and its public key beside
+    it, whose path is returned. Raises NoSignature."""
     from cryptography.hazmat.primitives import serialization as pem
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

@@ -24,8 +24,8 @@ RECORD, PACK = "minimal.json", "case.pack"
 
 
 def finding_id(finding: Mapping[str, Any]) -> str:
-    """Equal for minimal cases of one defect: backend, ops, status, kind, the first sentence of the masked error, attributes that are
-    not the default (which of its words one has, but not which number) and modes."""
+    """Equal for minimal cases of one defect: backend, ops, status, kind, the first sentence of the masked error,
+    attributes that are not the default (which of its words one has, but not which number) and modes."""
     names = ("backend", "ops", "status", "kind", "words", "modes", "after")
     given = [
         f"{k}={v}" if isinstance(v, (str, bool)) and not _NUMBER.search(str(v)) else k
@@ -86,8 +86,8 @@ def read_record(results: AnyLake, run_id: str, case_id: str, backend: str) -> di
 
 
 def read_minimal_cases(results: AnyLake, runs: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """The records of all minimal cases of some runs (default: of all), the oldest run's first; each with its ``folder``.
-    One that cannot be read is left out. Raises LakeError for a lake that cannot be."""
+    """The records of all minimal cases of some runs (default: of all), the oldest run's first; each with its
+    ``folder``. One that cannot be read is left out. Raises LakeError for a lake that cannot be."""
     lake = open_lake(results)
     found = []
     for run_id in run_ids(lake) if runs is None else runs:

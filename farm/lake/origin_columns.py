@@ -150,5 +150,6 @@ PASSPORT_SCHEMA = _make_lake_schema(PASSPORT_COLUMNS, "1")
 
 @functools.cache
 def columns_digest() -> str:
-    """Digest of the names and types of the columns. Rows travel without a schema; writer and reader must agree on it."""
+    """Digest of the names and types of the columns. Rows travel without a schema; writer and reader must agree on
+    it."""
     return hashlib.sha256(repr([(field.name, str(field.type)) for field in SCHEMA]).encode()).hexdigest()[:8]

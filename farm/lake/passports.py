@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 
 def read_passports(results: AnyLake, run_id: str | None = None, where: Where | None = None) -> pd.DataFrame:
-    """The readings of one run, or of all runs, as a DataFrame: a row per key (run_id, case_id, backend, reading), in this order.
+    """The readings of one run, or of all runs, as a DataFrame: a row per key (run_id, case_id, backend, reading), in
+    this order.
 
-    Those of the rows that `farm.lake.read` returns for the same ``where``. A damaged file is skipped with a LakeWarning. Raises LakeError.
+    Those of the rows that `farm.lake.read` returns for the same ``where``. A damaged file is skipped with a
+    LakeWarning. Raises LakeError.
     """
     return PASSPORTS.read(results, run_id, where)
 
@@ -28,7 +30,8 @@ def read_passports(results: AnyLake, run_id: str | None = None, where: Where | N
 def find_passports(
     results: AnyLake, backends: Collection[str], dtypes: Collection[str], run_id: str | None = None
 ) -> dict[str, tuple[Passport, ...]]:
-    """The passports of backends: of each version and device of a backend that of its newest run, or of one run, with the readings in some dtypes.
+    """The passports of backends: of each version and device of a backend that of its newest run, or of one run, with
+    the readings in some dtypes.
 
     Raises LakeError.
     """

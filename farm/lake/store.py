@@ -66,8 +66,8 @@ class Lake:
         return f"{self.root}/run={run_id}" + (f"/{name}" if name else "")
 
 
-#: Seconds within which a store is to answer (by itself Google's is asked for 15 minutes; an S3 server that says nothing,
-#: for 100 s at every step), in how many tries where that can be said, and letters of an error that are told.
+#: Seconds within which a store is to answer (by itself Google's is asked for 15 minutes; an S3 server that says
+#: nothing, for 100 s at every step), in how many tries where that can be said, and letters of an error that are told.
 ANSWER_S, TRIES, WORDS = 15, 3, 400
 #: Options of S3 that are told of an open filesystem and are none of its URI's.
 NOT_TOLD = ("proxy_options", "load_frequency", "connect_timeout", "request_timeout")
@@ -252,8 +252,8 @@ def _name_nearest_runs(lake: Lake, run_id: str) -> str:
 
 
 def run_ids(results: AnyLake) -> list[str]:
-    """Ids of the runs in a lake, oldest first (they begin with their date). A copy of a run's folder beside it is left out, with a
-    LakeWarning that names both. Raises LakeError."""
+    """Ids of the runs in a lake, oldest first (they begin with their date). A copy of a run's folder beside it is left
+    out, with a LakeWarning that names both. Raises LakeError."""
     lake = open_lake(results)
     found = _list_directory(lake, lake.root)
     ids = sorted(i.base_name[4:] for i in found if i.type == pafs.FileType.Directory and i.base_name.startswith("run="))
@@ -281,7 +281,8 @@ def known_runs(results: AnyLake) -> list[str]:
 
 
 def other_run(path: str, said: str) -> str:
-    """What is wrong with a folder that is called as a run is, but not as the run ``said`` of its rows; "" for nothing."""
+    """What is wrong with a folder that is called as a run is, but not as the run ``said`` of its rows; "" for
+    nothing."""
     name = path.rpartition("/run=")[2]
     if said in ("", name) or not RUN_ID.fullmatch(name):
         return ""
@@ -325,8 +326,8 @@ def read_table(
     where: Where | None = None,
     coded: bool = False,
 ) -> pa.Table:
-    """Rows of one run, or of all, in the schema's columns (or those of them that are named); of them those ``where`` the
-    columns have one of the values. What is asked for is all that is read of a part, as far as its statistics tell.
+    """Rows of one run, or of all, in the schema's columns (or those of them that are named); of them those ``where``
+    the columns have one of the values. What is asked for is all that is read of a part, as far as its statistics tell.
     coded: texts are numbers of dictionaries, of which every part has its own; that is quicker where rows are many.
 
     A foreign or damaged file is skipped with a LakeWarning that names it. Raises LakeError.
@@ -385,7 +386,8 @@ def _read_part_table(lake: Lake, path: str, schema: pa.Schema, where: Where) -> 
 
 
 def open_part(file: pa.NativeFile, coded: Collection[str], pre_buffer: bool = False) -> tuple[pq.ParquetFile, set[str]]:
-    """A part of which the texts of some columns are read as numbers, and its columns. Raises ArrowException, of a foreign file too."""
+    """A part of which the texts of some columns are read as numbers, and its columns. Raises ArrowException, of a
+    foreign file too."""
     try:
         part = pq.ParquetFile(file, read_dictionary=coded, pre_buffer=pre_buffer)
         there = part.metadata
@@ -437,8 +439,8 @@ def coded_schema(schema: pa.Schema, but: Collection[str] = ()) -> pa.Schema:
 
 
 def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with just the schema's columns, null where it has none; rows of an older schema say the same in this one's columns.
-    Raises ArrowException for foreign types."""
+    """The table with just the schema's columns, null where it has none; rows of an older schema say the same in this
+    one's columns. Raises ArrowException for foreign types."""
     table = upgrade.upgrade_rows(table)
     there = set(table.column_names)
     columns = []
@@ -460,7 +462,8 @@ def list_parts(lake: Lake, run_id: str) -> list[str]:
 
 
 def read(results: AnyLake, run_id: str | None = None, where: Where | None = None) -> pd.DataFrame:
-    """Rows of one run, or of all runs, as a DataFrame; one row per key (run_id, case_id, backend); ``where``: as in `read_table`.
+    """Rows of one run, or of all runs, as a DataFrame; one row per key (run_id, case_id, backend); ``where``: as in
+    `read_table`.
 
     A damaged or foreign file is skipped with a LakeWarning. Raises LakeError if the run does not exist.
     """

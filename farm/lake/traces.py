@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
 
 def read_trace(results: AnyLake, run_id: str | None = None, where: Where | None = None) -> pd.DataFrame:
-    """The steps of one run, or of all runs, as a DataFrame: a row per key (run_id, case_id, backend, step), in this order.
+    """The steps of one run, or of all runs, as a DataFrame: a row per key (run_id, case_id, backend, step), in this
+    order.
 
-    Steps of the rows that `farm.lake.read` returns for the same ``where``, which is of the columns of rows. Empty for a run without a
-    trace, be it of a farm that wrote none. A damaged file is skipped with a LakeWarning. Raises LakeError.
+    Steps of the rows that `farm.lake.read` returns for the same ``where``, which is of the columns of rows. Empty for a
+    run without a trace, be it of a farm that wrote none. A damaged file is skipped with a LakeWarning. Raises
+    LakeError.
     """
     return TRACE.read(results, run_id, where)
 

@@ -43,7 +43,8 @@ _ARITHMETIC = re.compile(
 _EXECUTION = r"(?s)^(?P<execution>emulated|interpreted|unverified)(?:: )?(?P<placement>.*)$"
 
 
-#: What an oracle's name said beside who it is: that the case brings a tolerance, and why a gradient has no second oracle.
+#: What an oracle's name said beside who it is: that the case brings a tolerance, and why a gradient has no second
+#: oracle.
 _OWN_TOLERANCE = ", own tolerance"
 _NO_DIFFERENCES = r"(?s)^(?P<before>.*?) \(no differences: (?P<why>.*)\)(?P<after>.*)$"
 #: How the name of an oracle began that was differences, in whatever way they were taken.

@@ -41,7 +41,8 @@ QUICK_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 TYPO = 0.85
 
 
-#: What a Python file is run by, whose name goes in: its kernels, on values from everywhere, on the runtime that takes most of them.
+#: What a Python file is run by, whose name goes in: its kernels, on values from everywhere, on the runtime that takes
+#: most of them.
 _OF_KERNELS = """\
 catalogs: [{{name: user, samples: 8, distributions: [own, adversarial, fuzz], modules: [{module}]}}]
 backends: [torch-cpu]
@@ -49,7 +50,8 @@ backends: [torch-cpu]
 
 
 def load(path: str | Path) -> Config:
-    """Read and validate a config file and those that it includes; a Python file stands for a config of its kernels. Raises ConfigError."""
+    """Read and validate a config file and those that it includes; a Python file stands for a config of its kernels.
+    Raises ConfigError."""
     return _load(Path(path), ())
 
 
@@ -84,7 +86,8 @@ def _load(file: Path, within: tuple[Path, ...]) -> Config:
     ]
     config = config.model_copy(update={"catalogs": own})
     if config.policy.endswith(".json"):
-        # Named from the config's directory, as every other file; absolute, so that a resumed run finds it from anywhere.
+        # Named from the config's directory, as every other file; absolute, so that a resumed run finds it from
+        # anywhere.
         config = config.model_copy(update={"policy": str((file.parent / config.policy).resolve())})
 
     def refuse(key: tuple[Any, ...], text: str) -> None:
@@ -292,7 +295,8 @@ def _words(error: Any) -> str:
 
 
 def _place(file: Path, node: Any, key: tuple[Any, ...]) -> str:
-    """file:line:column of a key in the YAML tree, as deep as it can be followed; of a Python file its name, which has no keys."""
+    """file:line:column of a key in the YAML tree, as deep as it can be followed; of a Python file its name, which has
+    no keys."""
     if _is_python(file):
         return str(file)
     mark = node.start_mark

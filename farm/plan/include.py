@@ -17,9 +17,10 @@ ONCE = ("seed", "checks", "policy", "deadline_s", "localise_s", "race_s", "node_
 def join(own: Config, parts: Sequence[tuple[str, Config]], refuse: Refuse) -> Config:
     """The config with those that it includes (name and config, as loaded) in it.
 
-    A file's catalogs are given to the backends that the file names itself; a file that names none gives them to all that
-    it includes. A backend named in two files must be the same in both, and is given the cells of both. What a file does
-    not say of seed, checks, policy and times is what the files say that it includes; its dtypes are its own catalogs'.
+    A file's catalogs are given to the backends that the file names itself; a file that names none gives them to all
+    that it includes. A backend named in two files must be the same in both, and is given the cells of both. What a file
+    does not say of seed, checks, policy and times is what the files say that it includes; its dtypes are its own
+    catalogs'.
     """
     given = {name: getattr(own, name) for name in own.model_fields_set if name != "include"}
     for i, (name, part) in enumerate(parts):

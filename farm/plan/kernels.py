@@ -17,7 +17,8 @@ from tasks.catalogs.user.schema import mistakes
 from tasks.nearest import nearest
 from tasks.training import networks
 
-#: Share of a case's deadline that a reference script may take: it is to end before the process that waits for it is ended.
+#: Share of a case's deadline that a reference script may take: it is to end before the process that waits for it is
+#: ended.
 SCRIPT_SHARE = 0.8
 
 #: The catalog whose ops are in a folder that the config names.
@@ -126,7 +127,8 @@ def _check_own_trainings(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Re
 
 
 def _explain_wrong_input(text: str, whole: bool) -> str:
-    """What is wrong with an input that is to be drawn; whole: its dtype and sizes are asked for, which an ONNX model knows."""
+    """What is wrong with an input that is to be drawn; whole: its dtype and sizes are asked for, which an ONNX model
+    knows."""
     try:
         one = drawn_inputs.parse_input(text)
     except ValueError as error:
@@ -138,8 +140,9 @@ def _explain_wrong_input(text: str, whole: bool) -> str:
 def check(
     catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse, elsewhere: bool = False, task: bool = False
 ) -> None:
-    """Refuse what is wrong with the modules and kernels of a catalog, as far as it shows without importing them. elsewhere: whether
-    a module that is not found here may be in the environment of a backend; task: whether submissions bring the kernels."""
+    """Refuse what is wrong with the modules and kernels of a catalog, as far as it shows without importing them.
+    elsewhere: whether a module that is not found here may be in the environment of a backend; task: whether submissions
+    bring the kernels."""
 
     def exists(module: str, key: tuple[Any, ...]) -> None:
         _check_module_exists(module, catalog.root, key, refuse, elsewhere)
@@ -198,8 +201,8 @@ def _check_module_exists(module: str, root: str, key: tuple[Any, ...], refuse: R
 
 
 def _read_module_names(given: str, root: str, key: tuple[Any, ...], refuse: Refuse) -> set[str] | None:
-    """The names at the top of the file of a "module:name", None where its source does not show them. Refuses one whose source shows that
-    it cannot be imported, or that there is no such name in it."""
+    """The names at the top of the file of a "module:name", None where its source does not show them. Refuses one whose
+    source shows that it cannot be imported, or that there is no such name in it."""
     module, _, name = given.rpartition(":")
     file = sources.locate(module, root)
     assert file is not None
@@ -222,7 +225,8 @@ def _read_module_names(given: str, root: str, key: tuple[Any, ...], refuse: Refu
 
 
 def _check_arguments(own: OwnModel, root: str, beside: set[str] | None, at: tuple[Any, ...], refuse: Refuse) -> None:
-    """Refuse inputs that the source shows not to fit the arguments of forward. beside: names at the top of the model's file."""
+    """Refuse inputs that the source shows not to fit the arguments of forward. beside: names at the top of the model's
+    file."""
     module, _, name = own.model.rpartition(":")
     file = sources.locate(module, root)
     taken = classes.read_forward_arguments(file, name) if file is not None else None
@@ -250,8 +254,9 @@ def _check_arguments(own: OwnModel, root: str, beside: set[str] | None, at: tupl
 
 
 def announce(config: Config, home: str = "", hidden: Sequence[str] = ()) -> None:
-    """Tell this process the definitions; its children are told by their supervisors. home: the backend in whose environment the
-    user's modules are imported, "" for the farm's own; hidden: folders that a kernel's process is not to read."""
+    """Tell this process the definitions; its children are told by their supervisors. home: the backend in whose
+    environment the user's modules are imported, "" for the farm's own; hidden: folders that a kernel's process is not
+    to read."""
     found = [
         {"at": i, "root": c.root, "modules": c.modules, "kernels": [keys.write(k) for k in c.kernels]}
         for i, c in enumerate(config.catalogs)

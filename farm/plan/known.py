@@ -41,12 +41,12 @@ REDUCED = "reduced_ops"
 class Met:
     """Known failures beside the rows of a run.
 
-    entry: per row the place of the first known failure that covers it, -1 for none; other: per row that none covers and that is
-    not right, the place of the first that names its case and another way of failing, else -1; gone: the places of the stale known
-    failures, in their order: they cover no row, and what was judged of what they name, but for rows that others cover, is some
-    and all passed; stale: per row that passed the place of the first of these, else -1; idle: the places of those that name no
-    row; covering: of those that cover some row, be it another's as well; first: per row whether some cover it, none of which has
-    been seen on its backend.
+    entry: per row the place of the first known failure that covers it, -1 for none; other: per row that none covers and
+    that is not right, the place of the first that names its case and another way of failing, else -1; gone: the places
+    of the stale known failures, in their order: they cover no row, and what was judged of what they name, but for rows
+    that others cover, is some and all passed; stale: per row that passed the place of the first of these, else -1;
+    idle: the places of those that name no row; covering: of those that cover some row, be it another's as well; first:
+    per row whether some cover it, none of which has been seen on its backend.
     """
 
     entry: np.ndarray
@@ -144,16 +144,16 @@ def _select_columns(entries: Sequence[KnownFailure]) -> Iterator[tuple[str, Any]
 def _match_known_failures(
     entries: Sequence[KnownFailure], told: Mapping[str, np.ndarray], here: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(named, covered), known failures × rows of a backend: the case is theirs, in a version and on a day for which they hold; it
-    failed in their way too. here: which of them were seen on the backend.
+    """(named, covered), known failures × rows of a backend: the case is theirs, in a version and on a day for which
+    they hold; it failed in their way too. here: which of them were seen on the backend.
 
-    One that was not seen here says nothing of what passes or fails otherwise here. Two devices may be wrong in one op for two
-    reasons: it covers no outcome for which a diagnosis gives a cause that it does not name, and no number that is further off than
-    0 would be, which no loss of digits explains.
+    One that was not seen here says nothing of what passes or fails otherwise here. Two devices may be wrong in one op
+    for two reasons: it covers no outcome for which a diagnosis gives a cause that it does not name, and no number that
+    is further off than 0 would be, which no loss of digits explains.
 
-    What fails in today's suite covers the case of that name in an older release's ("onnx-1.16:…" is covered by "onnx:…"),
-    and is not asked of it: there it may be another model, and right. Nor are known failures of a case made small: only what
-    failed is made small.
+    What fails in today's suite covers the case of that name in an older release's ("onnx-1.16:…" is covered by
+    "onnx:…"), and is not asked of it: there it may be another model, and right. Nor are known failures of a case made
+    small: only what failed is made small.
     """
 
     def match(globs: Sequence[Any], values: Any, called: Any = lambda value: [value]) -> np.ndarray:
@@ -214,7 +214,8 @@ def _match_values(asked: Sequence[Any], values: np.ndarray, holds: Callable[[Any
 
 @functools.cache
 def _of_version(specifiers: str, told: str) -> bool:
-    """Whether a runtime's version, the first that is told ("torch 2.13.0+cpu, …"), is one of these; what is none never is."""
+    """Whether a runtime's version, the first that is told ("torch 2.13.0+cpu, …"), is one of these; what is none never
+    is."""
     found = re.search(r"\d+(\.\d+)+[^\s,]*", told)
     try:
         version = Version(found[0]) if found else None
@@ -226,9 +227,9 @@ def _of_version(specifiers: str, told: str) -> bool:
 
 
 def is_own_build(version: Version) -> bool:
-    """Whether a version is that of somebody's build from source and not a release that an index has: "2.9.0a0+git1234abc", a vendor's
-    "2.6.0a0+ecf3bae40a.nv25.09". PEP 440 has it before its release, of which it is neither `<` nor `>=`; its code is that
-    of the release."""
+    """Whether a version is that of somebody's build from source and not a release that an index has:
+    "2.9.0a0+git1234abc", a vendor's "2.6.0a0+ecf3bae40a.nv25.09". PEP 440 has it before its release, of which it is
+    neither `<` nor `>=`; its code is that of the release."""
     return version.is_prerelease and version.local is not None
 
 

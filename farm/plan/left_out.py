@@ -24,9 +24,9 @@ EVERY = "; exhaustive is for ops of one tensor that are functions, and for pairs
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What is named and not planned. key: of the config ("checks", "dtypes", "distributions", "ops", "catalogs", "backends");
-    names: its values; of: what they are not planned for, with the preposition before it ("of" ops or catalogs, "on" backends, "in"
-    dtypes), empty where they are planned for nothing; why: the reason."""
+    """What is named and not planned. key: of the config ("checks", "dtypes", "distributions", "ops", "catalogs",
+    "backends"); names: its values; of: what they are not planned for, with the preposition before it ("of" ops or
+    catalogs, "on" backends, "in" dtypes), empty where they are planned for nothing; why: the reason."""
 
     key: str
     names: tuple[str, ...]
@@ -67,10 +67,10 @@ def merge_left_out(found: Iterable[LeftOut]) -> list[LeftOut]:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a catalog of a config is asked. values: by key, what is asked of its ops; named: the keys whose values the config says
-    itself; devices: of the backends that it is given to, as torch calls them, None for the CPU; unfit: checks that none of these
-    backends is given; parts: the ops of each pattern that the config writes; had: by pattern, keys and values that cells are
-    planned of; on: by dtype, numbers of the backends that cells are planned on."""
+    """What a catalog of a config is asked. values: by key, what is asked of its ops; named: the keys whose values the
+    config says itself; devices: of the backends that it is given to, as torch calls them, None for the CPU; unfit:
+    checks that none of these backends is given; parts: the ops of each pattern that the config writes; had: by pattern,
+    keys and values that cells are planned of; on: by dtype, numbers of the backends that cells are planned on."""
 
     catalog: Catalog
     values: Mapping[str, Sequence[str]]
@@ -87,8 +87,9 @@ class Asked:
         return set().union(*self.had.values())
 
     def left_out(self, elsewhere: Collection[tuple[str, str]]) -> Iterator[LeftOut]:
-        """What is asked of its ops and not planned; of the whole catalog, where it is planned of none of them, nor of those that the
-        catalog is listed with ``elsewhere``. Nothing of checks that are ``unfit``: that is said of the backends."""
+        """What is asked of its ops and not planned; of the whole catalog, where it is planned of none of them, nor of
+        those that the catalog is listed with ``elsewhere``. Nothing of checks that are ``unfit``: that is said of the
+        backends."""
         parts = {pattern: entries for pattern, entries in self.parts.items() if entries}
         if not parts or set(self.values[CHECKS]) <= set(self.unfit):
             return

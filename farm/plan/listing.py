@@ -24,8 +24,9 @@ QUOTED = 100
 
 
 def entry_of(row: Mapping[str, Any], alike: Sequence[Mapping[str, Any]], told: Mapping[str, Any]) -> dict[str, Any]:
-    """What an entry says that covers a row and those of its op, dtype, backend and check that failed ``alike`` (the row among
-    them). told: what a person adds: reason, owner, …; of a case made small also reduced and flags, and then any op is meant.
+    """What an entry says that covers a row and those of its op, dtype, backend and check that failed ``alike`` (the row
+    among them). told: what a person adds: reason, owner, …; of a case made small also reduced and flags, and then any
+    op is meant.
     """
     how, causes = manner(row), {line.get("cause") or "" for line in alike}
     said = {
@@ -71,9 +72,9 @@ class Place:
 
 
 def named_list(config: Path, backend: str) -> Path | None:
-    """The list to which a known failure of a backend is added, of those that a config or one that it includes names: the backend's own
-    file in a folder or among those that a glob matches, else the last of the named files. None where the config is not there (any more) or
-    names none."""
+    """The list to which a known failure of a backend is added, of those that a config or one that it includes names:
+    the backend's own file in a folder or among those that a glob matches, else the last of the named files. None where
+    the config is not there (any more) or names none."""
     if not config.is_file():
         return None
     root, found = yaml.compose(config.read_text(), Loader=QUICK), None
@@ -147,7 +148,8 @@ def append(file: Path, known: KnownFailure) -> None:
 
 
 def add_seen(file: Path, seen: Mapping[Place, tuple[KnownFailure, Sequence[str]]]) -> None:
-    """Add backends to the key ``seen`` of entries of a file, which have one; all else in it stays as it is. Raises ConfigError."""
+    """Add backends to the key ``seen`` of entries of a file, which have one; all else in it stays as it is. Raises
+    ConfigError."""
     text, there = file.read_text(), known_failures(file)
     for place, (entry, backends) in sorted(seen.items(), key=lambda one: -one[0].node.start_mark.line):
         value = next(value for key, value in place.node.value if key.value == "seen")

@@ -39,8 +39,8 @@ class Matrix:
     """The plan of a run: rows are groups, columns backends.
 
     wanted[g, b]: samples of group g that backend b is asked to run (0: the cell is not planned);
-    skipped: (group, backend, reason) of cells the config leaves out; left_out: what it names and has no cell of; places: which
-    of the config's catalogs, by number, names a group first ([groups]; empty for one).
+    skipped: (group, backend, reason) of cells the config leaves out; left_out: what it names and has no cell of;
+    places: which of the config's catalogs, by number, names a group first ([groups]; empty for one).
     """
 
     groups: list[Group]
@@ -56,8 +56,8 @@ class Matrix:
         return self.count_cells()
 
     def count_cells(self, on: Sequence[bool] | None = None) -> int:
-        """Planned cells, as reports count them: an op in a dtype under a check on a backend, whatever its inputs are drawn from. on: which
-        backends count (default: all)."""
+        """Planned cells, as reports count them: an op in a dtype under a check on a backend, whatever its inputs are
+        drawn from. on: which backends count (default: all)."""
         planned = self.wanted > 0 if on is None else self.wanted[:, np.asarray(on, dtype=bool)] > 0
         places = {group: k for k, group in enumerate(dict.fromkeys(map(_name_cell, self.groups)))}
         merged = np.zeros((len(places), planned.shape[1]), dtype=bool)
@@ -184,8 +184,8 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
 
 
 def _collect_patterns(catalog: CatalogConfig, listed: Sequence[Entry], ops: Sequence[str]) -> list[str]:
-    """What a config, or the command line, names of a catalog's ops: each is planned or has a line. Kernels of one's own are named
-    by their declaration."""
+    """What a config, or the command line, names of a catalog's ops: each is planned or has a line. Kernels of one's own
+    are named by their declaration."""
     if ops:
         return [pattern for pattern in ops if any(matcher([pattern])(names(entry)) for entry in listed)]
     if catalog.name == "user" and catalog.ops == ["*"]:
@@ -245,7 +245,8 @@ def _find_unused_catalogs_and_backends(
 def _select_dtypes(
     entry: Entry, wanted: Sequence[str], samples: Sequence[int], devices: Sequence[str | None]
 ) -> Iterator[tuple[str, Sequence[int]]]:
-    """(dtype, samples of each backend) of an op: a dtype that no CPU computes is asked of devices alone that have it."""
+    """(dtype, samples of each backend) of an op: a dtype that no CPU computes is asked of devices alone that have
+    it."""
     having: dict[str, set[str]] = {}
     for device, dtype in entry.on_devices:
         having.setdefault(dtype, set()).add(device)
@@ -262,8 +263,8 @@ def _count(
     takes: np.ndarray,
     counted: dict[tuple[str, tuple[int, ...]], tuple[list[int], list[int]]],
 ) -> tuple[list[int], list[int]]:
-    """How many samples of a check each backend has where a config asks for ``given``, and the backends that run any; kept in
-    ``counted``, for a matrix asks the same of each of its cells."""
+    """How many samples of a check each backend has where a config asks for ``given``, and the backends that run any;
+    kept in ``counted``, for a matrix asks the same of each of its cells."""
     if (check, given) not in counted:
         many = [checks.get_or_default(check).wanted(n) if n else 0 for n in given]
         counted[check, given] = many, [b for b, n in enumerate(many) if n and takes[b]]

@@ -55,7 +55,8 @@ def _requirement(text: str) -> None:
 
 
 def _read_kernel(given: Any) -> UserOp:
-    """A kernel as a config has it: the keys of `UserOp`, functions by name. Raises ValidationError with every mistake at its key."""
+    """A kernel as a config has it: the keys of `UserOp`, functions by name. Raises ValidationError with every mistake
+    at its key."""
     if isinstance(given, UserOp):
         return given
     if not isinstance(given, Mapping):
@@ -75,8 +76,8 @@ KernelConfig = Annotated[UserOp, pydantic.PlainValidator(_read_kernel), pydantic
 
 
 class OwnModel(_Model):
-    """A model of the user's: its name as an op, an .onnx file, a SavedModel's folder or "module:function" (that returns a torch
-    module), and .npz files of inputs by name, one a sample; or by name what is drawn: "float32[4,8]"
+    """A model of the user's: its name as an op, an .onnx file, a SavedModel's folder or "module:function" (that returns
+    a torch module), and .npz files of inputs by name, one a sample; or by name what is drawn: "float32[4,8]"
     (`tasks.catalogs.models.drawn_inputs`)."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
@@ -110,11 +111,12 @@ class CatalogConfig(_Model):
 
     ops, exclude: globs over the op's name without its catalog ("nn.functional.*"); samples: how many of an op's
     list per dtype; samples_for: the same for backends whose name matches a glob (first match counts);
-    distributions: where the values come from: the op's own list, and generated ones (`tasks.arrays.inputs`), each with as
-    many samples; dtypes: instead of the run's ("*": all that an op declares); backends: globs of the backends that
-    are given this catalog; checks: instead of the run's. Of the catalog `user`: modules with `@farm.op` functions, kernels, and the folder that their
-    files and modules are looked up in (default: the config's). Of the catalog `nodes`: the folder that they are in.
-    Of the catalog `models`: the user's own; where no ops are named, those alone are run.
+    distributions: where the values come from: the op's own list, and generated ones (`tasks.arrays.inputs`), each with
+    as many samples; dtypes: instead of the run's ("*": all that an op declares); backends: globs of the backends that
+    are given this catalog; checks: instead of the run's. Of the catalog `user`: modules with `@farm.op` functions,
+    kernels, and the folder that their files and modules are looked up in (default: the config's). Of the catalog
+    `nodes`: the folder that they are in. Of the catalog `models`: the user's own; where no ops are named, those alone
+    are run.
     """
 
     name: str
@@ -136,11 +138,13 @@ class CatalogConfig(_Model):
 class BackendConfig(_Model):
     """A backend: its name, what it is like (a known name) when the name is its own, and the runtime's options.
 
-    packages, python: its environment, pip requirements and a Python version, or the path of an interpreter that is taken as it is, instead of what the runtime's own file asks
-    for (with "--extra-index-url=URL" for an index of that environment alone); launcher: a command in front of that interpreter, which then may be a name behind it; a backend without a name is called after what it is like and the version of the first package
-    ("ort-cpu@1.20.1"). fraction: the share of a device that a job takes, "auto" (None) for as many jobs as its memory and the CPUs allow; memory_gib: bound of its child's resident memory;
-    labels: what the Ray nodes that it may run on must be labelled, by glob (device-model: "H*"). kernel: the file of a submission
-    (`farm.plan.submissions`).
+    packages, python: its environment, pip requirements and a Python version, or the path of an interpreter that is
+    taken as it is, instead of what the runtime's own file asks for (with "--extra-index-url=URL" for an index of that
+    environment alone); launcher: a command in front of that interpreter, which then may be a name behind it; a backend
+    without a name is called after what it is like and the version of the first package ("ort-cpu@1.20.1"). fraction:
+    the share of a device that a job takes, "auto" (None) for as many jobs as its memory and the CPUs allow; memory_gib:
+    bound of its child's resident memory; labels: what the Ray nodes that it may run on must be labelled, by glob
+    (device-model: "H*"). kernel: the file of a submission (`farm.plan.submissions`).
     """
 
     name: str
@@ -226,17 +230,17 @@ class Skip(_Model):
 class KnownFailure(_Model):
     """Failures that do not make a run fail: of which cases, failing in which way, for how long, and whose they are.
 
-    Of which cases: globs over op labels (with catalog and variant), and over the lake's columns of the same name; flags: globs
-    that each match a word of the row's; reduced: the ops of the case made small, all of them and no other (`farm.lake.minimal`).
-    In which way (`tasks.model.failing.Manner`): status, kind (one glob or several), stage, error_type, a part of the error's
-    text; cause: a glob over the error model that explains the result; culprit: a glob.
-    On which devices: a failure belongs to the code that has it, and devices of one runtime share code. backend: a glob over
-    those that share it ("torch-*"); seen: globs over those where it was seen (none: wherever ``backend`` says). On the others it
-    covers what fails in the same way, and reports show that apart. Such an entry says how it fails.
-    How long: versions of the backend's runtime as pip writes them (">=1.20,<1.25"); expires: the last day, after which it covers
-    nothing more. owner: who sees to it; link: where it is reported.
-    fault: whose it is: the backend's, the exporter's (the graph that the backend was given is another function), the suite's
-    (what it expects is wrong), or "open": not settled. Only the backend's own count against it.
+    Of which cases: globs over op labels (with catalog and variant), and over the lake's columns of the same name;
+    flags: globs that each match a word of the row's; reduced: the ops of the case made small, all of them and no other
+    (`farm.lake.minimal`). In which way (`tasks.model.failing.Manner`): status, kind (one glob or several), stage,
+    error_type, a part of the error's text; cause: a glob over the error model that explains the result; culprit: a
+    glob. On which devices: a failure belongs to the code that has it, and devices of one runtime share code. backend: a
+    glob over those that share it ("torch-*"); seen: globs over those where it was seen (none: wherever ``backend``
+    says). On the others it covers what fails in the same way, and reports show that apart. Such an entry says how it
+    fails. How long: versions of the backend's runtime as pip writes them (">=1.20,<1.25"); expires: the last day, after
+    which it covers nothing more. owner: who sees to it; link: where it is reported. fault: whose it is: the backend's,
+    the exporter's (the graph that the backend was given is another function), the suite's (what it expects is wrong),
+    or "open": not settled. Only the backend's own count against it.
     """
 
     op: str
@@ -326,9 +330,9 @@ class Share(Floor):
 
 
 class Flaky(_Model):
-    """What is held to be flaky: in the last ``of`` runs, on the same inputs with the same version of the runtime, a case passed
-    again ``times`` times after it had failed. backend: or, where so many cases of its backend did so, a case that fails no oftener in
-    a row than chance explains: of a backend that fails anywhere by chance; 0: never."""
+    """What is held to be flaky: in the last ``of`` runs, on the same inputs with the same version of the runtime, a
+    case passed again ``times`` times after it had failed. backend: or, where so many cases of its backend did so, a
+    case that fails no oftener in a row than chance explains: of a backend that fails anywhere by chance; 0: never."""
 
     times: int = Field(default=1, ge=1)
     of: int = Field(default=10, ge=2)
@@ -338,8 +342,9 @@ class Flaky(_Model):
 class Gate(_Model):
     """When a run may ship: `farm.report.tables.gate`.
 
-    new, imprecise, less_precise: cells at most with a failure that no known failure covers, with an imprecise result that none covers,
-    and with fourfold error units since the last run of the config; coverage, speedup: floors; known: whether known failures that are stale, expired or fail otherwise close it; flaky: what is quarantined.
+    new, imprecise, less_precise: cells at most with a failure that no known failure covers, with an imprecise result
+    that none covers, and with fourfold error units since the last run of the config; coverage, speedup: floors; known:
+    whether known failures that are stale, expired or fail otherwise close it; flaky: what is quarantined.
     """
 
     new: int = Field(default=0, ge=0)
@@ -354,13 +359,13 @@ class Gate(_Model):
 class Config(_Model):
     """A run as its YAML file says it; docs/config.md explains every key.
 
-    include: other configs, which are run as well: `farm.plan.include`. A config that was loaded holds theirs and names none;
-    localise_s: how long, in seconds, the culprit of a failing model is looked for;
-    race_s: how long, in seconds, a kernel and its baseline are timed, beyond the fewest rounds;
-    node_wait_s: how long, in seconds, the cells of a backend wait for a node when the last one that offered it is gone;
-    isolation: whether kernels of one's own run in a process that does not judge ("process"), or in the one that does ("none");
-    download: whether environments may be built from an index; else a backend runs with what is here;
-    passports: what sums are held against beside the policy: "none", the "newest" passports of the run's lake, or those of the run of this id.
+    include: other configs, which are run as well: `farm.plan.include`. A config that was loaded holds theirs and names
+    none; localise_s: how long, in seconds, the culprit of a failing model is looked for; race_s: how long, in seconds,
+    a kernel and its baseline are timed, beyond the fewest rounds; node_wait_s: how long, in seconds, the cells of a
+    backend wait for a node when the last one that offered it is gone; isolation: whether kernels of one's own run in a
+    process that does not judge ("process"), or in the one that does ("none"); download: whether environments may be
+    built from an index; else a backend runs with what is here; passports: what sums are held against beside the policy:
+    "none", the "newest" passports of the run's lake, or those of the run of this id.
     """
 
     name: str = ""

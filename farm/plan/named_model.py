@@ -16,7 +16,8 @@ from tasks.catalogs.models import table
 #: Where a model runs that no config names backends for; a torch module is compiled as well.
 BACKENDS = ("torch-cpu", "ort-cpu", "openvino-cpu")
 COMPILED = ("inductor-cpu",)
-#: How often inputs are drawn that nobody counted: of one alone, a constant would do for a model with one number as its output.
+#: How often inputs are drawn that nobody counted: of one alone, a constant would do for a model with one number as its
+#: output.
 DRAWN = 2
 #: Seconds that a case of a whole model may take.
 DEADLINE_S = 600.0
@@ -29,8 +30,8 @@ def config_of(
     drawn: Sequence[str] = (),
     samples: int | None = None,
 ) -> Config:
-    """The config of a run of one model. inputs: .npz files, one a sample; drawn: what is drawn instead (`--input`), ``samples``
-    times, else DRAWN; config: whose backends, policy and checks are taken. Raises ConfigError."""
+    """The config of a run of one model. inputs: .npz files, one a sample; drawn: what is drawn instead (`--input`),
+    ``samples`` times, else DRAWN; config: whose backends, policy and checks are taken. Raises ConfigError."""
     if inputs and drawn:
         raise ConfigError("--input: the inputs are in the files that --inputs names; leave out one of the two")
     model = kernels.model_in(model, Path.cwd())

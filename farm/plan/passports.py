@@ -12,7 +12,8 @@ from tasks.passport.known import Passport
 def choose_passports(request: Request, matrix: Matrix) -> dict[str, tuple[Passport, ...]]:
     """Those of the planned backends and dtypes, by backend; none where the config asks for none.
 
-    Raises ConfigError where it asks for some and the lake has none of any of them, LakeError where the lake cannot be read.
+    Raises ConfigError where it asks for some and the lake has none of any of them, LakeError where the lake cannot be
+    read.
     """
     asked = request.config.passports
     if asked == NO_PASSPORTS:

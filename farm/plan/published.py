@@ -1,8 +1,8 @@
 """Folders as other benchmarks have them, as tasks: told by what their files define.
 
-KernelBench: a file with Model, get_inputs and get_init_inputs; submissions have ModelNew. gpu-mode: reference.py with ref_kernel,
-generate_input and check_implementation, task.yml with tests; submissions have custom_kernel. BackendBench: a folder for each operator, with
-OP_implementation_v1.py that has OP_kernel_impl.
+KernelBench: a file with Model, get_inputs and get_init_inputs; submissions have ModelNew. gpu-mode: reference.py with
+ref_kernel, generate_input and check_implementation, task.yml with tests; submissions have custom_kernel. BackendBench:
+a folder for each operator, with OP_implementation_v1.py that has OP_kernel_impl.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _IMPLEMENTATION = re.compile(r"(?P<op>.+)_implementation_(?P<version>v\d+)\.py")
 
 @dataclass(frozen=True)
 class Published:
-    """A task of another benchmark. given: ops with the problem's own values; drawn: ops with its shapes, whose values are drawn; root: where
-    modules are looked up; problem: its files, which are no submissions; files: the submissions by name, None for all other files."""
+    """A task of another benchmark. given: ops with the problem's own values; drawn: ops with its shapes, whose values
+    are drawn; root: where modules are looked up; problem: its files, which are no submissions; files: the submissions
+    by name, None for all other files."""
 
     given: tuple[UserOp, ...]
     drawn: tuple[UserOp, ...]
@@ -52,8 +53,8 @@ Read = Callable[[], Published]
 
 
 def find_published(folder: Path) -> Iterator[tuple[str, Read]]:
-    """(prefix of the submissions' names, what reads the task) of each task that a folder has in another benchmark's layout: one that is not whole
-    leaves the others as they are. Raises ConfigError where no task is whole."""
+    """(prefix of the submissions' names, what reads the task) of each task that a folder has in another benchmark's
+    layout: one that is not whole leaves the others as they are. Raises ConfigError where no task is whole."""
     found = {path: _names(path) for path in sorted(folder.glob("*.py"))}
     if "ref_kernel" in found.get(folder / "reference.py", ()):
         yield "", partial(_read_gpumode, folder)
@@ -109,8 +110,8 @@ def _read_kernelbench(problem: Path, problems: list[Path]) -> Published:
 
 
 def _answers(name: str, problem: str) -> bool:
-    """Whether a submission's name says which of several problems it answers: by the problem's name, or, as level_1_problem_7_sample_0 does,
-    by its number."""
+    """Whether a submission's name says which of several problems it answers: by the problem's name, or, as
+    level_1_problem_7_sample_0 does, by its number."""
     number = problem.partition("_")[0]
     return name.startswith(f"{problem}_") or bool(number.isdigit() and re.search(rf"(^|_)problem_{number}(_|$)", name))
 
@@ -174,7 +175,8 @@ def _build_ops(
 
 
 def _build_op(name: str, reference: str, kernel: str, told: dict[str, Any], drawn: bool) -> UserOp:
-    """drawn: its values are the farm's, of integers within the bounds of the problem's own; a buffer for the output has none anyway."""
+    """drawn: its values are the farm's, of integers within the bounds of the problem's own; a buffer for the output has
+    none anyway."""
     inputs = {}
     for own, x in told["inputs"].items():
         kept = {"shape", "dtype"} | ({"low", "high"} if drawn or own in told["mutates"] else {"data"})

@@ -41,13 +41,14 @@ def parse_seconds(text: str | None) -> float | None:
 class Request:
     """A run that is asked for.
 
-    path: the config's file, to give the place of a mistake in it ("" if there is none); ops: globs that narrow the config
-    further; record: of the run that is resumed, None for a new one; whole: nothing was narrowed, so that a pattern that
-    matches nothing is most likely misspelt; how: where jobs run, one of `farm.work.executor_registry`, or "auto" for what `farm.work.ray_or_local` says;
-    address, dashboard: of Ray's cluster; cpus: how many jobs run at once on CPUs of
-    this machine; fresh: what backends have answered before does not count; dry: only to show what would be run; budget_s: seconds that
-    the run may take, None for as long as it does; left_out: what its config names and this command does not run; model: the user's own
-    that is run, and nothing else ("" for a config); refused: of a folder of submissions, those that are not run; begun: when they began (monotonic).
+    path: the config's file, to give the place of a mistake in it ("" if there is none); ops: globs that narrow the
+    config further; record: of the run that is resumed, None for a new one; whole: nothing was narrowed, so that a
+    pattern that matches nothing is most likely misspelt; how: where jobs run, one of `farm.work.executor_registry`, or
+    "auto" for what `farm.work.ray_or_local` says; address, dashboard: of Ray's cluster; cpus: how many jobs run at once
+    on CPUs of this machine; fresh: what backends have answered before does not count; dry: only to show what would be
+    run; budget_s: seconds that the run may take, None for as long as it does; left_out: what its config names and this
+    command does not run; model: the user's own that is run, and nothing else ("" for a config); refused: of a folder of
+    submissions, those that are not run; begun: when they began (monotonic).
     """
 
     config: Config
@@ -110,10 +111,12 @@ def new(
     drawn: Sequence[str] = (),
     **more: Any,
 ) -> Request:
-    """A new run of a config, or of a folder of submissions, narrowed to ``ops``, ``dtypes``, ``backends``, ``checks`` and ``samples`` of an op and dtype.
+    """A new run of a config, or of a folder of submissions, narrowed to ``ops``, ``dtypes``, ``backends``, ``checks``
+    and ``samples`` of an op and dtype.
 
-    here: what submissions run on where nobody says anything; model, inputs, drawn: a model of the user's (see `farm.plan.named_model`), run instead of the config's ops; path may then be "".
-    more: further fields of `Request`. Raises ConfigError.
+    here: what submissions run on where nobody says anything; model, inputs, drawn: a model of the user's (see
+    `farm.plan.named_model`), run instead of the config's ops; path may then be "". more: further fields of `Request`.
+    Raises ConfigError.
     """
     given: Config | None = None
     if path and not model and Path(path).is_dir():

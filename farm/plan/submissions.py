@@ -1,7 +1,7 @@
 """A folder of submissions as a config: the declaration of a task, and a backend for every file beside it.
 
-A submission is the task's op with another function. It is a backend of its own (`tasks.backends.BackendSpec.kernel`), so it has a process
-of its own, and what a task's cases are made of is made once for all of them.
+A submission is the task's op with another function. It is a backend of its own (`tasks.backends.BackendSpec.kernel`),
+so it has a process of its own, and what a task's cases are made of is made once for all of them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ TASK, SUBMISSIONS = "task.yaml", "submissions"
 BOARD = "leaderboard"
 #: Bytes of a submission at most.
 MOST_BYTES = 1 << 20
-#: Seconds that a case of a submission may take: a C++ extension and what torch.compile makes are compiled at the first call. Of one that
-#: hangs the other cases are not run.
+#: Seconds that a case of a submission may take: a C++ extension and what torch.compile makes are compiled at the first
+#: call. Of one that hangs the other cases are not run.
 DEADLINE_S = 120.0
 #: What is asked of a submission: on values from everywhere, and on the task's own.
 VALUES = ("own", "adversarial", "fuzz")
@@ -61,8 +61,8 @@ class Board:
 
 @dataclass(frozen=True)
 class _Task:
-    """A task of a folder. place: what an error names; prefix: of its submissions' names; made: its config, without backends; files: its
-    submissions by name, in which a name may stand twice."""
+    """A task of a folder. place: what an error names; prefix: of its submissions' names; made: its config, without
+    backends; files: its submissions by name, in which a name may stand twice."""
 
     place: Path
     prefix: str
@@ -71,8 +71,9 @@ class _Task:
 
 
 def read_folder(folder: Path, backends: Sequence[str] = (), here: str = "torch-cpu") -> Board:
-    """The run of a folder with a task's declaration and submissions, or of one whose subfolders are such. backends: what every submission
-    runs on, instead of what the task says; here: where nobody says anything. Raises ConfigError."""
+    """The run of a folder with a task's declaration and submissions, or of one whose subfolders are such. backends:
+    what every submission runs on, instead of what the task says; here: where nobody says anything. Raises
+    ConfigError."""
     whole: dict[str, Any] = {}
     refused: list[Refused] = []
     for name, read in _find_tasks(folder):
@@ -113,8 +114,8 @@ def _check_task(task: _Task, like: str) -> None:
 
 
 def _find_tasks(folder: Path) -> Iterator[tuple[str, Callable[[], _Task]]]:
-    """The tasks of a folder by name, and what reads them: the one that it declares, those of its subfolders, else those of another benchmark's
-    layout."""
+    """The tasks of a folder by name, and what reads them: the one that it declares, those of its subfolders, else those
+    of another benchmark's layout."""
     if (folder / TASK).is_file():
         yield folder.resolve().name, partial(_declare_task, folder, "")
     elif declared := sorted(folder.glob(f"*/{TASK}")):
@@ -150,7 +151,8 @@ def _declare_task(folder: Path, prefix: str) -> _Task:
 
 
 def read_task(file: Path, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The config of a task, without submissions. asked: settings (`plan_task`) instead of its own. Raises ConfigError at the key that is wrong."""
+    """The config of a task, without submissions. asked: settings (`plan_task`) instead of its own. Raises ConfigError
+    at the key that is wrong."""
     _, data = configs.read_yaml(file)
     op_keys = {name for one in keys.fields(UserOp) for name in (one.name, keys.name_of(one))}
     own = {"samples", "distributions"}
@@ -172,8 +174,9 @@ def read_task(file: Path, asked: Mapping[str, Any] | None = None) -> dict[str, A
 
 
 def plan_task(op: UserOp, root: Path, settings: Mapping[str, Any], refuse: kernels.Refuse) -> dict[str, Any]:
-    """The config, without backends, of what is asked of the submissions of a task. root: where its files are looked up; settings: keys of a
-    config, and the samples and distributions of a catalog, instead of the usual ones; refuse: told of a mistake in the op."""
+    """The config, without backends, of what is asked of the submissions of a task. root: where its files are looked up;
+    settings: keys of a config, and the samples and distributions of a catalog, instead of the usual ones; refuse: told
+    of a mistake in the op."""
     return plan_ops((), (op,), root, settings, refuse)
 
 
@@ -212,8 +215,9 @@ def plan_ops(
 
 
 def _list_files(folder: Path, own: set[Path]) -> list[tuple[str, Path]]:
-    """The submissions of a folder by name: its files of Python but those of the task (``own``) and those whose name begins with "_" or ".";
-    or what is in its folder for them, where a folder with one file is a submission by the folder's name."""
+    """The submissions of a folder by name: its files of Python but those of the task (``own``) and those whose name
+    begins with "_" or "."; or what is in its folder for them, where a folder with one file is a submission by the
+    folder's name."""
     apart = folder / SUBMISSIONS
     where, own = apart if apart.is_dir() else folder, {x.resolve() for x in own}
     files: list[tuple[str, Path]] = []

@@ -2,8 +2,8 @@
 
 The rule, per class and dtype judged in error units: the threshold is the smallest power of two that is at least MARGIN
 times the --quantile of the ops' largest error units, and at least LEAST (in 16 bits LEAST_ROUNDED_ONCE). What lies
-beyond is named as a finding, never accommodated; an op that has a reason to need more gets a limit of its own, with that
-reason (--op).
+beyond is named as a finding, never accommodated; an op that has a reason to need more gets a limit of its own, with
+that reason (--op).
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Finding:
     """The evidence for the limit of one class and dtype.
 
     ops: largest error units by op, of those that count; failed: of ops with a row that is wrong or imprecise under the
-    policy the lake was judged by, which is no evidence; cases: rows; limit: error units, None where there are too few ops.
+    policy the lake was judged by, which is no evidence; cases: rows; limit: error units, None where there are too few
+    ops.
     """
 
     op_class: str
@@ -146,7 +147,8 @@ def make_limit_lines(
 
 
 def merge_limits(policy: Policy, lines: Sequence[Limit]) -> Policy:
-    """``policy`` with ``lines`` after its first limit, in the place of what an earlier calibration put there; one version on."""
+    """``policy`` with ``lines`` after its first limit, in the place of what an earlier calibration put there; one
+    version on."""
     of_class = {(x.classes, x.dtypes) for x in lines if not x.ops}
     of_ops = {(x.ops, x.dtypes) for x in lines if x.ops}
     kept = [

@@ -194,7 +194,8 @@ def list_rejudged_cells(changed: pd.DataFrame) -> list[str]:
 def print_changes(
     console: Console, rows: pd.DataFrame, again: pd.DataFrame, policy: Policy, limit: int | None = 20
 ) -> pd.DataFrame:
-    """Print what ``again`` (of `rejudge_rows`) changes in ``rows``; returns the changed rows. ``limit``: cells, None for all."""
+    """Print what ``again`` (of `rejudge_rows`) changes in ``rows``; returns the changed rows. ``limit``: cells, None
+    for all."""
 
     def line(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)

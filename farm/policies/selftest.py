@@ -35,9 +35,10 @@ PROMISES = ("mutation", "aliasing", "invariant", "nondeterministic", "race", "ou
 class Count:
     """What one policy makes of faults and of their twins: names of the ops, and the dtypes in which faults escape.
 
-    caught: in every dtype that it is planted in some row of the fault failed or, of a class of `zoo.PRECISION`, is imprecise,
-    which is a finding there; imprecise: none failed in any; escaped: in some dtype all pass; alarms: twins of which some row
-    is neither a pass nor vacuous, as those of drawn inputs without elements are, and those of which no row of a dtype passes.
+    caught: in every dtype that it is planted in some row of the fault failed or, of a class of `zoo.PRECISION`, is
+    imprecise, which is a finding there; imprecise: none failed in any; escaped: in some dtype all pass; alarms: twins
+    of which some row is neither a pass nor vacuous, as those of drawn inputs without elements are, and those of which
+    no row of a dtype passes.
     """
 
     caught: list[str] = field(default_factory=list)
@@ -98,7 +99,8 @@ def rejudge_statuses(rows: pd.DataFrame, policy: Policy, promises: bool = True) 
 
 
 def select_faults(globs: Sequence[str]) -> dict[str, zoo.Fault]:
-    """The faults that globs name, by themselves or by their twin; all if there is no glob. Raises ConfigError for none."""
+    """The faults that globs name, by themselves or by their twin; all if there is no glob. Raises ConfigError for
+    none."""
     every = zoo.faults()
     names: set[str] = set() if globs else set(every)
     for glob in globs:
@@ -137,7 +139,8 @@ def run_faults(faults: Mapping[str, zoo.Fault], results: str, how: str) -> pd.Da
 
 
 def find_misnamed(rows: pd.DataFrame, faults: Mapping[str, zoo.Fault]) -> dict[str, str]:
-    """Of the kernels that cheat: those of which no row has the kind that they must be given, and which one a row has."""
+    """Of the kernels that cheat: those of which no row has the kind that they must be given, and which one a row
+    has."""
     made = {}
     for name, fault in faults.items():
         if fault.kind.startswith(zoo.CHEAT):

@@ -1,9 +1,10 @@
 """Vote before blame: what generated cases are judged by is the farm's own reference, which may itself be wrong.
 
 A failure of a generated case is a runtime's only if somebody independent stands with the reference: another vendor's
-runtime, or the case's second oracle. If nobody does, or if three vendors agree with one another against it, the reference
-is suspect: the row becomes `invalid`, kind `suspect`. Vendors whose common result is the op's own formula computed with fewer digits
-(log(1 + exp(x)), sums in float16) are not independent of one another: they share how they lose them, and say nothing against it.
+runtime, or the case's second oracle. If nobody does, or if three vendors agree with one another against it, the
+reference is suspect: the row becomes `invalid`, kind `suspect`. Vendors whose common result is the op's own formula
+computed with fewer digits (log(1 + exp(x)), sums in float16) are not independent of one another: they share how they
+lose them, and say nothing against it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from tasks.model.kind import CAUSE_ARITHMETIC, KIND_SUSPECT
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Kind of a row whose backend gives something else for the same graph written otherwise: it is wrong whatever the reference is.
+#: Kind of a row whose backend gives something else for the same graph written otherwise: it is wrong whatever the
+#: reference is.
 CONTRADICTED = "contradicted"
 #: Vendors that agree with one another against the reference, from which on nobody believes the reference.
 AGAINST = 3
@@ -34,7 +36,8 @@ COLUMNS = (
 
 
 def apply_vote(table: pa.Table) -> pa.Table:
-    """The rows of a run, in the schema of the lake, after the vote; of one that was resumed after a vote, after another one."""
+    """The rows of a run, in the schema of the lake, after the vote; of one that was resumed after a vote, after another
+    one."""
     before = undo_vote(table.select([*COLUMNS, *CHANGED[2:]]).to_pandas())
     changed = find_suspects(before)
     for name in CHANGED:
@@ -48,7 +51,8 @@ def apply_vote(table: pa.Table) -> pa.Table:
 
 
 def undo_vote(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows as they were before a vote: a suspect has its status and kind again. Other frames are returned as they are."""
+    """Rows as they were before a vote: a suspect has its status and kind again. Other frames are returned as they
+    are."""
     if "acquitted" not in rows.columns or not (some := rows["acquitted"].fillna("") != "").any():
         return rows
     rows = rows.copy()
@@ -60,7 +64,8 @@ def undo_vote(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def find_suspects(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of generated cases that nobody may be blamed for, with their new values in the columns `CHANGED`; index as given.
+    """The rows of generated cases that nobody may be blamed for, with their new values in the columns `CHANGED`; index
+    as given.
 
     A weak result is no support: a constant would have passed.
     """

@@ -8,7 +8,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    """What `farm.report.exports` has, which is imported when it is asked for: a command's help does not pay for pandas."""
+    """What `farm.report.exports` has, which is imported when it is asked for: a command's help does not pay for
+    pandas."""
     if not name.startswith("_") and name in getattr(exports := import_module("farm.report.exports"), "__all__", ()):
         return getattr(exports, name)
     raise AttributeError(f"module 'farm.report' has no attribute {name!r}")

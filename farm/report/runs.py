@@ -76,10 +76,11 @@ def load_rows_and_record(results: str, run_id: str) -> tuple[pd.DataFrame, dict[
 
 
 def find_run_before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]] | None:
-    """Rows (of these the columns that a comparison reads) and record of the last finished run of the same config before ``run``, by the
-    config's name; None for none.
+    """Rows (of these the columns that a comparison reads) and record of the last finished run of the same config before
+    ``run``, by the config's name; None for none.
 
-    Only rows of what ``run`` has a row of too. An earlier run without any is passed over: it was narrowed to something else.
+    Only rows of what ``run`` has a row of too. An earlier run without any is passed over: it was narrowed to something
+    else.
     """
     if not (results and run.get("name") and run.get("config")):
         return None
@@ -118,8 +119,8 @@ def default_out(results: str, run_id: str) -> Path:
 
 
 def load_for(results: str, run_id: str, sides: Sequence[str]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """`load_rows_and_record`, or for ``sides`` of a diff of which one names its run (RUN_ID:BACKEND), the rows of the runs named and, for a
-    side without one, of ``run_id``; each with its own run_id.
+    """`load_rows_and_record`, or for ``sides`` of a diff of which one names its run (RUN_ID:BACKEND), the rows of the
+    runs named and, for a side without one, of ``run_id``; each with its own run_id.
 
     A run that is named is read whole: the newest outcome of every case would hide an older one.
     """

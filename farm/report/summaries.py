@@ -26,8 +26,8 @@ _REST = b"summary"
 
 
 def read_summary(lake: Lake, run_id: str, ids: Sequence[str] | None = None) -> RunSummary | None:
-    """The summary that is kept of a run; None if there is none, or it is of other files, of another version of the farm, or compared with
-    another run than it would be now. ids: of all runs of the lake, where they are known."""
+    """The summary that is kept of a run; None if there is none, or it is of other files, of another version of the
+    farm, or compared with another run than it would be now. ids: of all runs of the lake, where they are known."""
     try:
         with lake.filesystem.open_input_file(lake.path(run_id, SUMMARY)) as file:
             part = pq.ParquetFile(file)

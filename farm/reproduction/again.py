@@ -31,8 +31,8 @@ from tasks.wire import ToRun
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case did now. row: as in the lake; actual: its outputs, None when it gave none; steps: its trace, where it ran in this
-    process."""
+    """What a case did now. row: as in the lake; actual: its outputs, None when it gave none; steps: its trace, where it
+    ran in this process."""
 
     row: dict[str, Any]
     info: RuntimeInfo | None = None

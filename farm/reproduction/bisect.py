@@ -29,7 +29,8 @@ ASK_S = 120
 
 @dataclass(frozen=True)
 class Answer:
-    """What a case did in a version. outcome: "right", "imprecise", "failed"; "" if it was not judged there, and why: said."""
+    """What a case did in a version. outcome: "right", "imprecise", "failed"; "" if it was not judged there, and why:
+    said."""
 
     version: str
     outcome: str
@@ -39,8 +40,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Found:
-    """asked: in the order of asking; before, after: the neighbours between which the outcome changes, None where the ends are
-    alike; between: versions between these that tell nothing."""
+    """asked: in the order of asking; before, after: the neighbours between which the outcome changes, None where the
+    ends are alike; between: versions between these that tell nothing."""
 
     asked: tuple[Answer, ...]
     before: Answer | None = None
@@ -51,8 +52,8 @@ class Found:
 def search_versions(versions: Sequence[str], ask: Callable[[str], Answer]) -> Found:
     """The first version that has another outcome than the first one; versions: the oldest first.
 
-    What is not judged in a version tells nothing: the next nearest to the middle is asked then. Raises ReproduceError for an
-    end that is not judged.
+    What is not judged in a version tells nothing: the next nearest to the middle is asked then. Raises ReproduceError
+    for an end that is not judged.
     """
     known: dict[int, Answer] = {}
 
@@ -79,8 +80,8 @@ def search_versions(versions: Sequence[str], ask: Callable[[str], Answer]) -> Fo
 
 
 def make_version_asker(case: StoredCase, package: str, more: Sequence[str] = ()) -> Callable[[str], Answer]:
-    """Runs the case with a version of a package in an environment of its own, beside the other packages of its backend and
-    ``more``."""
+    """Runs the case with a version of a package in an environment of its own, beside the other packages of its backend
+    and ``more``."""
     others = [p for p in _list_case_packages(case) if p.startswith(INDEX) or not _requires_package(p, package)]
 
     def ask(version: str) -> Answer:
@@ -156,7 +157,8 @@ def versions_of(asked: str, package: str) -> list[str]:
 
 def list_releases(package: str) -> list[str]:
     """The releases of a package that pip finds for this Python, pre-releases left out. Raises ReproduceError."""
-    # By its path alone: to setuptools' own finder the question means that pip runs, and torch's list of ops imports no more after it.
+    # By its path alone: to setuptools' own finder the question means that pip runs, and torch's list of ops imports no
+    # more after it.
     pip = ["-m", "pip"] if importlib.machinery.PathFinder.find_spec("pip") else None
     if pip is None:
         raise ReproduceError(

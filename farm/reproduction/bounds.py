@@ -19,8 +19,9 @@ from tasks.model.row import declared_precision, has_own_tolerance
 def expected_arrays(
     leaves: Sequence[Leaf], row: Mapping[str, Any], policy: Policy, kind: str = ""
 ) -> dict[str, np.ndarray]:
-    """Arrays of each output, by name and place: its ``dtype``, the ``exact`` result, the largest difference that is ``allowed``, or of a
-    kind of bias its unit, and the ``largest`` number, which an overflow at the border stands for. Raises NoProgram."""
+    """Arrays of each output, by name and place: its ``dtype``, the ``exact`` result, the largest difference that is
+    ``allowed``, or of a kind of bias its unit, and the ``largest`` number, which an overflow at the border stands for.
+    Raises NoProgram."""
     found, precision = dict[str, np.ndarray](), declared_precision(row)
     for k, leaf in enumerate(leaves):
         if leaf.reference is None:
@@ -37,8 +38,9 @@ def expected_arrays(
 
 
 def allowed_difference(leaf: Leaf, row: Mapping[str, Any], policy: Policy) -> np.ndarray:
-    """The largest difference that the judge leaves to each element of an output: by the limit of a row, by the classic tolerance where
-    a stored result is all there is, by the case's own tolerance, or by the rule of a policy without limits. Raises NoProgram."""
+    """The largest difference that the judge leaves to each element of an output: by the limit of a row, by the classic
+    tolerance where a stored result is all there is, by the case's own tolerance, or by the rule of a policy without
+    limits. Raises NoProgram."""
     op_class, oracle = OpClass(row["op_class"] or OpClass.COMPOSITE), str(row.get("oracle") or "")
     precision = declared_precision(row)
     if row["limit"] is None:
@@ -60,7 +62,8 @@ def allowed_difference(leaf: Leaf, row: Mapping[str, Any], policy: Policy) -> np
 
 
 def _find_rounding_step(leaf: Leaf) -> np.ndarray:
-    """How far each element is from its neighbour in the output's dtype; 0 where it overflows there, or is no rounded number."""
+    """How far each element is from its neighbour in the output's dtype; 0 where it overflows there, or is no rounded
+    number."""
     y = np.asarray(leaf.reference)
     if not is_inexact(leaf.dtype):
         return np.zeros(y.shape)
@@ -85,8 +88,8 @@ def _compute_rule_bound(leaf: Leaf, op_class: OpClass, precision: str, policy: P
 
 
 def _find_overflow_number(leaf: Leaf, precision: str) -> float:
-    """The number that an overflow at its border stands for, as in `tasks.judge.plain.at_border`; infinite where no element may overflow.
-    Raises NoProgram where a coarser declared ``precision`` overflows sooner."""
+    """The number that an overflow at its border stands for, as in `tasks.judge.plain.at_border`; infinite where no
+    element may overflow. Raises NoProgram where a coarser declared ``precision`` overflows sooner."""
     if leaf.reference is None or not is_inexact(leaf.dtype) or is_complex(leaf.dtype) or not leaf.reference.size:
         return float("inf")
     with np.errstate(all="ignore"):

@@ -14,7 +14,8 @@ from tasks.model.dtypes import dtype_name
 MOST = 64
 #: Columns of a line.
 _WIDTH = 120
-#: The usual way to make the inputs of a program; where they are views or have gaps, a literal would not be what the call was given.
+#: The usual way to make the inputs of a program; where they are views or have gaps, a literal would not be what the
+#: call was given.
 _MADE = {"torch.from_numpy", "to_tensor"}
 
 
@@ -26,10 +27,11 @@ def write_call(
     versions: str,
     results: Mapping[str, Sequence[np.ndarray] | None],
 ) -> str:
-    """The text of a script of a screen; "" where the case is none: its program is more than one expression, its inputs are many numbers.
+    """The text of a script of a screen; "" where the case is none: its program is more than one expression, its inputs
+    are many numbers.
 
-    program: the text of program.py; settings: of `torch_run.recipe`; setup: lines before the call; results: arrays by what they are, said
-    in comments.
+    program: the text of program.py; settings: of `torch_run.recipe`; setup: lines before the call; results: arrays by
+    what they are, said in comments.
     """
     call = _find_expression(ast.parse(program), len(arrays))
     if call is None or sum(x.size for x in arrays) > MOST or any(dtype_name(x.dtype) == "str" for x in arrays):

@@ -1,6 +1,7 @@
 """What a finding holds a result to: functions that its run.py contains as they stand.
 
-Each prints what it compares and returns 1 where the failure is there, else 0. run: calls the runtime, with inputs, and gives arrays.
+Each prints what it compares and returns 1 where the failure is there, else 0. run: calls the runtime, with inputs, and
+gives arrays.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import numpy as np
 
 
 def load_case(path: Any) -> tuple:
-    """(inputs by name, other arrays by name) of a file of arrays "name:dtype": one of a dtype that numpy lacks is kept as its bits."""
+    """(inputs by name, other arrays by name) of a file of arrays "name:dtype": one of a dtype that numpy lacks is kept
+    as its bits."""
     arrays = {key.rpartition(":")[0]: x.view(key.rpartition(":")[2]) for key, x in np.load(path).items()}
     inputs = {name[len("input.") :]: x for name, x in arrays.items() if name.startswith("input.")}
     return inputs, {name: x for name, x in arrays.items() if not name.startswith("input.")}
@@ -153,7 +155,8 @@ def compare_processes(run: Any, inputs: Any, threads: list) -> int:
 
 
 def compare_batches(run: Any, inputs: Any, rows: list, place: int, count: int) -> int:
-    """Whether the first row is other bytes at a place among `count` than alone; rows: the inputs, by name or place, that have rows."""
+    """Whether the first row is other bytes at a place among `count` than alone; rows: the inputs, by name or place,
+    that have rows."""
 
     def among(x: Any) -> Any:  # the first row first, in the middle and last, others between
         turn = int(x.dtype.kind not in "biuO")

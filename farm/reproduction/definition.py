@@ -36,8 +36,8 @@ def derive(outputs, inputs):
 
 
 def write_definition(name: str, args: Any, kwargs: Any, double: bool) -> str:
-    """The text of definition.py for a definition by its name and encoded arguments; double: whether an input is float64, where what must
-    be equal is compared as integers. Raises NoProgram."""
+    """The text of definition.py for a definition by its name and encoded arguments; double: whether an input is
+    float64, where what must be equal is compared as integers. Raises NoProgram."""
     function: Any = definitions.DEFINITIONS[name]
     more = ""
     if isinstance(function, functools.partial):

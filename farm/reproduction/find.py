@@ -53,7 +53,8 @@ class ReproduceError(Refusal):
 class StoredCase:
     """A case ready to run: its row, its run's config, the backend to run it on, and what was prepared of it.
 
-    row: the stored outcome; stored: that of the backend it is run on now (None if the run has none); steps: the stored trace.
+    row: the stored outcome; stored: that of the backend it is run on now (None if the run has none); steps: the stored
+    trace.
     """
 
     key: Key
@@ -79,7 +80,8 @@ class StoredCase:
             raise ReproduceError(f"{self.spec.name} cannot be run here: {error}") from None
 
     def of_item(self, item: ToRun, case_id: str = "") -> StoredCase:
-        """What a search found in the case, as a case of its own. case_id: what it is called (default: as its group has it)."""
+        """What a search found in the case, as a case of its own. case_id: what it is called (default: as its group has
+        it)."""
         sample = (
             PreparedGroup(item.pack, item.group.check).samples[item.positions[0]].on(self.spec.create().torch_device)
         )
@@ -87,7 +89,8 @@ class StoredCase:
         return replace(self, key=key, stored=None, group=item.group, sample=sample, asked=item)
 
     def within(self, packages: Sequence[str], name: str = "") -> StoredCase:
-        """The case in an environment of these packages, with the Python and behind the launcher that it has now. Raises ReproduceError."""
+        """The case in an environment of these packages, with the Python and behind the launcher that it has now. Raises
+        ReproduceError."""
         python = self.spec.python
         try:
             if self.environment and self.environment.existing and python:
@@ -99,7 +102,8 @@ class StoredCase:
 
 
 def parse_row_key(text: str, results: lakes.Lake) -> Key:
-    """The key in ``text``; "last" is replaced by the newest run's id. "seed:NUMBER", or the number alone, is the case that a seed made.
+    """The key in ``text``; "last" is replaced by the newest run's id. "seed:NUMBER", or the number alone, is the case
+    that a seed made.
 
     Raises ReproduceError."""
     if text.startswith(SEED) or text.isdecimal():
@@ -121,7 +125,8 @@ def parse_row_key(text: str, results: lakes.Lake) -> Key:
 
 
 def seed_of(row: Mapping[str, Any]) -> int | None:
-    """The seed of a case alone, where it is generated or a fuzzed one of a kernel; of no other does a seed alone make the inputs."""
+    """The seed of a case alone, where it is generated or a fuzzed one of a kernel; of no other does a seed alone make
+    the inputs."""
     seed, place = int(row["seed"]), int(row["sample"])
     if row["distribution"] == FUZZ:
         return fuzzed_samples.seed_of(seed, place)
@@ -136,8 +141,8 @@ def _is_todays_generator(catalog: GeneratingCatalog, row: Mapping[str, Any]) -> 
 
 
 def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "last") -> Key:
-    """The key of the case that a seed made: the first that failed of the newest run in which one failed, else the first of the
-    newest run that has one. Every kernel has a case of each seed: it is the one that fails that is meant.
+    """The key of the case that a seed made: the first that failed of the newest run in which one failed, else the first
+    of the newest run that has one. Every kernel has a case of each seed: it is the one that fails that is meant.
 
     dtype, run: narrow that. Raises ReproduceError, also where it is several kernels' that do, or that do not."""
     if seed is None:
@@ -170,7 +175,8 @@ def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "
 
 
 def find_row_of_key(key: Key, results: lakes.Lake) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """(the key's row, the rows of its case on all backends), as they were before a vote. Raises LakeError and ReproduceError."""
+    """(the key's row, the rows of its case on all backends), as they were before a vote. Raises LakeError and
+    ReproduceError."""
     table = lakes.read_table(results, key.run_id)
     rows = table.filter(pc.equal(table["case_id"], key.case_id)).sort_by("attempts").to_pylist()
     if not rows:
@@ -281,11 +287,11 @@ def _catalog_configs(row: dict[str, Any], config: Config) -> list[CatalogConfig]
 def _prepare_group(
     row: dict[str, Any], config: Config, cache: Path, with_products: bool
 ) -> tuple[Group, PreparedGroup]:
-    """The prepared group of a row: from the cache, or made again in a child process as the run did it. with_products: see
-    `tasks.prepare.cases.prepare`.
+    """The prepared group of a row: from the cache, or made again in a child process as the run did it. with_products:
+    see `tasks.prepare.cases.prepare`.
 
-    A group is asked for with as many samples as the run's most demanding backend (`farm.plan.matrix.build`): that number
-    is part of its content key. Raises ReproduceError.
+    A group is asked for with as many samples as the run's most demanding backend (`farm.plan.matrix.build`): that
+    number is part of its content key. Raises ReproduceError.
     """
     if (generating := catalogs.generating(row["catalog"])) and not _is_todays_generator(generating, row):
         return _remake_from_choices(generating, row, cache, with_products)
@@ -310,7 +316,8 @@ def _prepare_group(
 def _remake_from_choices(
     catalog: GeneratingCatalog, row: dict[str, Any], cache: Path, with_products: bool
 ) -> tuple[Group, PreparedGroup]:
-    """The group of a case that another version of the generator made, made again of its choices. Raises ReproduceError."""
+    """The group of a case that another version of the generator made, made again of its choices. Raises
+    ReproduceError."""
     if row["choices"] is None:
         raise ReproduceError(
             f"{row['op']} of the generator {row['variant']}: its row holds no choices to make it of again"
@@ -359,7 +366,8 @@ def _run_pack_job(group: Group, verb: str, cache: Path, **items: Any) -> Path:
 
 
 def _export_count(config: Config, record: dict[str, Any], group: Group) -> int:
-    """Samples that the run exported of a group: the most that one of its exporting backends was given (`farm.work.job_source`)."""
+    """Samples that the run exported of a group: the most that one of its exporting backends was given
+    (`farm.work.job_source`)."""
     offers = record.get("inventory", {}).get("backends", {})
     catalog = catalogs.get(group.catalog)
     exporting = [

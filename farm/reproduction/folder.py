@@ -1,7 +1,8 @@
 """A finding written down: a folder with the model or program, its inputs and what is expected, and a run.py that shows the failure.
 
-run.py needs the runtime and NumPy alone. What calls the runtime in it is the text of the backend's own file (`Backend.recipe`), what
-judges the result is that of `farm.reproduction.checks`. What comes from a lake or a cache gets into a text through repr() only.
+run.py needs the runtime and NumPy alone. What calls the runtime in it is the text of the backend's own file
+(`Backend.recipe`), what judges the result is that of `farm.reproduction.checks`. What comes from a lake or a cache gets
+into a text through repr() only.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _RUNS = 3
 
 @dataclass(frozen=True)
 class Case:
-    """What a folder is made of. row: of the lake, or of a run now; actual: its outputs, None where there are none; leaves: in place of
-    the sample's expected outputs; state: the tensors that a module of the user's holds."""
+    """What a folder is made of. row: of the lake, or of a run now; actual: its outputs, None where there are none;
+    leaves: in place of the sample's expected outputs; state: the tensors that a module of the user's holds."""
 
     title: str
     form: Form
@@ -67,8 +68,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Definition:
-    """That of a result which is defined up to a choice (`tasks.judge.definitions`): its name, its encoded arguments, what it is to
-    make of right outputs; double: whether an input is float64."""
+    """That of a result which is defined up to a choice (`tasks.judge.definitions`): its name, its encoded arguments,
+    what it is to make of right outputs; double: whether an input is float64."""
 
     name: str
     args: Any
@@ -89,8 +90,8 @@ class Definition:
 
 
 def write_folder(case: Case, packages: Sequence[str], earlier: Sequence[tuple[Form, Group]] = ()) -> dict[str, bytes]:
-    """The files of a finding by name. packages: what it is run with; earlier: cases that are run before it, in the same process.
-    Raises NoProgram."""
+    """The files of a finding by name. packages: what it is run with; earlier: cases that are run before it, in the same
+    process. Raises NoProgram."""
     try:
         return _Folder(case, packages).write(earlier)
     except Unsupported as error:
@@ -241,7 +242,8 @@ class _Folder:
         return self._make_number_check(form)
 
     def _make_behaviour_check(self, form: Form) -> _Check | None:
-        """Of a kind that is wrong beside the numbers: what the call did to its inputs, or did otherwise the next time, or in a batch."""
+        """Of a kind that is wrong beside the numbers: what the call did to its inputs, or did otherwise the next time,
+        or in a batch."""
         row, kind = self.case.row, self.case.row["kind"]
         if kind == "mutation":
             op = load.load_ops()[self.case.group.op_name].op if self.case.group.catalog == "user" else None

@@ -61,7 +61,8 @@ def _write_call(form: Form, calls: Calls, arrays: Sequence[np.ndarray]) -> str:
 
 
 def _write_graph(form: Form, calls: Calls, arrays: Sequence[np.ndarray]) -> str:
-    """What a graph returns. torch computes it meanwhile, which is here: what shapes it gives decides what is called next."""
+    """What a graph returns. torch computes it meanwhile, which is here: what shapes it gives decides what is called
+    next."""
     import torch
 
     assert form.model is not None
@@ -95,7 +96,8 @@ def _restore_tensors(x: Any) -> Any:
 
 @dataclass
 class Calls:
-    """The calls of a program. lines: each gives something a name; called: counterparts by their names there; held: arrays by name."""
+    """The calls of a program. lines: each gives something a name; called: counterparts by their names there; held:
+    arrays by name."""
 
     framework: str
     lines: list[str] = field(default_factory=list)
@@ -174,8 +176,8 @@ class Named:
 
 
 def define_words(calls: Mapping[str, Counterpart]) -> list[str]:
-    """Parts of a text: imports and definitions of what the expressions of counterparts of one framework name, then each of these as a
-    function of its name. Raises NoProgram."""
+    """Parts of a text: imports and definitions of what the expressions of counterparts of one framework name, then each
+    of these as a function of its name. Raises NoProgram."""
     imports, made = dict[str, None](), dict[str, str]()
 
     def add(code: ast.AST, own: set[str], words: Mapping[str, Word], text: str) -> None:

@@ -54,8 +54,8 @@ def arrays_of(form: Form) -> list[np.ndarray]:
 
 
 def define_tensors(form: Form, count: int, exotic: bool) -> str:
-    """Source of ``tensors``, which makes those of a program of its ``count`` arrays; exotic: whether some have a dtype that numpy lacks.
-    Raises NoProgram."""
+    """Source of ``tensors``, which makes those of a program of its ``count`` arrays; exotic: whether some have a dtype
+    that numpy lacks. Raises NoProgram."""
     specs = tensor_specs([form.args, form.kwargs]) if form.args is not None else []
     made, views = "to_tensor" if exotic else "torch.from_numpy", _write_views(specs)
     lines = [f"    return [{made}(x) for x in arrays]"]
@@ -67,7 +67,8 @@ def define_tensors(form: Form, count: int, exotic: bool) -> str:
 
 
 def _write_views(specs: Sequence[TensorSpec]) -> list[str]:
-    """Lines that make of ``given``, tensors of arrays, those that the call is given: with gaps, or sparse. Raises NoProgram."""
+    """Lines that make of ``given``, tensors of arrays, those that the call is given: with gaps, or sparse. Raises
+    NoProgram."""
     lines, ends = list[str](), accumulate(len(spec.parts) or 1 for spec in specs)
     for spec, end in reversed(list(zip(specs, ends))):  # each is one tensor then: what is before keeps its place
         shape, k = tuple(spec.shape or ()), end - (len(spec.parts) or 1)
@@ -105,8 +106,8 @@ def _read_ints(values: Sequence[Any]) -> tuple[int, ...]:
 
 
 def write_literal(node: Any, tensor: Callable[[], str]) -> str:
-    """Python source of an argument tree: names of torch are looked up here, everything else goes through repr(). tensor:
-    the name of the next tensor. Raises NoProgram."""
+    """Python source of an argument tree: names of torch are looked up here, everything else goes through repr().
+    tensor: the name of the next tensor. Raises NoProgram."""
     if isinstance(node, list):
         return f"[{', '.join(write_literal(x, tensor) for x in node)}]"
     if not isinstance(node, dict):
@@ -219,8 +220,8 @@ def _resolve_path(path: str) -> Callable[..., Any] | None:
 
 
 def _give_same_bits(candidate: Callable[..., Any], own: Callable[..., Any], form: Form, target: str) -> bool:
-    """True if both functions give the same bits, of the gradient if the form is one's, or raise the same, on fresh copies of
-    the inputs."""
+    """True if both functions give the same bits, of the gradient if the form is one's, or raise the same, on fresh
+    copies of the inputs."""
     import torch
 
     leaf = torch_tree.decoder(form.arrays.__getitem__, target)

@@ -55,8 +55,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """The samples that were looked at, in a line of text each, how many of them met which agreement, and how many failed otherwise:
-    the backend or the reference raised."""
+    """The samples that were looked at, in a line of text each, how many of them met which agreement, and how many
+    failed otherwise: the backend or the reference raised."""
 
     title: str
     lines: list[str]
@@ -66,7 +66,8 @@ class Answer:
 
     @property
     def agrees(self) -> bool:
-        """Whether the oracles and the backend agree wherever they were compared, which was somewhere, and nothing failed."""
+        """Whether the oracles and the backend agree wherever they were compared, which was somewhere, and nothing
+        failed."""
         return not self.failed and bool(self.met) and set(self.met) <= set(AGREE)
 
     def summary(self) -> list[str]:
@@ -154,7 +155,8 @@ def _judge_gradient_rows(asked: ToRun, name: str) -> Iterator[dict[str, Any]]:
 
 
 def _run_in_backend_environment(asked: ToRun, spec: BackendSpec) -> Iterator[dict[str, Any]]:
-    """The rows of a backend that this process cannot run: from a child with its environment's Python. Raises GradcheckError."""
+    """The rows of a backend that this process cannot run: from a child with its environment's Python. Raises
+    GradcheckError."""
     job = Job(
         name=f"gradcheck {spec.name}",
         cache=str(default_cache()),

@@ -14,7 +14,8 @@ from tasks.catalogs.models.own_models import Own
 from tasks.catalogs.user import functions, load, sources
 from tasks.model import FORWARD, Form, Group
 
-#: In place of the farm's package: of it, a kernel's file needs the decorators alone, and these say nothing of how it computes.
+#: In place of the farm's package: of it, a kernel's file needs the decorators alone, and these say nothing of how it
+#: computes.
 _TASKS = b'''"""Stands in for the validation farm's decorators."""
 
 
@@ -90,7 +91,8 @@ def _stand_in(asked: set[str]) -> str:
 
 
 def _copy_files(file: str, root: str) -> tuple[dict[str, bytes], str]:
-    """(a file and those that it imports, by their names in a finding; the module that the first one is there). Raises NoProgram."""
+    """(a file and those that it imports, by their names in a finding; the module that the first one is there). Raises
+    NoProgram."""
     path = Path(file).resolve()
     every = sources.closure(path, root)
     home = Path(root).resolve()
@@ -117,8 +119,8 @@ def _copy_files(file: str, root: str) -> tuple[dict[str, bytes], str]:
 
 
 def define_module(one: Own, form: Form) -> tuple[list[str], dict[str, bytes]]:
-    """(parts of the text of a program that makes a module of the user's, OP, and gives it the tensors that were judged, the files that
-    it takes). Raises NoProgram."""
+    """(parts of the text of a program that makes a module of the user's, OP, and gives it the tensors that were judged,
+    the files that it takes). Raises NoProgram."""
     name, _, function = one.source.rpartition(":")
     found = load.load(name, one.root, ())
     if not found.__file__:
@@ -163,7 +165,8 @@ def hold(device):
 
 
 def _write_outputs_expression(names: Sequence[str]) -> str:
-    """``program``: the module's outputs, and after them the tensors that it writes to (`tasks.catalogs.models.own_models`)."""
+    """``program``: the module's outputs, and after them the tensors that it writes to
+    (`tasks.catalogs.models.own_models`)."""
     left = [
         f"inputs[{name.removeprefix('inputs.')}]"
         if name.startswith("inputs.")

@@ -49,7 +49,8 @@ def describe_device_here(device: str) -> str:
 
 
 def describe_elsewhere(case: StoredCase, device: str) -> str:
-    """What is to be said, after a result that is not the stored one, where the row is of another device than ``device``."""
+    """What is to be said, after a result that is not the stored one, where the row is of another device than
+    ``device``."""
     stored = case.stored or {}
     then, on = stored.get("device_ids"), stored.get("node")
     if not then or not device or (then, on) == (device, socket.gethostname()):

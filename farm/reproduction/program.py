@@ -1,7 +1,8 @@
 """The program of a finding whose case is no ONNX model: ``program.py``, its inputs in order, and the files that it takes.
 
-As a module it has ``program``, the function that is called. Of torch it also has ``tensors``, which makes the arguments of the inputs;
-``hold``, where it has weights, which puts them on a device; and of a training step ``step``, which calls the program and differentiates it.
+As a module it has ``program``, the function that is called. Of torch it also has ``tensors``, which makes the arguments
+of the inputs; ``hold``, where it has weights, which puts them on a device; and of a training step ``step``, which calls
+the program and differentiates it.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ for key, x in np.load(Path(__file__).with_name("weights.npz")).items():
 
 @dataclass(frozen=True)
 class Program:
-    """text: of program.py; arrays: its inputs in order; held: constants and weights by name, which lie in weights.npz; files:
-    others, by name."""
+    """text: of program.py; arrays: its inputs in order; held: constants and weights by name, which lie in weights.npz;
+    files: others, by name."""
 
     text: str
     arrays: Sequence[np.ndarray]
@@ -46,8 +47,9 @@ class Program:
 
 
 def write_program(form: Form, group: Group, state: Mapping[str, np.ndarray], tried: bool = True) -> Program:
-    """The program of a form that is no ONNX model. state: the tensors that a module of the user's holds; tried: whether a public name
-    of torch's is run beside the catalog's function, to see that it is the same. Raises NoProgram, Unsupported."""
+    """The program of a form that is no ONNX model. state: the tensors that a module of the user's holds; tried: whether
+    a public name of torch's is run beside the catalog's function, to see that it is the same. Raises NoProgram,
+    Unsupported."""
     title, files = f"{group.label}, as the case calls it.", dict[str, bytes]()
     if form.kind in FRAMEWORKS:
         parts, held = in_framework.write_framework_program(form)
@@ -81,8 +83,8 @@ def write_program(form: Form, group: Group, state: Mapping[str, np.ndarray], tri
 
 
 def compose_program(title: str, parts: Sequence[str], held: Mapping[str, Any], files: Collection[str] = ()) -> str:
-    """The text of a program: its imports, its weights, then its parts, two lines apart. What is imported from ``files`` beside it is
-    imported where a part says so: what is before may decide how."""
+    """The text of a program: its imports, its weights, then its parts, two lines apart. What is imported from ``files``
+    beside it is imported where a part says so: what is before may decide how."""
     local = {name.partition("/")[0].removesuffix(".py") for name in files}
 
     def is_import(line: str) -> bool:

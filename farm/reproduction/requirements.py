@@ -21,8 +21,8 @@ from tasks.packages import TORCH_CATALOG, pin_package
 
 
 def list_requirements(case: StoredCase) -> list[str]:
-    """Of a case, beside what every environment has: the runtime's packages as they are installed, onnx, and what a kernel of one's own,
-    or a network, imports."""
+    """Of a case, beside what every environment has: the runtime's packages as they are installed, onnx, and what a
+    kernel of one's own, or a network, imports."""
     backend = case.spec.create()
     if case.environment and case.environment.existing:
         stored = str((case.stored or case.row)["runtime_version"] or "")
@@ -44,7 +44,8 @@ def list_requirements(case: StoredCase) -> list[str]:
 
 
 def describe_place(case: StoredCase) -> str:
-    """Which interpreter that is there a case ran in, as a sentence for a finding; "" of an environment that is built, or the farm's own."""
+    """Which interpreter that is there a case ran in, as a sentence for a finding; "" of an environment that is built,
+    or the farm's own."""
     return f" It ran in {case.environment.label}." if case.environment and case.environment.existing else ""
 
 

@@ -93,7 +93,8 @@ def _find_known_cause(case: StoredCase) -> str:
 
 
 def known_failure(case: StoredCase, reduced: Sequence[str] | None = None) -> KnownFailure | None:
-    """The known failure of the run's config that covers the stored outcome. reduced: ops of its minimal case, sorted."""
+    """The known failure of the run's config that covers the stored outcome. reduced: ops of its minimal case,
+    sorted."""
     rows = pd.DataFrame([case.row]).assign(**{REDUCED: pd.Series([reduced], dtype=object)})
     place = int(match_rows(rows, case.config.known_failures).entry[0])
     return case.config.known_failures[place] if place >= 0 else None
@@ -109,8 +110,8 @@ def _format_tensor(spec: TensorSpec, arrays: list[np.ndarray]) -> str:
 
 
 def print_outcome(case: StoredCase, outcome: Outcome, device: str = "") -> None:
-    """The runtime, the outputs and the worst element, and the metrics beside the stored ones. device: the number of the one it ran
-    on, "" of the CPU's."""
+    """The runtime, the outputs and the worst element, and the metrics beside the stored ones. device: the number of the
+    one it ran on, "" of the CPU's."""
     row = outcome.row
     print_line(
         "backend",
@@ -243,7 +244,8 @@ def different_columns(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def conclude_reproduction(case: StoredCase, now: dict[str, Any], device: str = "") -> tuple[bool, str]:
-    """(whether the status is the stored one, the sentence that says so). device: the number of the one it ran on now."""
+    """(whether the status is the stored one, the sentence that says so). device: the number of the one it ran on
+    now."""
     there = case.stored
     if case.spec.name != case.key.backend:
         same = now["status"] == case.row["status"]

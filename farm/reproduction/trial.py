@@ -58,8 +58,9 @@ finally:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended. returncode: of the process; code: that it exited with by itself; type, text: of what it raised; missing: the
-    module that it did not find; child: the exit code of a program that it started, where that is what it raised."""
+    """How a run ended. returncode: of the process; code: that it exited with by itself; type, text: of what it raised;
+    missing: the module that it did not find; child: the exit code of a program that it started, where that is what it
+    raised."""
 
     returncode: int
     code: int | None = None
@@ -70,9 +71,9 @@ class Ended:
 
 
 def run_alone(folder: Path, timeout_s: float, python: str | Interpreter, folders: str = "") -> Ended | None:
-    """Run a finding's run.py with an interpreter, in an empty folder, isolated from this installation's paths, with the modules in
-    ``folders`` (as PYTHONPATH has them) and in what is laid over the interpreter; None if it did not end in time. Behind a launcher it is
-    run from a folder that both sides see."""
+    """Run a finding's run.py with an interpreter, in an empty folder, isolated from this installation's paths, with the
+    modules in ``folders`` (as PYTHONPATH has them) and in what is laid over the interpreter; None if it did not end in
+    time. Behind a launcher it is run from a folder that both sides see."""
     start = python if isinstance(python, Interpreter) else Interpreter(python)
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     env |= {"PYTHONPATH": folders} if folders else {}
@@ -138,7 +139,8 @@ def write_finding_files(files: Mapping[str, bytes], folder: Path) -> None:
 def try_finding(
     folder: Path, row: Mapping[str, Any], timeout_s: float, python: str | Interpreter = sys.executable, times: int = 1
 ) -> tuple[bool, str]:
-    """Run a finding with the interpreter ``python``; timeout_s: of a run; times: how often, of a failure that is not always there.
+    """Run a finding with the interpreter ``python``; timeout_s: of a run; times: how often, of a failure that is not
+    always there.
 
     Returns (whether it shows the row's status, a sentence on what it showed).
     """
@@ -207,9 +209,9 @@ def _judge_script_ending(
 
 
 def _is_error_of_row(ended: Ended, row: Mapping[str, Any]) -> bool:
-    """Whether what was raised is a row's error: the same type where one says nothing, the same signal of a program that was started, else
-    one text within the other, with what is a case's own masked. Of a row's also its first paragraph: a runtime may print a part of the
-    program after it, of which its own tools print another one."""
+    """Whether what was raised is a row's error: the same type where one says nothing, the same signal of a program that
+    was started, else one text within the other, with what is a case's own masked. Of a row's also its first paragraph:
+    a runtime may print a part of the program after it, of which its own tools print another one."""
     error = row.get("error") or ""
     if ended.child is not None and ended.child < 0:
         with contextlib.suppress(ValueError):

@@ -58,8 +58,8 @@ def pin_stored(stored: str, first: str) -> dict[str, tuple[str, ...]]:
 
 
 def _read_row_versions(stored: str, first: str) -> dict[str, str]:
-    """Versions by package of what a row says; a bare one is of ``first``. What computes and is no package of its own (a build's
-    libraries, the vendor's toolkit), is somebody's own build, or says no version, is left out."""
+    """Versions by package of what a row says; a bare one is of ``first``. What computes and is no package of its own (a
+    build's libraries, the vendor's toolkit), is somebody's own build, or says no version, is left out."""
     found: dict[str, str] = {}
     for name, _, version in (part.rpartition(" ") for part in stored.split(", ")):
         if name in _NO_PACKAGES or not version[:1].isdigit() or " " in name:
@@ -73,7 +73,8 @@ def _read_row_versions(stored: str, first: str) -> dict[str, str]:
 
 
 def of_here(packages: Sequence[str]) -> list[str]:
-    """Packages of an environment in the versions that are installed here, with their indexes; what is not here is left out."""
+    """Packages of an environment in the versions that are installed here, with their indexes; what is not here is left
+    out."""
     found = dict[str, None]()
     for asked in packages:
         if (named := _NAMED.match(asked)) is None:

@@ -40,7 +40,8 @@ def folder_case(case: StoredCase, outcome: Outcome, backend: Backend, title: str
 
 
 def write_finding(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
-    """Write a case's folder and try it; returns whether it shows what the farm says. Raises NoProgram, ReproduceError."""
+    """Write a case's folder and try it; returns whether it shows what the farm says. Raises NoProgram,
+    ReproduceError."""
     check = checks.get_or_default(case.sample.owner.check)
     if not check.plain and outcome.row["kind"] not in BEHAVIOURS:
         raise NoProgram(

@@ -24,8 +24,8 @@ MAJORITY = 2
 
 
 def probe_devices(request: Request, specs: Sequence[BackendSpec]) -> list[Screened]:
-    """Each device of the backends that are here, asked how it computes; of a CPU one core, of an environment that is not built nothing.
-    Raises ConfigError, ClusterError, OSError."""
+    """Each device of the backends that are here, asked how it computes; of a CPU one core, of an environment that is
+    not built nothing. Raises ConfigError, ClusterError, OSError."""
     kind = executor_registry.find(request.how, request.address) or executor_registry.get("processes")
     executor = kind.create(Setup(request.address, request.cpus, dashboard=False))
     try:
@@ -90,7 +90,8 @@ def find_different(devices: Sequence[Screened]) -> dict[str, list[str]]:
 
 
 def print_probed(devices: Sequence[Screened]) -> bool:
-    """A block for each group of devices that say the same, then those that differ from their equals; whether any does."""
+    """A block for each group of devices that say the same, then those that differ from their equals; whether any
+    does."""
     groups: dict[tuple[object, ...], list[Screened]] = {}
     for device in devices:
         groups.setdefault((device.equal_to, tuple(device.features.items()), device.reason), []).append(device)

@@ -100,13 +100,15 @@ def ask_backends(
 
 
 def name_hosts(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What nodes are called, by id: their hosts, and the beginnings of their ids as well where several have one host's name."""
+    """What nodes are called, by id: their hosts, and the beginnings of their ids as well where several have one host's
+    name."""
     hosts = Counter(node["host"] for node in nodes)
     return {n["id"]: n["host"] if hosts[n["host"]] == 1 else f"{n['host']}.{n['id'][:8]}" for n in nodes}
 
 
 class Screening:
-    """One run of the lake: `begin` it, `screen` each backend, `finish` it. Raises ConfigError, ClusterError, LakeError, OSError."""
+    """One run of the lake: `begin` it, `screen` each backend, `finish` it. Raises ConfigError, ClusterError, LakeError,
+    OSError."""
 
     def __init__(self, request: Request, specs: Sequence[BackendSpec], seconds: float, seed: int = 0) -> None:
         self.request, self.specs, self.seconds = request, list(specs), seconds
@@ -146,8 +148,8 @@ class Screening:
     def screen(
         self, offer: Offer, done: Collection[tuple[str, str]] = (), tell: Callable[[Screened], None] = lambda s: None
     ) -> None:
-        """Screen the devices of a backend and write their rows. done: (host, device) of those that have theirs; tell: of each that is
-        finished. Raises ConfigError where the seconds are too few for a pass."""
+        """Screen the devices of a backend and write their rows. done: (host, device) of those that have theirs; tell:
+        of each that is finished. Raises ConfigError where the seconds are too few for a pass."""
         hosts = name_hosts(self.executor.nodes)
         spec = next(s for s in self.specs if s.name == offer.name)
         found: dict[Place, Screened] = {}
@@ -302,7 +304,8 @@ def _make_verdict_columns(decision: Decision, seen: Observed) -> Mapping[str, An
 
 
 def _make_steps(decision: Decision, seen: Observed) -> list[Step]:
-    """The passes that gave other bytes than most, and the usual one where it is what dissents; by the number of the first."""
+    """The passes that gave other bytes than most, and the usual one where it is what dissents; by the number of the
+    first."""
     if not decision.at:
         return []
     status = Status.PASS.value if decision.kind == DISSENT else Status.WRONG.value

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 #: Work of one batch: aimed at, at least, and at most (seconds; cases).
 BATCH_S, BATCH_MIN_S, BATCH_MIN, BATCH_MAX = 8.0, 1.0, 200, 10_000
-#: Cases of a batch of a backend of which nobody has timed so many yet: of one that compiles a case takes seconds, not the
-#: milliseconds that are guessed, and one slot would have them all.
+#: Cases of a batch of a backend of which nobody has timed so many yet: of one that compiles a case takes seconds, not
+#: the milliseconds that are guessed, and one slot would have them all.
 UNTIMED = 8
-#: Tasks a second that a driver hands out at most: each costs it two or three milliseconds, Ray's part with it. Where slots are
-#: very many the least batch grows with them.
+#: Tasks a second that a driver hands out at most: each costs it two or three milliseconds, Ray's part with it. Where
+#: slots are very many the least batch grows with them.
 TASKS = 250.0
 #: A batch is worth this many times the start of its child, where other backends have work for the slot as well.
 START_SHARE = 8.0
@@ -19,8 +19,8 @@ START_SHARE = 8.0
 
 @dataclass(frozen=True)
 class Demand:
-    """What a backend has to do. cases: that can be run now, left_s: what they take; slots: jobs of it that run at once; first: it has run
-    nothing yet; complete: no case is to come any more."""
+    """What a backend has to do. cases: that can be run now, left_s: what they take; slots: jobs of it that run at once;
+    first: it has run nothing yet; complete: no case is to come any more."""
 
     cases: int
     left_s: float
@@ -31,9 +31,9 @@ class Demand:
 
 
 def waits(demand: Demand, timed: int, started: int, under_way: int) -> bool:
-    """Whether a backend's next batch waits for a child that is at work, instead of starting another: what is left would be done
-    before that one had started. timed, started, under_way: its rows, children and batches so far. What nobody has timed is
-    guessed, and has to be worth more."""
+    """Whether a backend's next batch waits for a child that is at work, instead of starting another: what is left would
+    be done before that one had started. timed, started, under_way: its rows, children and batches so far. What nobody
+    has timed is guessed, and has to be worth more."""
     if not under_way or under_way < started:
         return False
     return demand.left_s < demand.start_s * (1.0 if timed else START_SHARE)
@@ -45,14 +45,14 @@ def most_cases(cases: int, slots: int, timed: int) -> int:
 
 
 def order(left_s: Mapping[int, float], complete: bool) -> list[int]:
-    """Backends in the order in which they get batches: as in the config; once all work is known, the long ones first, so
-    that the slots end together."""
+    """Backends in the order in which they get batches: as in the config; once all work is known, the long ones first,
+    so that the slots end together."""
     return sorted(left_s, key=lambda b: -left_s[b]) if complete else list(left_s)
 
 
 def size(demand: Demand, all_left_s: float, small: bool) -> float:
-    """Seconds of work of the backend's next batch; 0 if what it has is not worth a task yet. all_left_s: of all backends that share
-    its devices; small: a device has nothing to do, and takes whatever there is."""
+    """Seconds of work of the backend's next batch; 0 if what it has is not worth a task yet. all_left_s: of all
+    backends that share its devices; small: a device has nothing to do, and takes whatever there is."""
     if not demand.cases:
         return 0
     share_s, least_s = START_SHARE * demand.start_s, demand.slots / TASKS

@@ -16,7 +16,8 @@ from farm.work.earlier_runs import Learned, learn_from_runs
 from farm.work.run_state import RunState
 from farm.work.state import Plan
 
-#: Of a budget, what cells are planned for; the rest is for starting, for what takes longer than it did, and for the report.
+#: Of a budget, what cells are planned for; the rest is for starting, for what takes longer than it did, and for the
+#: report.
 SHARE = 0.85
 #: Seconds that jobs which have begun may go on when the time is up.
 GRACE_S = 20.0
@@ -28,7 +29,8 @@ LONG_S = 4.0
 
 @dataclass(frozen=True)
 class Choice:
-    """Cells by the order in which they are worth their time: group, backend and rank of each; taken: how many of them are in."""
+    """Cells by the order in which they are worth their time: group, backend and rank of each; taken: how many of them
+    are in."""
 
     groups: np.ndarray
     backends: np.ndarray
@@ -54,10 +56,10 @@ class Choice:
 
 
 def select_cells(plan: Plan, known: Learned, budget_s: float) -> Choice:
-    """The cells of a plan that are worth their time most: one of each failure that the newest runs have, the other failures,
-    cells that are new or whose runtime has another version, those that are weakly tested, then all others; in each of these
-    the cheap ones first, where those of a backend share what it takes to start. What nobody has run comes in the order of the
-    config's catalogs, and in each of them every op and backend once before any of them twice."""
+    """The cells of a plan that are worth their time most: one of each failure that the newest runs have, the other
+    failures, cells that are new or whose runtime has another version, those that are weakly tested, then all others; in
+    each of these the cheap ones first, where those of a backend share what it takes to start. What nobody has run comes
+    in the order of the config's catalogs, and in each of them every op and backend once before any of them twice."""
     estimate = Estimate(plan, known)
     g, b = estimate.cells()
     cost = estimate.cells_s[g, b]
@@ -76,8 +78,9 @@ def select_cells(plan: Plan, known: Learned, budget_s: float) -> Choice:
 
 
 def apply_budget(plan: Plan) -> Plan:
-    """A plan with what earlier runs tell of it (raises ConfigError if there is no time for any): of a run with a budget the cells that are worth its time, in their order; else all
-    of them, those first that take long, so that no slot is left with one of them when all others are done."""
+    """A plan with what earlier runs tell of it (raises ConfigError if there is no time for any): of a run with a budget
+    the cells that are worth its time, in their order; else all of them, those first that take long, so that no slot is
+    left with one of them when all others are done."""
     there = [plan.offer(b).available or plan.offer(b).awaited for b in range(len(plan.matrix.backends))]
     known, matrix = learn_from_runs(plan.request.lake, plan.matrix, there), plan.matrix
     if (left_s := plan.request.left_s) is not None:
@@ -120,8 +123,8 @@ def undone(run: RunState) -> set[tuple[int, int]]:
 
 
 def left_out(plan: Plan, undone: Iterable[tuple[int, int]] = ()) -> dict[str, Any]:
-    """What a run's record says of what the budget left out: cells, and their cases by op and backend. undone: cells of the
-    plan that it had not the time for."""
+    """What a run's record says of what the budget left out: cells, and their cases by op and backend. undone: cells of
+    the plan that it had not the time for."""
     assert plan.whole is not None
     numbers = plan.whole.numbers()
     whole = [numbers[key] for key in plan.matrix.numbers()]
@@ -138,8 +141,8 @@ def left_out(plan: Plan, undone: Iterable[tuple[int, int]] = ()) -> dict[str, An
 
 
 def _count_missing_by_part(plan: Plan, missing: np.ndarray) -> list[dict[str, Any]]:
-    """How many cells of each part of the config, a catalog under a check and distribution, there are here, and how many are left
-    out; in the config's order."""
+    """How many cells of each part of the config, a catalog under a check and distribution, there are here, and how many
+    are left out; in the config's order."""
     assert plan.whole is not None
     there = np.array([plan.offer(b).available for b in range(len(plan.matrix.backends))])
     places = plan.whole.places or [0] * len(plan.whole.groups)

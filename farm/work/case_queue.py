@@ -63,8 +63,8 @@ class CaseQueue:
         return (self._known_ms[b] + (self.cases[b] - self._known[b]) * usual_ms) / 1e3
 
     def take(self, b: int, seconds: float, usual_ms: float, most: int, torn: bool) -> list[Portion]:
-        """Portions for a batch of about so much work and at most so many cases, at least one portion, of what is timed or of what is not. torn: portions of one unit
-        may go to several batches."""
+        """Portions for a batch of about so much work and at most so many cases, at least one portion, of what is timed
+        or of what is not. torn: portions of one unit may go to several batches."""
         chosen: list[Portion] = []
         cases, left_ms, ready = 0, seconds * 1e3, self.ready[b]
         alike = self._alike(b)

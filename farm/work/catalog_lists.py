@@ -37,8 +37,8 @@ class Home(NamedTuple):
 
 
 def homes(config: Config, cache: Path, build: bool, inline: bool) -> list[Home]:
-    """Where the user's modules may be imported if the farm's own environment lacks what they import: with the backends that run the
-    user's kernels in an environment of their own. build: whether one that is not there may be built."""
+    """Where the user's modules may be imported if the farm's own environment lacks what they import: with the backends
+    that run the user's kernels in an environment of their own. build: whether one that is not there may be built."""
     given = [c for c in config.catalogs if c.name == USER]
     found = []
     for spec in [b.spec() for b in config.backends if any(samples_of(c, b.name) for c in given)]:
@@ -83,10 +83,12 @@ def list_entries(
     homes: Sequence[Home] = (),
     given_up: threading.Event | None = None,
 ) -> tuple[list[Entry], str]:
-    """A catalog's entries, from the cache or from a child process (unless ``inline``: from this process), and the name of the one of
-    ``homes`` in whose environment it was listed: the first that has what the farm's own lacks; "" for that one.
+    """A catalog's entries, from the cache or from a child process (unless ``inline``: from this process), and the name
+    of the one of ``homes`` in whose environment it was listed: the first that has what the farm's own lacks; "" for
+    that one.
 
-    ``config``: path of the config, to give the place of a mistake in it. Raises ConfigError; GivenUp soon after ``given_up`` is set.
+    ``config``: path of the config, to give the place of a mistake in it. Raises ConfigError; GivenUp soon after
+    ``given_up`` is set.
     """
     usable = [None, *(home.spec for home in homes if not home.why)]
     places = [(home, _find_list_path(name, cache, home)) for home in usable]

@@ -57,10 +57,12 @@ class ChildPool:
     """Children by what they serve. Whoever has it runs one job at a time, so it needs no lock."""
 
     def __init__(self) -> None:
-        # The last used at the end. A plain dict: `kill` copies it from another thread, which an OrderedDict cannot bear while it changes.
+        # The last used at the end. A plain dict: `kill` copies it from another thread, which an OrderedDict cannot bear
+        # while it changes.
         self._children: dict[tuple[Any, ...], tuple[ChildProcess, Any]] = {}
         self._told: dict[int, float] = {}  # CPU seconds already told, by child (its process id; a worker has few)
-        #: Bytes of a child when it had started, likewise: a runtime of a GPU's has gigabytes of libraries before its first case.
+        #: Bytes of a child when it had started, likewise: a runtime of a GPU's has gigabytes of libraries before its
+        #: first case.
         self._began: dict[int, int] = {}
         self._cpu_s = self._start_s = 0.0
         self._starts = 0
@@ -197,8 +199,8 @@ def _key(job: Job) -> tuple[Any, ...]:
 
 
 def imports_of(job: Job) -> tuple[str, ...] | None:
-    """What a child for a job may be forked with: what it would import itself, for its backend and for groups that are not in the
-    cache. None where it is to be started plainly."""
+    """What a child for a job may be forked with: what it would import itself, for its backend and for groups that are
+    not in the cache. None where it is to be started plainly."""
     wanted = job.imports if job.backend is None else fork_server.imports_of(job.backend)
     if wanted is None or (job.backend is not None and "torch" not in wanted):
         return wanted
@@ -230,7 +232,8 @@ def _is_exclusive(answer: Any) -> bool:
 
 
 def _is_spinning(child: ChildProcess) -> bool:
-    """Whether a child without work uses the processor all the same, as IREE's threads do that wait for Mesa's semaphores."""
+    """Whether a child without work uses the processor all the same, as IREE's threads do that wait for Mesa's
+    semaphores."""
     before = child.cpu_s()
     time.sleep(IDLE_S)
     return child.cpu_s() - before > IDLE_S / 2

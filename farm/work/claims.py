@@ -8,7 +8,8 @@ from typing import Any
 
 from farm.fleet.inventory import Offer
 
-#: Device memory of a job where nobody says otherwise: a runtime's context takes half a GiB, the largest cases of the catalogs two.
+#: Device memory of a job where nobody says otherwise: a runtime's context takes half a GiB, the largest cases of the
+#: catalogs two.
 JOB_BYTES = 4 << 30
 #: Device memory below which a job has no room for a context and the workspaces of its libraries.
 LEAST_BYTES = 1 << 30
@@ -59,8 +60,8 @@ ONE = Claim()
 
 
 def claim_of(offer: Offer, asked: float | None, nodes: Sequence[dict[str, Any]]) -> Claim:
-    """The claim of a backend's jobs. asked: the share that the config says, None for as many jobs as memory and CPUs allow; nodes: of
-    the executor. What takes CPUs takes them whole, and ranks share them where there are too few."""
+    """The claim of a backend's jobs. asked: the share that the config says, None for as many jobs as memory and CPUs
+    allow; nodes: of the executor. What takes CPUs takes them whole, and ranks share them where there are too few."""
     if offer.resource == "CPU":
         return Claim(devices=max(min(offer.ranks, sum(offer.devices.values())), 1))
     if offer.ranks > 1:

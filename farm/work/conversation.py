@@ -32,10 +32,11 @@ def search(
     children: Children,
     run: Callable[[wire.Wants], wire.Tried],
 ) -> Iterator[wire.Spent | wire.Found | Ended]:
-    """Search over the case of ``item``, which failed on the job's backend, in a child of the farm's own, and run what it wants.
+    """Search over the case of ``item``, which failed on the job's backend, in a child of the farm's own, and run what
+    it wants.
 
-    Yields Spent after each step, and at the end Found, or Ended. folder: for packs, the caller's to remove; step_s: seconds
-    that a step of the search may take. run: may raise EnvError.
+    Yields Spent after each step, and at the end Found, or Ended. folder: for packs, the caller's to remove; step_s:
+    seconds that a step of the search may take. run: may raise EnvError.
     """
     assert job.backend is not None
     seeker = _make_search_job(job, type(what).__name__.lower(), item)
@@ -65,15 +66,16 @@ def search(
 
 
 def _make_search_job(job: Job, what: str, item: ToRun) -> Job:
-    """The job whose child searches, by what a case of another job shows: it reads the same forms, and imports the same."""
+    """The job whose child searches, by what a case of another job shows: it reads the same forms, and imports the
+    same."""
     imports = imports_of(replace(job, run=(item,))) or ()
     prepare = (wire.ToPrepare(item.group),)
     return replace(job, name=f"{what} {item.group.label}", run=(), backend=None, prepare=prepare, imports=imports)
 
 
 def run_last(job: Job, items: Sequence[ToRun], children: Children) -> Row:
-    """What came of the last of some cases that the job's child runs one after another; of one that it did not come to, a row of
-    status "lost" that says why. Nobody asks whether a death is the case's own. Raises EnvError."""
+    """What came of the last of some cases that the job's child runs one after another; of one that it did not come to,
+    a row of status "lost" that says why. Nobody asks whether a death is the case's own. Raises EnvError."""
     last = sum(len(item.positions) for item in items) - 1
     got = children.get(job)
     if isinstance(got, Death):

@@ -35,7 +35,8 @@ def is_sought(job: Job, row: Row) -> bool:
 def localise(
     job: Job, item: ToRun, info: BackendInfo, children: Children, folder: Path
 ) -> Iterator[wire.Spent | Found]:
-    """Search for the culprit of the case of ``item``, which failed on the job's backend; the last that is yielded is Found.
+    """Search for the culprit of the case of ``item``, which failed on the job's backend; the last that is yielded is
+    Found.
 
     info: what the backend answered to hello; folder: for packs, the caller's to remove. What dies or cannot be had ends
     the search with a reason: it never raises.

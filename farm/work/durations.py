@@ -1,6 +1,7 @@
 """How long a run takes: one estimate for planning, for `--budget` and for the time left (`farm.work.left`).
 
-Of each cell what earlier runs of the lake measured (`farm.work.earlier_runs`), else a guess; what the run itself measures corrects it.
+Of each cell what earlier runs of the lake measured (`farm.work.earlier_runs`), else a guess; what the run itself
+measures corrects it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from farm.work.state import Plan
 from tasks import catalogs
 from tasks.plugins import PluginError
 
-#: Guesses. Milliseconds of a case, where the backend compiles (JOINT_MS) and where not; of preparing a group: half a second where
-#: shapes are large, next to nothing in the cache; of exporting a group. Seconds that a child takes to start.
+#: Guesses. Milliseconds of a case, where the backend compiles (JOINT_MS) and where not; of preparing a group: half a
+#: second where shapes are large, next to nothing in the cache; of exporting a group. Seconds that a child takes to
+#: start.
 CASE_MS, JOINT_MS, GROUP_MS, EXPORT_MS, START_S = 10.0, 800.0, 31.0, 600.0, 0.5
 #: Of a group, by the kind of job.
 GUESSED_MS = {"prepare": GROUP_MS, "export": EXPORT_MS}
@@ -57,8 +59,8 @@ class Estimate:
 
     @functools.cached_property
     def start_s(self) -> np.ndarray:
-        """Seconds that a process of each backend takes to start, [backends]: as in earlier runs, else as when it was probed, else a
-        guess."""
+        """Seconds that a process of each backend takes to start, [backends]: as in earlier runs, else as when it was
+        probed, else a guess."""
         probed = [(self.plan.offer(b).info.start_s or START_S) for b in range(len(self.plan.matrix.backends))]
         return np.where(np.isnan(self.known.start_s), probed, self.known.start_s)
 
@@ -70,8 +72,8 @@ class Estimate:
         return g, b
 
     def aside_s(self, g: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
-        """(seconds that each cell takes beside its cases, if they come in this order: the first of a group prepares it, the first of a
-        backend starts its process; the number of its kind of slot; slots of each kind)."""
+        """(seconds that each cell takes beside its cases, if they come in this order: the first of a group prepares it,
+        the first of a backend starts its process; the number of its kind of slot; slots of each kind)."""
         plan = self.plan
         aside = np.zeros(len(g))
         aside[np.unique(g, return_index=True)[1]] += GROUP_MS / 1e3

@@ -15,7 +15,8 @@ from farm.work.state import HERE
 from tasks import wire
 from tasks.wire import Place
 
-#: Seconds for which a device that others hold, or a child that starts, is waited for, beside the time that the job itself takes.
+#: Seconds for which a device that others hold, or a child that starts, is waited for, beside the time that the job
+#: itself takes.
 PATIENCE_S = 300.0
 
 
@@ -37,12 +38,13 @@ class _Flight:
 def run_on_each(
     executor: Executor, offer: Offer, make_job: Callable[[int], Job], seconds: float, done: Collection[Place] = ()
 ) -> Iterator[tuple[Place, Any]]:
-    """Run a job on each device that a backend has, all at once; (device, message of the job's supervisor), and None or an exception at
-    the end of each.
+    """Run a job on each device that a backend has, all at once; (device, message of the job's supervisor), and None or
+    an exception at the end of each.
 
-    done: devices that have had theirs; make_job: of a device's number on its node. A core of a CPU is a device by that number alone, which the job makes use of. A device
-    that is not free within `PATIENCE_S` after ``seconds``, or whose node goes away, ends with a TimeoutError or the executor's error;
-    its name is then its number. Raises what the executor's `poll` does.
+    done: devices that have had theirs; make_job: of a device's number on its node. A core of a CPU is a device by that
+    number alone, which the job makes use of. A device that is not free within `PATIENCE_S` after ``seconds``, or whose
+    node goes away, ends with a TimeoutError or the executor's error; its name is then its number. Raises what the
+    executor's `poll` does.
     """
     cores = offer.resource == "CPU"
     flights: dict[int, _Flight] = {}

@@ -23,8 +23,8 @@ from tasks.plugins import PluginError
 LOOKED_AT, KNOWN = 20, 0.95
 #: Milliseconds of a case beside building and running it.
 ASIDE_MS = 10.0
-#: Of what the first run of a lake took to compile, the share that is counted: later runs find most of it in the compiler's cache (all but an
-#: eighth of quick.yaml's), unless the first has found it there too.
+#: Of what the first run of a lake took to compile, the share that is counted: later runs find most of it in the
+#: compiler's cache (all but an eighth of quick.yaml's), unless the first has found it there too.
 COMPILED = 0.25
 
 
@@ -32,12 +32,12 @@ COMPILED = 0.25
 class Learned:
     """What earlier runs tell of the cells of a plan; arrays are [groups, backends].
 
-    ms: milliseconds of a case, NaN where nobody has run the cell; finding: below 0 where nothing failed, else a number that
-    cells of one op and backend that failed in the same way share; weak: no pass of it was any evidence, or it was
-    imprecise; unasked: the backend did not take it; version: a number of the runtime's version, below 0 for none; versions:
-    what these numbers mean; runs: ids of those that this is from, the newest first. prepare_ms: what making the samples of each
-    group took when it was first made, [groups], NaN where no run tells. start_s: seconds that a process of each
-    backend took to start, [backends], NaN where no run tells.
+    ms: milliseconds of a case, NaN where nobody has run the cell; finding: below 0 where nothing failed, else a number
+    that cells of one op and backend that failed in the same way share; weak: no pass of it was any evidence, or it was
+    imprecise; unasked: the backend did not take it; version: a number of the runtime's version, below 0 for none;
+    versions: what these numbers mean; runs: ids of those that this is from, the newest first. prepare_ms: what making
+    the samples of each group took when it was first made, [groups], NaN where no run tells. start_s: seconds that a
+    process of each backend took to start, [backends], NaN where no run tells.
     """
 
     ms: np.ndarray
@@ -62,8 +62,8 @@ class Learned:
         return replace(self, **arrays)
 
     def estimate_times(self, matrix: Matrix, guess_ms: Sequence[float]) -> np.ndarray:
-        """Milliseconds of a case of every cell: of cells that nobody has run, what those of the same op and dtype took on the
-        backend, else those of the backend, else ``guess_ms`` of it."""
+        """Milliseconds of a case of every cell: of cells that nobody has run, what those of the same op and dtype took
+        on the backend, else those of the backend, else ``guess_ms`` of it."""
         codes = {pair: n for n, pair in enumerate(dict.fromkeys((g.op, g.dtype) for g in matrix.groups))}
         ops = np.array([codes[g.op, g.dtype] for g in matrix.groups], np.intp)
         known, filled = np.isfinite(self.ms), self.ms.copy()
@@ -78,7 +78,8 @@ class Learned:
 
 
 def learn_from_runs(lake: Lake, matrix: Matrix, there: Sequence[bool]) -> Learned:
-    """What the newest runs of the lake tell of the cells of a plan; of each cell, the newest. there: backends whose cells count."""
+    """What the newest runs of the lake tell of the cells of a plan; of each cell, the newest. there: backends whose
+    cells count."""
     known, found = Learned.nothing(matrix.wanted.shape), 0
     enough = KNOWN * np.count_nonzero(matrix.wanted[:, list(there)])
     numbers, column = matrix.numbers(), {spec.name: b for b, spec in enumerate(matrix.backends)}
@@ -142,7 +143,8 @@ def _record_starts(record: dict[str, Any], column: dict[str, int], start_s: np.n
 
 
 def cells(lake: Lake, run_id: str) -> pa.Table:
-    """A line for each cell of a run: what its cases took (ms: with what a case takes beside), and how they went. Raises LakeError."""
+    """A line for each cell of a run: what its cases took (ms: with what a case takes beside), and how they went. Raises
+    LakeError."""
     columns = ["prepare_ms", "build_ms", "run_ms", "status", "kind", "weak", "runtime_version"]
     rows = lakes.read_table(lake, run_id, [*lakes.KEY, *GROUP, *columns])
     status = rows["status"]

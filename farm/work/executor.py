@@ -41,12 +41,14 @@ class Setup:
     cpus: int | None = None
     #: Whether a cluster that is started has a dashboard.
     dashboard: bool = True
-    #: Whether this machine's devices are looked for, by the commands of their vendors as well: a run on CPUs takes none.
+    #: Whether this machine's devices are looked for, by the commands of their vendors as well: a run on CPUs takes
+    #: none.
     devices: bool = True
 
 
 class Executor(abc.ABC):
-    """Runs jobs; `farm.work.executor_registry` has them by name. A stand-in is a subclass as well, so that it cannot lack a method."""
+    """Runs jobs; `farm.work.executor_registry` has them by name. A stand-in is a subclass as well, so that it cannot
+    lack a method."""
 
     #: Its nodes, {"id", "host", "resources", "labels"} each.
     nodes: list[dict[str, Any]]
@@ -68,7 +70,8 @@ class Executor(abc.ABC):
 
     @classmethod
     def asks_nodes(cls, setup: Setup) -> bool:
-        """Whether its nodes are asked for their backends by `probe`. If not, its one node is this machine, which is asked meanwhile."""
+        """Whether its nodes are asked for their backends by `probe`. If not, its one node is this machine, which is
+        asked meanwhile."""
         return False
 
     def probe(self, specs: Sequence[BackendSpec], cache: str, fresh: bool = True) -> dict[str, Answers]:
@@ -81,7 +84,8 @@ class Executor(abc.ABC):
 
     @abc.abstractmethod
     def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
-        """Take a job, which runs as soon as all that it claims is free; its handle. among: ids of the nodes that it may go to (default: all of its offer)."""
+        """Take a job, which runs as soon as all that it claims is free; its handle. among: ids of the nodes that it may
+        go to (default: all of its offer)."""
 
     def expect(self, job: Job, offer: Offer, claim: Claim) -> None:
         """Such jobs are to come: whoever is idle may start their child."""

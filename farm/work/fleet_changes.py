@@ -175,7 +175,8 @@ class FleetChanges:
         return next((n["host"] for n in self._plan.executor.nodes if n["id"] == place.node), place.node)
 
     def _describe_place(self, place: Place, unnumbered: str = "") -> str:
-        """A device, or a whole node, for people; unnumbered: in front of the node, where it is a device without a number."""
+        """A device, or a whole node, for people; unnumbered: in front of the node, where it is a device without a
+        number."""
         return (
             f"device {place.device} of {self._find_host_of_node(place)}"
             if place.device

@@ -1,7 +1,8 @@
 """A gang on a Ray cluster: one job whose devices are on one node or on several, a rank on each.
 
-Its devices are a placement group: Ray gives all of them at the same time, on as few nodes as it can. The job's supervisor runs on the first,
-and starts a task on each of the others, which starts ranks there for the supervisor's child (`tasks.backends.shared.rank_hosts`).
+Its devices are a placement group: Ray gives all of them at the same time, on as few nodes as it can. The job's
+supervisor runs on the first, and starts a task on each of the others, which starts ranks there for the supervisor's
+child (`tasks.backends.shared.rank_hosts`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class RanksLost(Exception):
 
 @dataclass(frozen=True)
 class Gang:
-    """Where a job's other ranks are; None: it has none. near: the numbers of their devices on the supervisor's own node."""
+    """Where a job's other ranks are; None: it has none. near: the numbers of their devices on the supervisor's own
+    node."""
 
     hosts: Hosts | None = None
     near: tuple[str, ...] = ()
@@ -85,8 +87,8 @@ def here() -> tuple[str, list[str]]:
 
 @contextlib.contextmanager
 def gather(job: Job, vendor: str, devices: int, asks: dict[str, Any]) -> Iterator[Gang]:
-    """The other devices of this task's placement group, each with a task that starts ranks there. vendor: whose devices; asks: options of a
-    task that takes one. Raises Ray's errors where a task cannot be had."""
+    """The other devices of this task's placement group, each with a task that starts ranks there. vendor: whose
+    devices; asks: options of a task that takes one. Raises Ray's errors where a task cannot be had."""
     import ray
 
     own, token, group = ray.util.get_node_ip_address(), secrets.token_hex(16), ray.util.get_current_placement_group()
@@ -108,7 +110,8 @@ def gather(job: Job, vendor: str, devices: int, asks: dict[str, Any]) -> Iterato
 
 
 def _lend_device(job: Job, vendor: str, token: str) -> Iterator[tuple[str, list[str], Address]]:
-    """Body of the Ray task on another device: says its node, its number there and where it listens, and then starts ranks."""
+    """Body of the Ray task on another device: says its node, its number there and where it listens, and then starts
+    ranks."""
     import ray
 
     node, devices = here()

@@ -20,15 +20,17 @@ Words = Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Work for one supervisor, of one of four kinds: groups to prepare, groups to export, a batch of cases, or a device to screen.
+    """Work for one supervisor, of one of four kinds: groups to prepare, groups to export, a batch of cases, or a device
+    to screen.
 
-    info: what the backend answered when it was probed; attempts: earlier losses of cases, and known: words of those that
-    the backend is known not to implement, by number of the case in the batch. env: further variables of the child;
-    imports: what the child may be forked with, beside what the items tell (`tasks.importing.load`); kernels: definitions of the user's own (`tasks.catalogs.user_definitions`).
-    chunk_s: seconds between two messages with what is done (0: a supervisor's own). deadline_s: of a case, instead of that of the limits (which are the child's for as long as it lives), where it is not 0.
-    host, device: where it runs, as the supervisor knows it: the node's own name if it has one, the numbers of the
-    devices it was given. avoid: places that must not do it.
-    ship: the nodes share no cache, so files travel: parcels are those that the items need (path → Ray reference).
+    info: what the backend answered when it was probed; attempts: earlier losses of cases, and known: words of those
+    that the backend is known not to implement, by number of the case in the batch. env: further variables of the child;
+    imports: what the child may be forked with, beside what the items tell (`tasks.importing.load`); kernels:
+    definitions of the user's own (`tasks.catalogs.user_definitions`). chunk_s: seconds between two messages with what
+    is done (0: a supervisor's own). deadline_s: of a case, instead of that of the limits (which are the child's for as
+    long as it lives), where it is not 0. host, device: where it runs, as the supervisor knows it: the node's own name
+    if it has one, the numbers of the devices it was given. avoid: places that must not do it. ship: the nodes share no
+    cache, so files travel: parcels are those that the items need (path → Ray reference).
     """
 
     name: str
@@ -58,8 +60,8 @@ class Job:
 
     @property
     def home(self) -> BackendSpec | None:
-        """The backend in whose environment the job prepares or exports (`tasks.catalogs.user_definitions.home`), which all of its groups have
-        in common; None for the farm's own."""
+        """The backend in whose environment the job prepares or exports (`tasks.catalogs.user_definitions.home`), which
+        all of its groups have in common; None for the farm's own."""
         items = self.prepare or self.export
         found = home(items[0].group.catalog, self.kernels) if items else None
         return BackendSpec(**found) if found else None

@@ -19,8 +19,8 @@ from tasks.wire import ToExport, ToPrepare, ToRun
 
 #: Messages a second that a driver takes at most, from all slots: each costs it about a third of a millisecond.
 MESSAGES = 300.0
-#: Slots from which on the driver's own time is what is short: then one of so many slots prepares, so many groups at most in a job. A group costs
-#: the driver a tenth of a millisecond, in which it hands out nothing.
+#: Slots from which on the driver's own time is what is short: then one of so many slots prepares, so many groups at
+#: most in a job. A group costs the driver a tenth of a millisecond, in which it hands out nothing.
 MANY, MANY_PREPARE, MANY_GROUPS = 128, 8, 64
 #: Most cases of one second opinion; times that a case may take what it took in an earlier run.
 OPINION_CASES, PATIENCE = 4, 5.0
@@ -34,8 +34,8 @@ class JobSource:
         self._begun: set[int] = set()  # backends that have had a batch
 
     def next(self, pool: Pool, idle: bool, preparing: int) -> Flight | None:
-        """The next job for a pool's devices. idle: one of them has nothing to do, and takes whatever there is; preparing:
-        jobs under way that prepare."""
+        """The next job for a pool's devices. idle: one of them has nothing to do, and takes whatever there is;
+        preparing: jobs under way that prepare."""
         if not pool.main:
             return self._batch_for(pool, small=idle)
         # The CPUs also prepare and export. Preparing has half of the slots, so that judged numbers come early; the rest
@@ -55,7 +55,8 @@ class JobSource:
         return flight or self._batch_for(pool, small=True)
 
     def _has_plenty_to_run(self, pool: Pool) -> bool:
-        """Whether very many slots have two batches each to run: what is prepared beyond that keeps the driver from handing them out."""
+        """Whether very many slots have two batches each to run: what is prepared beyond that keeps the driver from
+        handing them out."""
         if pool.devices < MANY:
             return False
         left_s = sum(
@@ -64,8 +65,8 @@ class JobSource:
         return left_s > 2 * batching.BATCH_S * pool.devices
 
     def _first(self, pool: Pool, half: bool, slots: int) -> Flight | None:
-        """As long as no backend has had a batch. The first numbers are of what the first jobs prepare: these are short, and
-        a slot is kept free for them once ``half`` of the slots prepare."""
+        """As long as no backend has had a batch. The first numbers are of what the first jobs prepare: these are short,
+        and a slot is kept free for them once ``half`` of the slots prepare."""
         if half:
             return None
         flight = self._batch_for(pool, small=True, joint=False) or self._make_preparing_flight(slots, PREPARE_FIRST)
@@ -187,8 +188,9 @@ class JobSource:
         )
 
     def _deadline_s(self, b: int, chosen: list[Portion]) -> float:
-        """Seconds that a case may take, 0 for what the config says. What took long and came right is given more; nothing is ever given less than the
-        config says: on a machine that is busy or has just been asleep, a short deadline would blame the sound."""
+        """Seconds that a case may take, 0 for what the config says. What took long and came right is given more;
+        nothing is ever given less than the config says: on a machine that is busy or has just been asleep, a short
+        deadline would blame the sound."""
         learned = self._plan.learned
         groups = [g for g, _ in chosen if learned.finding[g, b] < 0] if learned is not None else []
         longest_s = PATIENCE * max((self._plan.case_ms(g, b) or 0.0 for g in groups), default=0.0) / 1e3

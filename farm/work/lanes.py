@@ -25,8 +25,9 @@ ROUNDING = 1e-9
 
 @dataclass(eq=False)
 class Capacity:
-    """What a job is given: some of the CPUs, one device, or several devices together (``parts``), which jobs take by themselves as well.
-    room: how much is not taken, where it has no parts; env: what shows a child these devices alone."""
+    """What a job is given: some of the CPUs, one device, or several devices together (``parts``), which jobs take by
+    themselves as well. room: how much is not taken, where it has no parts; env: what shows a child these devices
+    alone."""
 
     room: float
     place: Place = HERE
@@ -65,10 +66,11 @@ class _Waiting:
 
 
 class Line:
-    """Jobs that wait for a share of a device, by handle; and jobs that are expected, whose children an idle lane starts.
+    """Jobs that wait for a share of a device, by handle; and jobs that are expected, whose children an idle lane
+    starts.
 
-    A device has as many lanes as jobs have ever run on it at once: a lane is started when a job could begin and no lane is
-    idle there.
+    A device has as many lanes as jobs have ever run on it at once: a lane is started when a job could begin and no lane
+    is idle there.
     """
 
     def __init__(self, capacities: Sequence[Capacity], came: queue.SimpleQueue[tuple[int, Any]]) -> None:
@@ -80,7 +82,8 @@ class Line:
         self._lanes: list[Lane] = []
 
     def join(self, devices: int, together: Callable[[range, tuple[Capacity, ...]], Capacity]) -> None:
-        """Offer jobs so many devices at once: those that stand side by side. ``together`` makes one of them, by their numbers."""
+        """Offer jobs so many devices at once: those that stand side by side. ``together`` makes one of them, by their
+        numbers."""
         with self._changed:
             single = tuple(c for c in self._capacities if not c.parts and c.place != HERE)
             if not any(len(c.parts) == devices for c in self._capacities):
@@ -155,8 +158,8 @@ class Line:
         return next(own, 0) or next(free, 0)
 
     def _find_last_startable(self, capacity: Capacity) -> float:
-        """The handle up to which jobs may begin on a device: the oldest job that has room nowhere is left the devices that have most
-        room, or smaller jobs would take every share that becomes free."""
+        """The handle up to which jobs may begin on a device: the oldest job that has room nowhere is left the devices
+        that have most room, or smaller jobs would take every share that becomes free."""
         for handle, w in sorted(self._waiting.items()):
             where = [c for c in self._capacities if _may(w, c)]
             room = [c for c in where if _fits(w, c)]
@@ -197,8 +200,8 @@ def _fits(waiting: _Waiting, capacity: Capacity) -> bool:
 
 
 class Lane:
-    """One thread and its children, on one device. idle: it waits, or starts a child of jobs like ``starting``; held: what
-    its job takes of the device."""
+    """One thread and its children, on one device. idle: it waits, or starts a child of jobs like ``starting``; held:
+    what its job takes of the device."""
 
     def __init__(self, line: Line, capacity: Capacity, came: queue.SimpleQueue[tuple[int, Any]]) -> None:
         self._line, self._came, self.capacity = line, came, capacity

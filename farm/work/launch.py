@@ -59,7 +59,9 @@ def ready(
     """Plan the request's cells, start what they run on and ask the backends; ended with the context.
 
     A backend in an environment of its own may be `awaited` then, as long as there is another to begin with.
-    started: told as soon as the executor is there; tell: what is found of a model meanwhile (`farm.work.rehearsal`); awaits: names of the backends whose answer is waited for, as they get fewer. Raises ConfigError, ClusterError, LakeError; OSError if Ray does not start.
+    started: told as soon as the executor is there; tell: what is found of a model meanwhile (`farm.work.rehearsal`);
+    awaits: names of the backends whose answer is waited for, as they get fewer. Raises ConfigError, ClusterError,
+    LakeError; OSError if Ray does not start.
     """
     request.announce()
     if not request.config.download:
@@ -118,8 +120,8 @@ def ready(
 
 
 def _use_installed_runtimes(config: configs.Config, cache: Path) -> configs.Config:
-    """The config whose backends run in the farm's own environment where that has their runtime, in whatever version, and their own
-    environment is not built: the record of the run says so, and a row the version."""
+    """The config whose backends run in the farm's own environment where that has their runtime, in whatever version,
+    and their own environment is not built: the record of the run says so, and a row the version."""
 
     def here(backend: configs.BackendConfig) -> configs.BackendConfig:
         environment = None if backend.packages else envs.of(backend.spec())
@@ -132,8 +134,8 @@ def _use_installed_runtimes(config: configs.Config, cache: Path) -> configs.Conf
 
 def _await_answers(plan: Plan, asking: Asking, awaits: Callable[[Collection[str]], None]) -> Plan:
     """The plan of a run on this machine, with the answers that it cannot begin without: those of the farm's own
-    environment, and of one backend that is available. A run that is resumed or only shown, or downloads nothing and so has none to wait
-    for long, has all of them."""
+    environment, and of one backend that is available. A run that is resumed or only shown, or downloads nothing and so
+    has none to wait for long, has all of them."""
     specs = [b.spec() for b in plan.config.backends]
     own = {s.name for s in specs if envs.of(s) is None}
     node = plan.executor.nodes[0]["id"]
@@ -160,8 +162,8 @@ def _make_executor_setup(request: Request) -> Setup:
 
 
 def _start(request: Request, kind: type[Executor] | None, matrix: Matrix) -> Executor:
-    """What a plan runs on: the kind that was asked for, or what is worth it. A dry run runs nothing, and starts no cluster unless it is
-    told to."""
+    """What a plan runs on: the kind that was asked for, or what is worth it. A dry run runs nothing, and starts no
+    cluster unless it is told to."""
     if kind is None:
         small = request.dry or ray_or_local.is_small(request.config, matrix, request.budget_s)
         kind = executor_registry.get("processes" if small else "ray")
@@ -194,8 +196,8 @@ def _build_plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:
 
 
 def _find_config_line(path: str, word: str) -> str:
-    """ "file:line:column: " of the first place in a config, or in one that it includes, where ``word`` stands; "" without
-    a config file."""
+    """ "file:line:column: " of the first place in a config, or in one that it includes, where ``word`` stands; ""
+    without a config file."""
     with contextlib.suppress(OSError):
         for file in configs.files(path) if path else ():
             for number, line in enumerate(file.read_text().splitlines(), 1):
@@ -307,9 +309,10 @@ def run_request(
     interrupted: Callable[[str], None] = lambda run_id: None,
     progress: Callable[[RunState], None] = lambda state: None,
 ) -> tuple[pd.DataFrame, dict[str, Any], str]:
-    """A whole run on backends all of which must be here: (its rows, its record, what is missing of it: "" if nothing is).
-    interrupted: told the id of the run when Ctrl-C ends it, once the rows that have come are written; progress: told of the run while it
-    goes on. Raises KeyboardInterrupt then, ConfigError, also for a backend that cannot be had; ClusterError, LakeError, OSError."""
+    """A whole run on backends all of which must be here: (its rows, its record, what is missing of it: "" if nothing
+    is). interrupted: told the id of the run when Ctrl-C ends it, once the rows that have come are written; progress:
+    told of the run while it goes on. Raises KeyboardInterrupt then, ConfigError, also for a backend that cannot be had;
+    ClusterError, LakeError, OSError."""
     with ready(request) as plan:
         for name, offer in plan.offers.items():
             if not offer.available:
@@ -327,7 +330,8 @@ def run_request(
 
 
 def read_finished(request: Request) -> pd.DataFrame | None:
-    """The rows of a run that is to be resumed and has them all; None if there is something left to do. Raises LakeError."""
+    """The rows of a run that is to be resumed and has them all; None if there is something left to do. Raises
+    LakeError."""
     record = request.record
     if record is None or not record.get("finished_at") or "planned" not in record or record.get("left_out"):
         return None
@@ -361,9 +365,11 @@ def new_record(request: Request) -> dict[str, Any]:
 
 
 def run_id_at(now: datetime.datetime) -> str:
-    """The id of a run that starts at ``now`` (UTC). Ids sort by time: "last" and what a run is compared with go by them.
+    """The id of a run that starts at ``now`` (UTC). Ids sort by time: "last" and what a run is compared with go by
+    them.
 
-    The last four digits are the second's fraction. Two drivers that start in one second share them as rarely as random ones.
+    The last four digits are the second's fraction. Two drivers that start in one second share them as rarely as random
+    ones.
     """
     return f"{now:%Y%m%d-%H%M%S}-{now.microsecond * 65536 // 1_000_000:04x}"
 

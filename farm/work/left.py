@@ -23,8 +23,9 @@ END_S = 2.5
 
 @dataclass(frozen=True)
 class Work:
-    """Of one backend, or of preparing or exporting, in seconds of one slot. took: so far; done: what that was estimated to take; left: what
-    is still to do, longest: of the job that ends last, both as estimated; timed: earlier runs have timed most of it."""
+    """Of one backend, or of preparing or exporting, in seconds of one slot. took: so far; done: what that was estimated
+    to take; left: what is still to do, longest: of the job that ends last, both as estimated; timed: earlier runs have
+    timed most of it."""
 
     took: float
     done: float
@@ -34,7 +35,8 @@ class Work:
 
 
 class Left:
-    """Seconds that a run is likely to need still. Guesses are of an idle machine: where others are at work it is that much slower."""
+    """Seconds that a run is likely to need still. Guesses are of an idle machine: where others are at work it is that
+    much slower."""
 
     def __init__(self) -> None:
         #: Not all that waits for a CPU does so all the time: half of it counts.
@@ -50,8 +52,8 @@ class Left:
 
 
 def estimate_left_s(works: Sequence[Work], slots: int) -> float:
-    """Seconds until the last job on so many slots has ended: each backend goes on at the pace at which it has gone, and one that has hardly
-    begun at that of the others, if earlier runs have timed it and them."""
+    """Seconds until the last job on so many slots has ended: each backend goes on at the pace at which it has gone, and
+    one that has hardly begun at that of the others, if earlier runs have timed it and them."""
     timed = [work for work in works if work.timed]
     usual = _pace(sum(w.took for w in timed), sum(w.done for w in timed), sum(w.left for w in timed), 1.0)
     total_s = longest_s = 0.0
@@ -69,8 +71,8 @@ def _pace(took: float, done: float, left: float, usual: float) -> float:
 
 
 def measure_pools(run: RunState, slower: float) -> Iterator[tuple[list[Work], int]]:
-    """(what is done and left of each backend of a pool of devices, its slots); preparing and exporting are done by the CPUs. slower: how
-    many times as long as guessed what nobody has timed takes."""
+    """(what is done and left of each backend of a pool of devices, its slots); preparing and exporting are done by the
+    CPUs. slower: how many times as long as guessed what nobody has timed takes."""
     awaited = [b for b, spec in enumerate(run.plan.matrix.backends) if run.plan.offers[spec.name].awaited]
     for pool in run.placement.pools():
         if not pool.devices:
@@ -141,7 +143,8 @@ def expected_cases(run: RunState) -> list[float]:
 
 
 def _is_guess(run: RunState) -> bool:
-    """Whether the time of some backend's cases is a guess: no earlier run has timed them, and this one has run hardly any."""
+    """Whether the time of some backend's cases is a guess: no earlier run has timed them, and this one has run hardly
+    any."""
     counts = run.run_counts
     untimed = run.run_groups.to_come[:, 1] + counts.to_do[:, 1] - counts.did[:, 1]
     return any(

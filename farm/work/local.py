@@ -39,9 +39,9 @@ ENDING_S = 5.0
 
 
 class ChildProcesses(Executor):
-    """Each job in a child process of this one: a crash of a case is a row. As many jobs at once as there are CPUs, and on
-    the devices of this machine as many as their shares allow. Raises Refusal where a variable that names devices cannot be
-    read."""
+    """Each job in a child process of this one: a crash of a case is a row. As many jobs at once as there are CPUs, and
+    on the devices of this machine as many as their shares allow. Raises Refusal where a variable that names devices
+    cannot be read."""
 
     @classmethod
     def create(cls, setup: Setup) -> ChildProcesses:
@@ -76,7 +76,8 @@ class ChildProcesses(Executor):
         return self._lines[resource]
 
     def _capacities(self, offer: Offer | None, resource: str) -> list[Capacity]:
-        """The CPUs together, or each device by itself; one that only its runtime has found is shown to children as it is."""
+        """The CPUs together, or each device by itself; one that only its runtime has found is shown to children as it
+        is."""
         count = int(self.nodes[0]["resources"][resource])
         vendor = offer.device_vendor if offer and offer.resource == resource else ""
         if detect.COUNT_LABEL + vendor not in self.nodes[0]["labels"]:
@@ -94,7 +95,8 @@ class ChildProcesses(Executor):
                 yield self._came.get_nowait()
 
     def cancel(self, handle: int) -> None:
-        """One that runs goes on: what it still makes of a device that is not to be believed is dropped when it comes."""
+        """One that runs goes on: what it still makes of a device that is not to be believed is dropped when it
+        comes."""
         if any(line.withdraw(handle) for line in self._lines.values()):
             self._came.put((handle, None))
 
@@ -120,8 +122,8 @@ def _name_device(vendor: str, number: str) -> str:
 
 
 class Inline(Executor):
-    """Everything in this process, without isolation: a crash of a case, or of a runtime as it is asked, is a crash of the run. Raises
-    Refusal as `ChildProcesses` does."""
+    """Everything in this process, without isolation: a crash of a case, or of a runtime as it is asked, is a crash of
+    the run. Raises Refusal as `ChildProcesses` does."""
 
     in_process = True
 

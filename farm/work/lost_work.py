@@ -16,11 +16,12 @@ from tasks.model.row import NAMES
 from tasks.prepare.cases import PreparedGroup, sample_columns
 from tasks.wire import Failing
 
-#: Losses of a supervisor at which what was in flight is run in smaller and smaller jobs, and losses of one that had nothing
-#: else in flight at which that is recorded as the cause: whoever kills processes at random must not hit it so often.
+#: Losses of a supervisor at which what was in flight is run in smaller and smaller jobs, and losses of one that had
+#: nothing else in flight at which that is recorded as the cause: whoever kills processes at random must not hit it so
+#: often.
 SUSPECT, ALONE = 2, 4
-#: So many preparing or exporting jobs in a row of which somebody kills every process before it begins: the run stops. From
-#: so many losses of a case on those count that had not begun.
+#: So many preparing or exporting jobs in a row of which somebody kills every process before it begins: the run stops.
+#: From so many losses of a case on those count that had not begun.
 NOT_BEGUN = 10
 #: Into so many jobs the work is split that was in flight at one loss less.
 PARTS = 8
@@ -77,7 +78,8 @@ class LostWork:
         suspects: list[CaseRef] = []
         for one in (work[number] for number in left):
             times = self._state.run_counts.lost(one)
-            # A process that was killed while it started had nothing in flight; one that never starts must come to an end.
+            # A process that was killed while it started had nothing in flight; one that never starts must come to an
+            # end.
             alone = len(work) == 1 and (flight.begun or times >= NOT_BEGUN)
             if alone and self._state.run_counts.lost_alone(one) >= ALONE:
                 return self._blame_cases(flight, one, times, why)
@@ -117,7 +119,8 @@ class LostWork:
         self._state.row_writer.write(case.backend, sample_columns(group.samples[case.position]) | told)
 
     def fail_group(self, g: int, failure: Failure) -> None:
-        """One row per backend of a group that could not be prepared at all; of one that is awaited, when it is there."""
+        """One row per backend of a group that could not be prepared at all; of one that is awaited, when it is
+        there."""
         self._state.run_groups.samples[g] = [WHOLE]
         self._unprepared.append((g, failure))
         for b in range(len(self._plan.matrix.backends)):

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from farm.work.left import Left
     from farm.work.run_state import RunState
 
-#: Seconds between two exports of a driver's figures, two times that a Ray of the farm's own hands them on (ten by itself), and two scrapes
-#: of `farm node monitor`.
+#: Seconds between two exports of a driver's figures, two times that a Ray of the farm's own hands them on (ten by
+#: itself), and two scrapes of `farm node monitor`.
 EXPORT_S = REPORT_S = SCRAPE_S = 2.0
 #: Variable by which Ray is told so, in milliseconds.
 REPORT_VARIABLE = "RAY_metrics_report_interval_ms"
-#: Where Ray is to put its dashboards for Grafana, and finds the farm's: the folder of its session is wiped when it starts.
+#: Where Ray is to put its dashboards for Grafana, and finds the farm's: the folder of its session is wiped when it
+#: starts.
 FOLDER_VARIABLE = "RAY_METRICS_GRAFANA_DASHBOARD_OUTPUT_DIR"
 #: What a driver tells: name → (kind, words, tags). Exported by Ray as ray_NAME, counters as ray_NAME_total.
 DRIVER = {
@@ -73,7 +74,8 @@ class Watch:
         self._set(self._left(run)[0], "farm_left_seconds")
 
     def close(self, run: RunState, cache: Path) -> None:
-        """Tell the last figures, and wait for `farm node monitor`, if it runs, to see them: a Ray of the farm's own ends with the run."""
+        """Tell the last figures, and wait for `farm node monitor`, if it runs, to see them: a Ray of the farm's own
+        ends with the run."""
         self._at = float("-inf")
         self(run)
         if is_watched(cache):
@@ -158,8 +160,8 @@ def dashboard() -> dict[str, Any]:
 
 
 def write_dashboard(cache: Path, variables: Mapping[str, str]) -> dict[str, str]:
-    """The variable that has Ray's Grafana show the farm's dashboard, which is written to where it looks; none if the folder
-    cannot be written to."""
+    """The variable that has Ray's Grafana show the farm's dashboard, which is written to where it looks; none if the
+    folder cannot be written to."""
     folder = Path(variables.get(FOLDER_VARIABLE) or cache / "grafana")
     try:
         folder.mkdir(parents=True, exist_ok=True)

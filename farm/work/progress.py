@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from farm.work.run_counts import Count
     from farm.work.run_state import RunState
 
-#: Seconds between two lines where there is no terminal to redraw, after which it is said that nothing came, between two looks for the
-#: first numbers there, and between two drawings where there is one.
+#: Seconds between two lines where there is no terminal to redraw, after which it is said that nothing came, between two
+#: looks for the first numbers there, and between two drawings where there is one.
 LINE_S, QUIET_S, FIRST_S, DRAW_S = 60.0, 180.0, 2.0, 0.3
 #: Seconds after which it is said for which backends a run waits.
 PROBED_S = 10.0
@@ -124,8 +124,8 @@ class Progress:
 
 
 class Awaited:
-    """Says for which backends a run waits before its cells are planned: on a terminal in one line that goes when they have answered,
-    elsewhere in a line when another one has, after `PROBED_S` seconds and then every `LINE_S`."""
+    """Says for which backends a run waits before its cells are planned: on a terminal in one line that goes when they
+    have answered, elsewhere in a line when another one has, after `PROBED_S` seconds and then every `LINE_S`."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -150,8 +150,8 @@ class Awaited:
 
 @contextlib.contextmanager
 def show_on_terminal() -> Iterator[Callable[[RunState], None]]:
-    """What tells of a run that a function started: on a terminal as `Progress` does, once it takes longer than a moment; elsewhere
-    nothing, for what is written there is the caller's."""
+    """What tells of a run that a function started: on a terminal as `Progress` does, once it takes longer than a
+    moment; elsewhere nothing, for what is written there is the caller's."""
     console = Console(emoji=False)
     progress = Progress(console, Left())
 
@@ -168,8 +168,9 @@ def show_on_terminal() -> Iterator[Callable[[RunState], None]]:
 def print_preflight(
     console: Console, offers: Iterable[Offer], known: Mapping[str, Offer], shares: Callable[[Offer], str]
 ) -> None:
-    """One line for each runtime, device and node of these offers, with how it ``shares`` its devices, and for each reason why others
-    are not there, or not yet; with the last of all that are ``known``, how to have those whose needs can be installed."""
+    """One line for each runtime, device and node of these offers, with how it ``shares`` its devices, and for each
+    reason why others are not there, or not yet; with the last of all that are ``known``, how to have those whose needs
+    can be installed."""
     width = max(map(len, known), default=0)
     alike: dict[str, list[Offer]] = {}
     offers = list(offers)

@@ -33,8 +33,8 @@ from tasks.wire import Place
 
 #: Seconds between two looks at the cluster's nodes.
 LOOK_S = 2.0
-#: Seconds for which the cluster's head may be away: one that keeps its state may come back. Ray itself ends a driver after a minute, with
-#: the code of one that has found something wrong.
+#: Seconds for which the cluster's head may be away: one that keeps its state may come back. Ray itself ends a driver
+#: after a minute, with the code of one that has found something wrong.
 HEAD_S = 30.0
 #: Why a run stops.
 AWAY = "the head of the Ray cluster at {} does not answer any more"
@@ -353,7 +353,8 @@ def _has_dead_process() -> bool:
 
 
 def _explain_no_ray(address: str | None, error: Exception) -> Exception:
-    """What is told of a Ray that cannot be had. A ClusterError is for who named it; what a machine does, nobody asked for."""
+    """What is told of a Ray that cannot be had. A ClusterError is for who named it; what a machine does, nobody asked
+    for."""
     why = _reason(error)
     if address is None:
         without = "the dashboard with --no-dashboard or Ray" if "dashboard" in str(error) else "Ray"
@@ -401,7 +402,8 @@ def _make_task_options(resource: str, fraction: float) -> dict[str, Any]:
 def _supervise(job: Job, names: dict[str, str], vendor: str, resource: str, devices: int) -> Iterator[Any]:
     """Body of the Ray task: the job's messages, some of them in lists; a Parcel is followed by the bytes of its file.
 
-    names: the nodes' own names by id; vendor: whose device the job was given, "" for none; resource, devices: what it claims.
+    names: the nodes' own names by id; vendor: whose device the job was given, "" for none; resource, devices: what it
+    claims.
     """
     if devices == 1:
         yield from _supervise_job(job, names, vendor, gangs.ALONE)

@@ -6,14 +6,14 @@ from farm.plan.matrix import Matrix
 from farm.plan.model import Config
 from farm.work.durations import guess_work_s
 
-#: Seconds of work below which a plan is small. A local Ray takes 8 to 12 s to start (two cores): of 200 s of work on two
-#: of them that is a tenth of the run, and of one op most of it. All that it would add is a dashboard.
+#: Seconds of work below which a plan is small. A local Ray takes 8 to 12 s to start (two cores): of 200 s of work on
+#: two of them that is a tenth of the run, and of one op most of it. All that it would add is a dashboard.
 SMALL_S = 200.0
 
 
 def is_small(config: Config, matrix: Matrix, budget_s: float | None = None) -> bool:
-    """Whether a plan, or what of it is done within a budget, is to run in child processes of this one. Nodes that a backend asks for by
-    label are Ray's."""
+    """Whether a plan, or what of it is done within a budget, is to run in child processes of this one. Nodes that a
+    backend asks for by label are Ray's."""
     if any(b.labels for b in config.backends):
         return False
     return (budget_s is not None and budget_s < SMALL_S) or guess_work_s(matrix) < SMALL_S

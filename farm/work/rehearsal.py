@@ -20,18 +20,19 @@ ENDING_S = 5.0
 
 
 class Rehearsal:
-    """Prepares the groups of a plan of one model, beginning at once, in a child process of its own. What it has prepared is in the
-    cache when the run begins.
+    """Prepares the groups of a plan of one model, beginning at once, in a child process of its own. What it has
+    prepared is in the cache when the run begins.
 
-    failed: called as soon as every group has failed on every sample, with a ConfigError that says why. Where it is the model that
-    raises, its backends are asked whether they raise too, and ``tell`` is called with the reason instead.
+    failed: called as soon as every group has failed on every sample, with a ConfigError that says why. Where it is the
+    model that raises, its backends are asked whether they raise too, and ``tell`` is called with the reason instead.
     """
 
     def __init__(self, plan: Plan, failed: Callable[[ConfigError], None], tell: Callable[[str], None]) -> None:
         self._plan, self._failed, self._tell = plan, failed, tell
         self._error: ConfigError | None = None
         self._children = ChildPool()
-        # A child dies with the thread that started it (PR_SET_PDEATHSIG): the thread lives until the last group is prepared.
+        # A child dies with the thread that started it (PR_SET_PDEATHSIG): the thread lives until the last group is
+        # prepared.
         self._thread = threading.Thread(target=self._prepare, daemon=True)
         self._thread.start()
 

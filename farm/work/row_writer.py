@@ -44,7 +44,8 @@ class RowWriter:
         busy_ms: float = 0.0,
         steps: Sequence[pa.RecordBatch] = (),
     ) -> None:
-        """Take rows of a backend, and what is beside them: steps of traces, readings of passports. Raises OSError when they cannot be written."""
+        """Take rows of a backend, and what is beside them: steps of traces, readings of passports. Raises OSError when
+        they cannot be written."""
         rows = sum(batch.num_rows for batch in batches)
         self._batches += batches
         self._steps += steps
@@ -70,8 +71,8 @@ class RowWriter:
         self._end()
 
     def _begin(self, most: int) -> None:
-        """Have the rows so far written, in a thread of its own: the loop has better to do. As long as the rows before them are
-        being written that waits, up to ``most`` rows. Raises OSError for the rows before them."""
+        """Have the rows so far written, in a thread of its own: the loop has better to do. As long as the rows before
+        them are being written that waits, up to ``most`` rows. Raises OSError for the rows before them."""
         if self._writing is not None and not self._writing.done() and self._rows < most:
             return
         self._end()

@@ -29,7 +29,8 @@ class RunCounts:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        #: Of this launch, [backends, 3] as `Plan.work_of` has it: of the groups that are prepared, and what is done of it.
+        #: Of this launch, [backends, 3] as `Plan.work_of` has it: of the groups that are prepared, and what is done of
+        #: it.
         self.to_do, self.did = (np.zeros((len(plan.matrix.backends), 3)) for _ in range(2))
         #: Seconds of slots that jobs which have ended took, by `Flight.who`.
         self.slot_s = defaultdict[int | str, float](float)

@@ -19,7 +19,8 @@ from tasks.catalogs.user_definitions import USER, home
 from tasks.prepare.cases import PreparedGroup, pack_path
 from tasks.wire import Exported, Prepared
 
-#: Groups of one preparing job: as many as take about this many seconds, and no more; those of a run's first jobs; of an exporting job.
+#: Groups of one preparing job: as many as take about this many seconds, and no more; those of a run's first jobs; of an
+#: exporting job.
 PREPARE_S, PREPARE_MAX, PREPARE_FIRST, EXPORT_GROUPS = 4.0, 1024, 8, 16
 #: Index of the row of a group that cannot be prepared, in place of its samples.
 WHOLE = -1
@@ -28,10 +29,11 @@ WHOLE = -1
 class RunGroups:
     """Groups before, in and after preparing.
 
-    wanted[g, b]: samples that a backend is to run, 0 where it was never there; exporting[g]: backends that take no form of the group but an
-    exported one; done: (g, b) → indices of samples that
-    are already in the lake. groups: how many there are; group_ms: milliseconds that one of a kind of job takes; to_come: cases of groups
-    that are still to be prepared, by backend, as `Plan.work_of` has them; exports_to_come: how many of these groups are to be exported then; exported: how many have been.
+    wanted[g, b]: samples that a backend is to run, 0 where it was never there; exporting[g]: backends that take no form
+    of the group but an exported one; done: (g, b) → indices of samples that are already in the lake. groups: how many
+    there are; group_ms: milliseconds that one of a kind of job takes; to_come: cases of groups that are still to be
+    prepared, by backend, as `Plan.work_of` has them; exports_to_come: how many of these groups are to be exported then;
+    exported: how many have been.
     """
 
     def __init__(self, plan: Plan, there: list[bool], done: dict[tuple[int, int], set[int]]) -> None:
@@ -60,9 +62,10 @@ class RunGroups:
     # --- what is to be made ---------------------------------------------------------------------------------------
 
     def take(self, kind: str, slots: int, most: int = 0) -> list[int]:
-        """Groups of the next job of a kind, all at home in one environment: suspects of losses, else as many of the queue as make a job, at most ``most``, and no
-        more than half of what each of the ``slots`` that take such jobs has left to do: else one is still at it when all
-        others are done (guided self-scheduling: Polychronopoulos and Kuck, 1987). What is done before another process has started is one job."""
+        """Groups of the next job of a kind, all at home in one environment: suspects of losses, else as many of the
+        queue as make a job, at most ``most``, and no more than half of what each of the ``slots`` that take such jobs
+        has left to do: else one is still at it when all others are done (guided self-scheduling: Polychronopoulos and
+        Kuck, 1987). What is done before another process has started is one job."""
         if self.suspects[kind]:
             return self.suspects[kind].popleft()
         queue = self.queues[kind]
@@ -142,8 +145,8 @@ class RunGroups:
             self._parcels.setdefault(g, {})[message.path] = message.parcel
 
     def learn_group_time(self, flight: Flight) -> None:
-        """Learn from a preparing or exporting job, one of whose groups has come, how long a group takes: of what takes minutes before all have, or
-        the jobs that wait for a slot wait for the next such job as well."""
+        """Learn from a preparing or exporting job, one of whose groups has come, how long a group takes: of what takes
+        minutes before all have, or the jobs that wait for a slot wait for the next such job as well."""
         now, done = time.monotonic(), len(flight.done)
         flight.first = flight.first or now
         kind = flight.job.kind
@@ -176,7 +179,8 @@ class RunGroups:
         return len(known if WHOLE in known else known.union(self._list_asked_samples(g, b)))
 
     def count_stored_cases(self) -> int:
-        """Cases in the lake already of groups that are still to be prepared: `RunCounts` hears of them when they are."""
+        """Cases in the lake already of groups that are still to be prepared: `RunCounts` hears of them when they
+        are."""
         waiting = self.left["prepare"] > 0
         return sum(len(known) for (g, _), known in self._done.items() if g not in self.samples) if waiting else 0
 

@@ -62,8 +62,8 @@ class SecondOpinions:
         """A job came to a device it was to avoid, and holds it: as long as it does, nobody is sent there.
         ``submit`` sends a job, and returns its handle.
 
-        It may hold a share alone, and Ray gives the next job another share of a device that has been begun: those that held one until
-        this job began go on holding it, until the device is full.
+        It may hold a share alone, and Ray gives the next job another share of a device that has been begun: those that
+        held one until this job began go on holding it, until the device is full.
         """
         before = [holding for holding, until in self._held.items() if until == handle]
         others = any(until is not None for holding, until in self._held.items() if holding not in before)

@@ -23,8 +23,8 @@ MOST, TRIES = 20, 30
 
 @dataclass(frozen=True)
 class SequenceDoubt:
-    """What may not be a case's own: kind, stage of the death; served: cases that the process had run before; before: the last
-    of them, in their order."""
+    """What may not be a case's own: kind, stage of the death; served: cases that the process had run before; before:
+    the last of them, in their order."""
 
     kind: str
     stage: str
@@ -32,8 +32,8 @@ class SequenceDoubt:
     before: tuple[ToRun, ...] = ()
 
     def make_columns(self, note: str | None, looked: int = 0, after: Sequence[str] = ()) -> dict[str, str]:
-        """Columns of its row. note: what it says already; looked: how many earlier cases were run before it again; after: ids of
-        those that it takes."""
+        """Columns of its row. note: what it says already; looked: how many earlier cases were run before it again;
+        after: ids of those that it takes."""
         said = (
             f"a process that had run {self.served} other cases died of {self.kind} at stage {self.stage} in this one; first in a "
             "process it does not"
@@ -46,7 +46,8 @@ class SequenceDoubt:
 
 
 def crash_of(row: Mapping[str, Any]) -> tuple[str, str, list[str]] | None:
-    """(kind, stage, ids of the earlier cases that it takes) of a crash that does not come alone; None where the row tells of none."""
+    """(kind, stage, ids of the earlier cases that it takes) of a crash that does not come alone; None where the row
+    tells of none."""
     told = row.get("crash_after")
     if not told:
         return None
@@ -55,8 +56,8 @@ def crash_of(row: Mapping[str, Any]) -> tuple[str, str, list[str]] | None:
 
 
 def culprits(job: Job, item: ToRun, doubt: SequenceDoubt, children: Children) -> Generator[wire.Spent, None, list[str]]:
-    """Run the case after those before it, and after ever fewer of them, in processes of their own. Returns the ids of those that it
-    takes, none where it does not die after all of them either."""
+    """Run the case after those before it, and after ever fewer of them, in processes of their own. Returns the ids of
+    those that it takes, none where it does not die after all of them either."""
     tries = 0
 
     def ask_parts(places: list[int]) -> Generator[list[int], bool, bool]:

@@ -42,7 +42,8 @@ def portions(cases: Iterable[CaseRef]) -> list[Portion]:
 
 
 class Cases(Sequence[CaseRef]):
-    """Cases of a batch by number, as compact as its portions: thousands of them are in flight on each slot of thousands."""
+    """Cases of a batch by number, as compact as its portions: thousands of them are in flight on each slot of
+    thousands."""
 
     def __init__(self, b: int, chosen: Sequence[Portion]) -> None:
         self._b, self._chosen = b, chosen
@@ -81,8 +82,8 @@ class Plan:
     """A request with its cells planned and every backend asked. Groups and backends are called by their number in the
     matrix: g and b. run_id: "" as long as the run has not begun; late: offers of backends that were awaited and have
     answered since it was last called; learned: what earlier runs tell of the cells; whole: the matrix of which
-    --budget has left cells out (None: it has not), and rank: of each that is in it, the lower the more it tells; passports: what the
-    sums of each backend are held against."""
+    --budget has left cells out (None: it has not), and rank: of each that is in it, the lower the more it tells;
+    passports: what the sums of each backend are held against."""
 
     request: Request
     matrix: Matrix
@@ -101,8 +102,8 @@ class Plan:
 
     @property
     def with_products(self) -> bool:
-        """Whether cases are prepared with their products (`tasks.prepare.cases.prepare`): a backend asks for them, or has not answered
-        yet whether it does."""
+        """Whether cases are prepared with their products (`tasks.prepare.cases.prepare`): a backend asks for them, or
+        has not answered yet whether it does."""
         return any(offer.awaited or offer.of_products for offer in self.offers.values())
 
     @property
@@ -141,7 +142,8 @@ class Plan:
         return ms if isfinite(ms) else None
 
     def work_of(self, g: int, b: int, cases: int) -> np.ndarray:
-        """What so many cases of a cell are: [cases, those of them that no earlier run has timed, milliseconds of the others]."""
+        """What so many cases of a cell are: [cases, those of them that no earlier run has timed, milliseconds of the
+        others]."""
         ms = self.case_ms(g, b)
         return np.array((cases, cases, 0.0) if ms is None else (cases, 0.0, cases * ms))
 
@@ -184,7 +186,8 @@ class Flight:
 
     pool, load: which slots it takes, and how much of a device; among: ids of the nodes it may go to; place: where it
     runs; moved: it was called back, and its cases count no loss; gone: why its backend's device is not there any more;
-    asked: of a second opinion, what became of its cases, by number, on the device in question; timed: it measures time, and has the device alone.
+    asked: of a second opinion, what became of its cases, by number, on the device in question; timed: it measures time,
+    and has the device alone.
     """
 
     job: Job

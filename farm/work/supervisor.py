@@ -31,7 +31,8 @@ from tasks.wire import Bad, Done, ToRun
 CHUNK_S, CHUNK_ROWS = 0.1, 1000
 #: Deaths of a child in a row, without a case in flight, after which its backend is given up.
 STRIKES = 3
-#: Deaths in cases of a batch after which a submission's others are not run; and hangs, of which each takes a whole deadline.
+#: Deaths in cases of a batch after which a submission's others are not run; and hangs, of which each takes a whole
+#: deadline.
 DEATHS, HANGS = 2, 1
 #: Seconds between two tries of a new child whose device cannot be had: a driver may be resetting it.
 PAUSES = (0.5, 2.0)
@@ -46,7 +47,8 @@ EVIDENCE = 300
 
 
 class CannotRun(Exception):
-    """A batch cannot be run here; ``message`` says it to the dispatcher, its text is the backend's or the disk's reason."""
+    """A batch cannot be run here; ``message`` says it to the dispatcher, its text is the backend's or the disk's
+    reason."""
 
     def __init__(self, message: wire.Gone | wire.Sick | wire.Stopped) -> None:
         super().__init__(message.why)
@@ -56,10 +58,10 @@ class CannotRun(Exception):
 def run_job(job: Job, children: Children = POOL) -> Iterator[Any]:
     """Do a job in children of ``children`` (default: this process's pool of child processes).
 
-    Yields messages of `tasks.wire` for the dispatcher: Rows of a batch; Prepared, Exported or Failed for each group; of a device that is
-    screened Ready, what was Observed, and the Death of each process that died;
-    Stopped when no job can be done here, Gone when the backend's device cannot be had or somebody kills every child before
-    it begins, Sick when the device computes otherwise than it did; at the end Spent.
+    Yields messages of `tasks.wire` for the dispatcher: Rows of a batch; Prepared, Exported or Failed for each group; of
+    a device that is screened Ready, what was Observed, and the Death of each process that died; Stopped when no job can
+    be done here, Gone when the backend's device cannot be had or somebody kills every child before it begins, Sick when
+    the device computes otherwise than it did; at the end Spent.
     """
     try:
         work = {"batch": _run_job_batch, "screen": _screen_device}.get(job.kind, _run_groups)
@@ -136,7 +138,8 @@ def _run_groups(job: Job, children: Children) -> Iterator[Any]:
 
 
 def _is_unexplained_kill(death: Death, kills: collections.Counter[Any], work: Any) -> bool:
-    """Whether a death is a SIGKILL that nobody is to blame for yet; ``kills``: how often the same work was in flight."""
+    """Whether a death is a SIGKILL that nobody is to blame for yet; ``kills``: how often the same work was in
+    flight."""
     kills[work] += death.was_killed
     return death.was_killed and kills[work] < KILLS
 
@@ -152,8 +155,8 @@ def _make_failure(job: Job, number: int, death: Death) -> Failure:
 
 
 def _screen_device(job: Job, children: Children) -> Iterator[Any]:
-    """Screen a device: what its backend answered, what was seen of each exercise, and each death, whose exercise is left out then.
-    Raises CannotRun."""
+    """Screen a device: what its backend answered, what was seen of each exercise, and each death, whose exercise is
+    left out then. Raises CannotRun."""
     command = job.screen
     assert command is not None
     for _ in range(STRIKES):
@@ -261,7 +264,8 @@ def _run_cases_in_child(batch: _Batch, children: Children) -> Iterator[wire.Rows
 
 
 def _localise_held(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.Spent]:
-    """The rows that were held back, each with its culprit: one that is found now can be in the row, which is written once.
+    """The rows that were held back, each with its culprit: one that is found now can be in the row, which is written
+    once.
 
     It is looked for when all else of the batch is done, by children that are at hand: so nothing waits for it, and a
     death in a search is no case's.
@@ -357,7 +361,8 @@ class _Batch:
         return [self.settle(death.number, death.status, told)]
 
     def give_up(self, death: Death) -> None:
-        """After so many deaths of a submission, its other cases are not run: what dies at each would take minutes of everybody's time."""
+        """After so many deaths of a submission, its other cases are not run: what dies at each would take minutes of
+        everybody's time."""
         self.deaths += 1
         hangs = death.status == Status.TIMEOUT
         if not (self.job.backend and self.job.backend.kernel) or self.deaths < (HANGS if hangs else DEATHS):
@@ -373,9 +378,9 @@ class _Batch:
         return replace(item, positions=(position,))
 
     def doubts(self, death: Death, doubt: SequenceDoubt) -> bool:
-        """Whether a crash may not be its case's own: a SIGKILL may come from outside, the cases that the process had run
-        before may have spoilt the memory that kills this one, or still hold some. It is then run again, first in a new
-        process, and believed if that dies as well."""
+        """Whether a crash may not be its case's own: a SIGKILL may come from outside, the cases that the process had
+        run before may have spoilt the memory that kills this one, or still hold some. It is then run again, first in a
+        new process, and believed if that dies as well."""
         number = death.number
         if _is_unexplained_kill(death, self.kills, number):
             self.attempts[number] += 1
@@ -395,7 +400,8 @@ class _Batch:
 
     def doubts_memory(self, done: Done) -> bool:
         """Whether a device that is out of memory may be so for the sake of others: neighbours on it, and what the cases
-        before left in a runtime's cache. The case is then run again first of all in a new process, and believed there."""
+        before left in a runtime's cache. The case is then run again first of all in a new process, and believed
+        there."""
         if done.row.status != Status.OOM or not self.info.device_vendor or done.number in self.doubted:
             return False
         self.doubted[done.number] = "out of memory beside others at first; alone in a new process it is not"
@@ -456,15 +462,17 @@ class _Batch:
         self.unsure = []
 
     def answers(self, dtypes: frozenset[str]) -> None:
-        """A new process was given the known answers in ``dtypes``. Raises CannotRun where an earlier one was given more."""
+        """A new process was given the known answers in ``dtypes``. Raises CannotRun where an earlier one was given
+        more."""
         if lost := sorted(self.watched - dtypes):
             raise CannotRun(wire.Sick(f"it no longer gives the known answer of a small product in {', '.join(lost)}"))
         self.watched |= dtypes
         self.sure()
 
     def reject_unsure(self, why: str) -> None:
-        """Other answers: nothing is believed that was done since the last right ones. From now on they are asked for after
-        each case, for it may be a case that spoils its process, which is then its crash. Raises CannotRun if it is not."""
+        """Other answers: nothing is believed that was done since the last right ones. From now on they are asked for
+        after each case, for it may be a case that spoils its process, which is then its crash. Raises CannotRun if it
+        is not."""
         numbers = [done.number for done, _ in self.unsure]
         self.unsure, self.changes = [], self.changes + 1
         self.done.difference_update(numbers)

@@ -14,7 +14,8 @@ from tasks.matrix_units.table import UNITS, Unit
 
 @dataclass(frozen=True)
 class Accumulator:
-    """How a matrix unit adds the products of some dtypes of factors (`tasks.matrix_units.table`), where it keeps less than float32."""
+    """How a matrix unit adds the products of some dtypes of factors (`tasks.matrix_units.table`), where it keeps less
+    than float32."""
 
     name: str
     factors: tuple[str, ...]
@@ -32,13 +33,13 @@ class Accumulator:
         return f"accumulates in {self.bits} bits"
 
     def product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """a·b, float64: of (…, m, k) and (…, k, n), both of exactly given factors in float64. Raises ValueError for factors that are
-        not finite."""
+        """a·b, float64: of (…, m, k) and (…, k, n), both of exactly given factors in float64. Raises ValueError for
+        factors that are not finite."""
         return self._accumulate_product(a, b, range(a.shape[-1]), self.unit.promoted)[0]
 
     def floor(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """How far a·b may move in it, as `product`: the largest distance from the exact product over some orders of the terms, and no
-        less than the last bit that was kept of the largest number on the way."""
+        """How far a·b may move in it, as `product`: the largest distance from the exact product over some orders of the
+        terms, and no less than the last bit that was kept of the largest number on the way."""
         exact, found = np.matmul(a, b), []
         for order, promoted in _list_summing_orders(a.shape[-1]):
             made, unit = self._accumulate_product(a, b, order, self.unit.promoted * promoted)

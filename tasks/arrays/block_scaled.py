@@ -1,9 +1,9 @@
 """Numbers of few bits that share a scale, block by block: their formats, and how numbers are rounded to them.
 
-MX: OCP Microscaling Formats (MX) Specification 1.0, section 5 (blocks of 32, scales in E8M0) and 6.3 (the scale is the largest power of two
-in the block over the largest power of two of the elements' dtype; elements are rounded to nearest even, and saturate). NV: blocks of 16 with
-scales in E4M3, so that the largest number of a block becomes the largest of E2M1 (NVIDIA, PTX ISA, tcgen05.mma, kind mxf4nvf4); the scale
-that a whole tensor may have beside them is 1.
+MX: OCP Microscaling Formats (MX) Specification 1.0, section 5 (blocks of 32, scales in E8M0) and 6.3 (the scale is the
+largest power of two in the block over the largest power of two of the elements' dtype; elements are rounded to nearest
+even, and saturate). NV: blocks of 16 with scales in E4M3, so that the largest number of a block becomes the largest of
+E2M1 (NVIDIA, PTX ISA, tcgen05.mma, kind mxf4nvf4); the scale that a whole tensor may have beside them is 1.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ FORMATS: Mapping[str, Format] = {
 def quantise_blocks(values: np.ndarray, dtype: str, kind: Format) -> tuple[np.ndarray, np.ndarray]:
     """float64 (..., k) as elements (..., k) of a dtype and scales (..., k / block).
 
-    A block with NaN or an infinity has the scale NaN where its dtype has one, and elements 0. Raises ValueError where k is no whole number of
-    blocks.
+    A block with NaN or an infinity has the scale NaN where its dtype has one, and elements 0. Raises ValueError where k
+    is no whole number of blocks.
     """
     if values.shape[-1] % kind.block:
         raise ValueError(f"{values.shape[-1]} elements are not whole blocks of {kind.block}")
@@ -69,7 +69,8 @@ def dequantise_blocks(elements: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 
 def pack_pairs(elements: np.ndarray) -> np.ndarray:
-    """E2M1 (..., k), one to a byte, as bytes (..., k / 2) of two, the first in the lower half: torch's float4_e2m1fn_x2."""
+    """E2M1 (..., k), one to a byte, as bytes (..., k / 2) of two, the first in the lower half: torch's
+    float4_e2m1fn_x2."""
     bits = elements.view(np.uint8) & 15
     made: np.ndarray = bits[..., ::2] | (bits[..., 1::2] << 4)
     return made

@@ -20,8 +20,8 @@ REFUSED = (Status.ERROR, Status.UNSUPPORTED)
 
 
 def laid_out(form: Form | None) -> dict[int, str]:
-    """The inputs of a form that are not contiguous, by the number of their array: what they have otherwise, in words. Only a call of
-    torch's tensors, or of NumPy arrays, is given any: others have no strides."""
+    """The inputs of a form that are not contiguous, by the number of their array: what they have otherwise, in words.
+    Only a call of torch's tensors, or of NumPy arrays, is given any: others have no strides."""
     if form is None or form.kind != "torch":
         return {}
     named = [(str(k), node) for k, node in enumerate(form.args["v"])] + form.kwargs["v"]
@@ -51,7 +51,8 @@ def pack_arrays(form: Form, arrays: Sequence[Any], kept: int = -1) -> list[Any]:
 
 
 def lay_out(form: Form, packed: Sequence[Any], kept: int = -1) -> list[Any] | None:
-    """The arrays of a form for those that `pack_arrays` makes of them; None where several elements lie at one address and are not the same."""
+    """The arrays of a form for those that `pack_arrays` makes of them; None where several elements lie at one address
+    and are not the same."""
     lying = list(packed)
     for spec in _list_strided(form, kept):
         lying[spec.id] = np.array(form.arrays[spec.id])
@@ -62,7 +63,8 @@ def lay_out(form: Form, packed: Sequence[Any], kept: int = -1) -> list[Any] | No
 
 
 def call_packed(form: Form, run: Callable[[list[Any]], Sequence[Any]]) -> Callable[[list[Any]], Sequence[Any]]:
-    """A call of the arrays of a form as one of those that `pack_arrays` makes of them; it raises ValueError where several elements lie at one address."""
+    """A call of the arrays of a form as one of those that `pack_arrays` makes of them; it raises ValueError where
+    several elements lie at one address."""
 
     def call(packed: list[Any]) -> Sequence[Any]:
         lying = lay_out(form, packed)
@@ -74,7 +76,8 @@ def call_packed(form: Form, run: Callable[[list[Any]], Sequence[Any]]) -> Callab
 
 
 def dense(form: Form, kept: int = -1) -> Form:
-    """The form with the same values in contiguous inputs, but for that of one number. What it draws and judges beside them lies as they do."""
+    """The form with the same values in contiguous inputs, but for that of one number. What it draws and judges beside
+    them lies as they do."""
 
     def pack(arrays: Sequence[Any]) -> list[Any]:
         return pack_arrays(form, arrays, kept)

@@ -9,8 +9,8 @@ from typing import Any
 def dispatch_mode() -> Any:
     """`TorchDispatchMode`, to be subclassed where it is used.
 
-    That of torch imports the compiler when the first operation comes, a second of work, to keep itself out of what is compiled: where nothing
-    has imported the compiler, nothing is.
+    That of torch imports the compiler when the first operation comes, a second of work, to keep itself out of what is
+    compiled: where nothing has imported the compiler, nothing is.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -31,7 +31,8 @@ def has_every_value(dtype: str) -> bool:
 
 
 def list_every_value(dtype: str, seed: int = 0) -> np.ndarray:
-    """(n,) every value of ``dtype``, n = 2 to the number of its bits, or the sweep of `SWEEP`, whose random mantissas are of ``seed``.
+    """(n,) every value of ``dtype``, n = 2 to the number of its bits, or the sweep of `SWEEP`, whose random mantissas
+    are of ``seed``.
 
     Raises ValueError for a dtype that `has_every_value` refuses.
     """
@@ -72,7 +73,8 @@ def _sweep_values(dtype: str, seed: int) -> np.ndarray:
 
 
 def pair_every_value(dtype: str, of: str = "") -> tuple[np.ndarray, np.ndarray]:
-    """Two arrays (256, 256) that have every pair of values of an 8-bit dtype: ``dtype`` itself, or ``of`` as numbers of ``dtype``."""
+    """Two arrays (256, 256) that have every pair of values of an 8-bit dtype: ``dtype`` itself, or ``of`` as numbers of
+    ``dtype``."""
     held = list_every_value(of or dtype).astype(np_dtype(dtype))
     first, second = np.meshgrid(held, held, indexing="ij")
     return first.copy(), second.copy()
@@ -81,9 +83,9 @@ def pair_every_value(dtype: str, of: str = "") -> tuple[np.ndarray, np.ndarray]:
 def hard_cases(dtype: str) -> np.ndarray:
     """(n,) values of float32 or float64 at which a function is hard to compute, by construction.
 
-    Those nearest to a multiple of π/2, one of each exponent, where a sine or cosine is as small as it can be (`_near_half_pi`);
-    perfect squares and their neighbours, whose roots are exact or nearly midpoints; powers of two and ten times their spacing around 1
-    and around where exp(x) - 1, log(1 + x), x - tanh(x) and a hypotenuse cancel.
+    Those nearest to a multiple of π/2, one of each exponent, where a sine or cosine is as small as it can be
+    (`_near_half_pi`); perfect squares and their neighbours, whose roots are exact or nearly midpoints; powers of two
+    and ten times their spacing around 1 and around where exp(x) - 1, log(1 + x), x - tanh(x) and a hypotenuse cancel.
     """
     target = np_dtype(dtype)
     width = MANTISSA[dtype]
@@ -99,8 +101,8 @@ def hard_cases(dtype: str) -> np.ndarray:
 
 @functools.cache
 def _near_half_pi(dtype: str) -> np.ndarray:
-    """Of each exponent the value of a dtype nearest to a multiple of π/2, by the convergents of 2ᵉ·2/π (W. Kahan, "Minimizing q*m - n",
-    1983): of n/q ≈ 2ᵉ·2/π with q of as many bits as the significand, q·2ᵉ is nearly n·π/2."""
+    """Of each exponent the value of a dtype nearest to a multiple of π/2, by the convergents of 2ᵉ·2/π (W. Kahan,
+    "Minimizing q*m - n", 1983): of n/q ≈ 2ᵉ·2/π with q of as many bits as the significand, q·2ᵉ is nearly n·π/2."""
     width, largest = MANTISSA[dtype], int(np.log2(LARGEST[dtype]))
     bits = largest + 4 * width
     pi = _compute_scaled_pi(bits)
@@ -133,8 +135,8 @@ def _compute_scaled_pi(bits: int) -> int:
 
 
 def list_landmarks(dtype: str) -> np.ndarray:
-    """(n,) values around which kernels change their path, with their neighbours on either side: ±1, halves, multiples of π/2,
-    where exp, tanh, erf, sinh and sqrt overflow, underflow or saturate."""
+    """(n,) values around which kernels change their path, with their neighbours on either side: ±1, halves, multiples
+    of π/2, where exp, tanh, erf, sinh and sqrt overflow, underflow or saturate."""
     target = np_dtype(dtype)
     largest, smallest = np.log(LARGEST[dtype]), np.log(SMALLEST_NORMAL[dtype])
     quarter = [k * np.pi / 2 for k in (1, 2, 3, 4, 5, 101, 10007)]

@@ -21,8 +21,8 @@ _ACCESS = {"none": 0, "read": mmap.PROT_READ, "write": mmap.PROT_READ | mmap.PRO
 
 @dataclass(frozen=True)
 class Guard:
-    """place: "end" of an array, or its "start", is where the page begins or ends; access: what is allowed there: "none", "read", or
-    "write", which is both."""
+    """place: "end" of an array, or its "start", is where the page begins or ends; access: what is allowed there:
+    "none", "read", or "write", which is both."""
 
     place: str = "end"
     access: str = "none"

@@ -23,7 +23,8 @@ import numpy as np
 from tasks.model import DISTRIBUTIONS, EPS, LARGEST, PART, SMALLEST_NORMAL, is_complex, is_inexact, np_dtype
 from tasks.model.dtypes import integers
 
-#: Of each generated distribution, the themes that its samples take in turn; a theme that comes later takes turns with one that was there.
+#: Of each generated distribution, the themes that its samples take in turn; a theme that comes later takes turns with
+#: one that was there.
 THEMES: dict[str, tuple[str, ...]] = {
     "regular": ("regular",),
     "boundary": ("limits", "steps"),
@@ -54,10 +55,10 @@ def fill_array(
 
     theme: one of THEMES[distribution]; "" means all of a distribution's values together for "boundary", and otherwise
     a theme that ``rng`` draws. mild: sizes so bounded that squares of elements and their sum are
-    representable: for ops that overflow inside in every implementation. most: largest size of a finite value, at least 1,
-    and the reciprocal of the smallest that is not 0; with mild alone. scale: factor of regular values, as small as mild allows.
-    Complex values have both parts filled.
-    Raises ValueError for an unknown distribution ("own" is not generated) or theme.
+    representable: for ops that overflow inside in every implementation. most: largest size of a finite value, at least
+    1, and the reciprocal of the smallest that is not 0; with mild alone. scale: factor of regular values, as small as
+    mild allows. Complex values have both parts filled. Raises ValueError for an unknown distribution ("own" is not
+    generated) or theme.
     """
     if distribution not in THEMES:
         raise ValueError(
@@ -111,8 +112,8 @@ def _draw_floats(
         if theme == "offset":
             # Twelve spacings of spread at the offset: what is left of a difference has three or four bits.
             return round_to_dtype(offset + abs(offset) * EPS[dtype] * rng.integers(-6, 7, count))
-        # With half of √ε for a relative deviation, x − E[x] keeps half of its bits, and E[x²] − E[x]² none. What is narrower than
-        # float32 is often summed in float32: of that the deviation is √ε there, or half a spacing.
+        # With half of √ε for a relative deviation, x − E[x] keeps half of its bits, and E[x²] − E[x]² none. What is
+        # narrower than float32 is often summed in float32: of that the deviation is √ε there, or half a spacing.
         sums = min(EPS[dtype], EPS["float32"])
         spread = float(rng.choice([EPS[dtype] ** 0.5, max(sums**0.5, EPS[dtype])])) / 2
         return round_to_dtype(offset * (1 + spread * rng.standard_normal(count)))
@@ -132,8 +133,8 @@ def _draw_floats(
 
 
 def _find_size_range(dtype: str, count: int, most: float | None) -> tuple[float, float]:
-    """(smallest, largest) size of an element: the dtype's if ``most`` is None; else x², 1/x² and sums of ``count`` of them
-    are normal, and sizes lie in [1/most, most]."""
+    """(smallest, largest) size of an element: the dtype's if ``most`` is None; else x², 1/x² and sums of ``count`` of
+    them are normal, and sizes lie in [1/most, most]."""
     if most is None:
         return SMALLEST_NORMAL[dtype] * EPS[dtype], LARGEST[dtype] / 2
     few = max(64, 4 * count)

@@ -30,8 +30,8 @@ Place = tuple[tuple[int, ...], int]
 
 @dataclass(frozen=True)
 class Layout:
-    """words: what a tensor in it has or is, after its name; about: in a line of the manual; place: strides and offset of a shape;
-    fits: whether a shape has it: it moves some element, and is none of the others then."""
+    """words: what a tensor in it has or is, after its name; about: in a line of the manual; place: strides and offset
+    of a shape; fits: whether a shape has it: it moves some element, and is none of the others then."""
 
     name: str
     words: str
@@ -155,10 +155,11 @@ def list_fitting(shape: Shape) -> list[str]:
 
 
 def laid_out(x: np.ndarray, layout: str, number: int = 0) -> tuple[np.ndarray, TensorSpec]:
-    """(the storage, the view of it) of a tensor with the values of ``x`` in a layout; ``x`` itself where its shape has none such.
+    """(the storage, the view of it) of a tensor with the values of ``x`` in a layout; ``x`` itself where its shape has
+    none such.
 
-    Of "expanded" these are the values of the first index of the first axis, for all of it: the one layout that changes them.
-    ``number`` is that of the storage. What lies between the elements is NaN: a kernel that reads it will show it.
+    Of "expanded" these are the values of the first index of the first axis, for all of it: the one layout that changes
+    them. ``number`` is that of the storage. What lies between the elements is NaN: a kernel that reads it will show it.
     """
     if layout == CONTIGUOUS or 0 in x.shape or not LAYOUTS[layout].fits(x.shape):
         return x, TensorSpec(number)
@@ -166,7 +167,8 @@ def laid_out(x: np.ndarray, layout: str, number: int = 0) -> tuple[np.ndarray, T
 
 
 def store_strided(x: np.ndarray, strides: Sequence[int], offset: int, number: int = 0) -> tuple[np.ndarray, TensorSpec]:
-    """As `laid_out`, with these strides and this offset, in elements. Elements at one address have the value of the first of them."""
+    """As `laid_out`, with these strides and this offset, in elements. Elements at one address have the value of the
+    first of them."""
     spec = TensorSpec(number, tuple(x.shape), tuple(strides), offset)
     seen = x[tuple(slice(0, 1) if s == 0 else slice(None) for s in strides)]
     last = offset + sum(max((n - 1) * s, 0) for n, s in zip(x.shape, strides))
@@ -187,8 +189,8 @@ def of_array(x: np.ndarray) -> TensorSpec:
 
 
 def make_spec(shape: Shape, strides: Sequence[int], lead: int) -> TensorSpec:
-    """The view of a tensor in a storage of its own; strides None of one that is contiguous. lead: elements of its memory before the
-    first that it touches, of which few are kept."""
+    """The view of a tensor in a storage of its own; strides None of one that is contiguous. lead: elements of its
+    memory before the first that it touches, of which few are kept."""
     lead = lead if 0 <= lead <= MOST_LEAD else 0
     strides = [d if n == 1 else s for n, s, d in zip(shape, strides, dense(shape))]
     if tuple(strides) == dense(shape) and not lead:
@@ -205,7 +207,8 @@ def _make_poison(dtype: np.dtype) -> object:
 
 
 def lay_out_like(x: np.ndarray, like: TensorSpec) -> tuple[np.ndarray, TensorSpec]:
-    """As `laid_out`, in the layout that ``like`` has, a view of as many axes: their order in memory and the gaps between them."""
+    """As `laid_out`, in the layout that ``like`` has, a view of as many axes: their order in memory and the gaps
+    between them."""
     assert like.shape is not None and like.strides is not None
     if 0 in x.shape:
         return x, TensorSpec(like.id)

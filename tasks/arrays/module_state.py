@@ -41,8 +41,8 @@ def seed_rng(seed: int = 0) -> Iterator[None]:
 
 
 def list_module_tensors(module: Any) -> dict[str, Any]:
-    """Every tensor that a module holds, each once, under its first name: parameters, buffers, attributes, and what lies in
-    lists, tuples and dicts of them."""
+    """Every tensor that a module holds, each once, under its first name: parameters, buffers, attributes, and what lies
+    in lists, tuples and dicts of them."""
     import torch
 
     found: dict[int, tuple[str, Any]] = {}
@@ -82,7 +82,8 @@ def digest_module_state(state: Mapping[str, np.ndarray]) -> str:
 
 
 def describe_plain_attributes(module: Any) -> dict[str, str]:
-    """What a module holds that is no tensor and that its making may have drawn: numbers and arrays, by name, as text."""
+    """What a module holds that is no tensor and that its making may have drawn: numbers and arrays, by name, as
+    text."""
     found = {}
     for name, x in _iterate_held(module):
         if isinstance(x, (bool, int, float, complex)):
@@ -125,8 +126,8 @@ _HOOKS = tuple(Renewable.__annotations__)
 
 
 def load_module_state(module: Any, state: Mapping[str, np.ndarray]) -> None:
-    """Make a module hold what it held when it was made (`Renewable`), and write a state into its tensors, where they lie: what shares their
-    memory goes on sharing it. Raises NotAlike."""
+    """Make a module hold what it held when it was made (`Renewable`), and write a state into its tensors, where they
+    lie: what shares their memory goes on sharing it. Raises NotAlike."""
     import torch
 
     if isinstance(module, Renewable):
@@ -146,8 +147,8 @@ def load_module_state(module: Any, state: Mapping[str, np.ndarray]) -> None:
 
 
 def keep_module_state(module: Any) -> Callable[[], None]:
-    """What puts a module back to what it holds now, whatever a call has put in its attributes, lists and dicts; of the values of
-    tensors that are written to in place, nothing is kept (`copy_module_state`)."""
+    """What puts a module back to what it holds now, whatever a call has put in its attributes, lists and dicts; of the
+    values of tensors that are written to in place, nothing is kept (`copy_module_state`)."""
     attributes = [(one, type(one), dict(vars(one))) for one in module.modules()]
     inside: dict[int, tuple[Any, Any]] = {}
     waiting = [x for _, _, own in attributes for x in own.values()]
@@ -171,8 +172,8 @@ def keep_module_state(module: Any) -> Callable[[], None]:
 
 
 def place_module_state(form: Form, device: str) -> None:
-    """Before a run: put the tensors that the module of a form holds on a device, and back to what they were if an earlier run wrote to
-    them (`Form.renew`). A call that is no module is left alone."""
+    """Before a run: put the tensors that the module of a form holds on a device, and back to what they were if an
+    earlier run wrote to them (`Form.renew`). A call that is no module is left alone."""
     import torch
 
     call = form.call

@@ -1,14 +1,14 @@
 """The noise floor: how far an exact result moves when every floating input moves by a relative ε. One scheme for all.
 
-A *draw* is one evaluation of a reference on inputs whose every element is multiplied by 1 + ε·s·u: the sign s is random,
-the size u is random in [½, 1]. Both are others in every draw, so that two terms do not cancel in all of them; but the
-signs of draws 2 and 3 are the opposite of those of 0 and 1, so that a step is met from both sides.
-The floor of an element is its largest distance from the exact result over all draws. A catalog says how its reference is
-evaluated on moved inputs, and nothing else.
+A *draw* is one evaluation of a reference on inputs whose every element is multiplied by 1 + ε·s·u: the sign s is
+random, the size u is random in [½, 1]. Both are others in every draw, so that two terms do not cancel in all of them;
+but the signs of draws 2 and 3 are the opposite of those of 0 and 1, so that a step is met from both sides. The floor of
+an element is its largest distance from the exact result over all draws. A catalog says how its reference is evaluated
+on moved inputs, and nothing else.
 
-A factor is decided by the number of the draw, the *place* of the tensor (a number that tells apart all tensors that one evaluation
-moves: inputs, weights, results) and the place of the element in it; where equal elements must stay equal, by its value
-(`by_value`). Nothing else draws noise.
+A factor is decided by the number of the draw, the *place* of the tensor (a number that tells apart all tensors that one
+evaluation moves: inputs, weights, results) and the place of the element in it; where equal elements must stay equal, by
+its value (`by_value`). Nothing else draws noise.
 """
 
 from __future__ import annotations
@@ -26,29 +26,32 @@ from tasks.model.leaf import row_floor
 DRAWS = 4
 #: Draws for an exact or elementary op, whose floor only a device that declares a coarser precision asks for.
 FEW_DRAWS = 2
-#: Draws of float64's own rounding: for each bit of a result's number those results move that have it, then those that have it not.
+#: Draws of float64's own rounding: for each bit of a result's number those results move that have it, then those that
+#: have it not.
 ROUNDOFF_BITS = 5
 ROUNDOFF_DRAWS = 2 * ROUNDOFF_BITS
 #: Draws for a step, which stands still in most of them: to be found, an edge needs more.
 STEP_DRAWS = 32
-#: Where nobody has computed the result in the dtype under test, nothing shows that so few draws missed an element: there
-#: are TIMES as many. Where somebody has, and lies more than FAR error units off, the floor is drawn MORE_DRAWS times: a
-#: rare element that hardly moved in the first draws is no false alarm then (`python -m tests.bench noise`).
+#: Where nobody has computed the result in the dtype under test, nothing shows that so few draws missed an element:
+#: there are TIMES as many. Where somebody has, and lies more than FAR error units off, the floor is drawn MORE_DRAWS
+#: times: a rare element that hardly moved in the first draws is no false alarm then (`python -m tests.bench noise`).
 TIMES, FAR, MORE_DRAWS = 4, 2.0, 16
-#: A whole model gets MODEL_TIMES as many draws, since its row floor pools a row of elements; TIMES as many, as all others,
-#: where its inputs and weights have no more elements than this.
+#: A whole model gets MODEL_TIMES as many draws, since its row floor pools a row of elements; TIMES as many, as all
+#: others, where its inputs and weights have no more elements than this.
 MODEL_TIMES, SMALL_MODEL = 2, 1 << 22
-#: Elements of the inputs beyond which a step gets no more draws than asked for, and what lies far off none either: one is then a
-#: matter of seconds. Of a million elements that four draws move, a hundred hardly move in any.
+#: Elements of the inputs beyond which a step gets no more draws than asked for, and what lies far off none either: one
+#: is then a matter of seconds. Of a million elements that four draws move, a hundred hardly move in any.
 LARGE, VERY_LARGE = 1 << 18, 1 << 22
 
-#: A row jumps if this share of it moves by this much of its largest element: another key has won all of a query's softmax, say.
-#: Where this share of an output's rows jumps, any of them may.
+#: A row jumps if this share of it moves by this much of its largest element: another key has won all of a query's
+#: softmax, say. Where this share of an output's rows jumps, any of them may.
 ROW_JUMPS, JUMP, OUTPUT_JUMPS = 0.25, 0.5, 0.05
-#: Or if no more than this share of it keeps half of its own size: values of many magnitudes, of which few are near the largest.
+#: Or if no more than this share of it keeps half of its own size: values of many magnitudes, of which few are near the
+#: largest.
 ROW_KEEPS = 0.25
 
-#: What is asked of an element of a reference in float64 may be lost in its own rounding below this share of the largest.
+#: What is asked of an element of a reference in float64 may be lost in its own rounding below this share of the
+#: largest.
 BELOW = 2.0**-45
 
 #: No draw: the largest element of each array moves, and nothing else (`measure_shared`).
@@ -70,8 +73,8 @@ _KEPT = 1 << 12
 Arrays = Sequence[np.ndarray]
 #: What a reference returns for the inputs of each of some draws; None where it refuses them.
 Evaluate = Callable[[Sequence[int]], Iterable["Arrays | None"]]
-#: A result in the dtype under test: per output its values and the ε of its dtype, None where it is not to be asked. It is
-#: gone through once, if at all.
+#: A result in the dtype under test: per output its values and the ε of its dtype, None where it is not to be asked. It
+#: is gone through once, if at all.
 Witness = Iterable["tuple[np.ndarray, float] | None"]
 
 
@@ -108,11 +111,13 @@ def perturb_values(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarr
 
 
 def move_last_digit(x: np.ndarray, draw: int, place: int) -> np.ndarray:
-    """``x`` (float64) with each element an ulp up or down, as one of ROUNDOFF_DRAWS draws has it; zeros, infinities and NaN stay.
+    """``x`` (float64) with each element an ulp up or down, as one of ROUNDOFF_DRAWS draws has it; zeros, infinities and
+    NaN stay.
 
-    Not all results of a function move in one draw: of any 2^ROUNDOFF_BITS that follow each other, each moves in some draw in which a given
-    other one stands still. Were all to move, whole ulps would undo each other too often: in log(sum(exp(x − max))) the largest term and the
-    sum are both 1, and a step down of the one takes back a step up of the other."""
+    Not all results of a function move in one draw: of any 2^ROUNDOFF_BITS that follow each other, each moves in some
+    draw in which a given other one stands still. Were all to move, whole ulps would undo each other too often: in
+    log(sum(exp(x − max))) the largest term and the sum are both 1, and a step down of the one takes back a step up of
+    the other."""
     has_bit, bit = divmod(draw, ROUNDOFF_BITS)
     if place >> bit & 1 == has_bit:
         return x
@@ -141,8 +146,8 @@ def _moved_far(x: np.ndarray, row: np.ndarray) -> np.ndarray:
 
 
 def by_value(eps: float, draw: int, place: int) -> tuple[np.ndarray, int]:
-    """As `perturb_values`, where equal elements of tensors of one place must stay equal: 2¹⁸ factors or more, and what is added to the bits of
-    an element before they are hashed to the number of its factor."""
+    """As `perturb_values`, where equal elements of tensors of one place must stay equal: 2¹⁸ factors or more, and what
+    is added to the bits of an element before they are hashed to the number of its factor."""
     return _draw_factors(eps, draw % _TABLES), place + draw // _TABLES
 
 
@@ -176,8 +181,8 @@ def measure_distance(moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 def _widen_distance(before: np.ndarray | None, moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """The larger of ``before`` (0 if None), which is overwritten, and the `measure_distance`: a block at a time, which the processor's
-    cache holds, and no array as large as the results but the one returned."""
+    """The larger of ``before`` (0 if None), which is overwritten, and the `measure_distance`: a block at a time, which
+    the processor's cache holds, and no array as large as the results but the one returned."""
     wider = np.zeros(reference.shape) if before is None else np.ascontiguousarray(before)
     into, a, b = wider.reshape(-1), moved.reshape(-1), reference.reshape(-1)
     for at in range(0, a.size, _BLOCK):
@@ -187,7 +192,8 @@ def _widen_distance(before: np.ndarray | None, moved: np.ndarray, reference: np.
 
 
 def count_draws(op_class: OpClass, draws: int, elements: int) -> int:
-    """How many of the first draws an op of a class gets whose inputs have so many elements, ``draws`` being asked for."""
+    """How many of the first draws an op of a class gets whose inputs have so many elements, ``draws`` being asked
+    for."""
     if op_class in WITHOUT_NOISE:
         return min(draws, FEW_DRAWS)
     if op_class is OpClass.MODEL:
@@ -223,7 +229,8 @@ def compute_noise_floor(
 def measure_shared(references: Arrays, evaluate: Evaluate) -> list[float | None]:
     """Per output: the share of its elements that moves with a single element of each input; None of fewer than MANY.
 
-    The rows of a normalisation move one at a time: what rounding does to a row's norm, all of its elements have in common.
+    The rows of a normalisation move one at a time: what rounding does to a row's norm, all of its elements have in
+    common.
     """
     if max((y.size for y in references), default=0) < MANY:
         return [None] * len(references)
@@ -246,10 +253,10 @@ def of_kernel(
 ) -> list[np.ndarray | None]:
     """δ of what a kernel of ``dtype`` returns of which nothing is known but its reference, given ``inputs``.
 
-    Who wins a tie is chance, and an element that every draw took from equal numbers did not move: where whole rows jump, others may.
-    share: of a row's elements that make it jump, at least one; a gradient's row jumps by one, as what its elements have in common, a
-    sum, is rounded for all of them (softmax's p·(g − Σ g·p), where p is 1).
-    And a factor of an input may have no place in the dtype that is computed in, float32 or wider: δ is no lower than the smallest
+    Who wins a tie is chance, and an element that every draw took from equal numbers did not move: where whole rows
+    jump, others may. share: of a row's elements that make it jump, at least one; a gradient's row jumps by one, as what
+    its elements have in common, a sum, is rounded for all of them (softmax's p·(g − Σ g·p), where p is 1). And a factor
+    of an input may have no place in the dtype that is computed in, float32 or wider: δ is no lower than the smallest
     normal number times the largest input. derivative: a factor is then one of all inputs, and of one of them twice (the
     r³ in x·r³·Σ g·w·x of a norm).
     """
@@ -262,7 +269,8 @@ def of_kernel(
 
 
 def _smooth_jumping_rows(y: np.ndarray, delta: np.ndarray, share: float) -> np.ndarray:
-    """δ, or its root mean square over each row that jumps, or over all rows where enough of them jump by as much as any is high."""
+    """δ, or its root mean square over each row that jumps, or over all rows where enough of them jump by as much as any
+    is high."""
     if not (y.ndim and y.size):
         return delta
 
@@ -284,7 +292,8 @@ def _smooth_jumping_rows(y: np.ndarray, delta: np.ndarray, share: float) -> np.n
 
 
 def is_far_below(references: Arrays, floors: Sequence[np.ndarray | None], eps: float) -> bool:
-    """Whether more is asked of an element than float64 may tell of it: it is so small beside the largest that a sum of both has lost it."""
+    """Whether more is asked of an element than float64 may tell of it: it is so small beside the largest that a sum of
+    both has lost it."""
     with np.errstate(all="ignore"):
         for y, delta in zip(references, floors):
             if y.dtype == np.float64 and y.size:

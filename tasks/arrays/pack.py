@@ -37,7 +37,8 @@ class PackError(Exception):
 
 
 class Written(NamedTuple):
-    """What `save_pack` has written: the file's content (nothing of one so large that it is to be mapped), the JSON of its header."""
+    """What `save_pack` has written: the file's content (nothing of one so large that it is to be mapped), the JSON of
+    its header."""
 
     content: bytes
     header: dict[str, Any]

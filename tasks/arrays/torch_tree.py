@@ -69,7 +69,8 @@ def same(a: Any, b: Any) -> bool:
 
 
 def from_numpy(array: np.ndarray) -> Any:
-    """A CPU tensor of the array's values, sharing its memory (which may be read-only: do not write). Raises Unsupported."""
+    """A CPU tensor of the array's values, sharing its memory (which may be read-only: do not write). Raises
+    Unsupported."""
     import torch
 
     name = dtype_name(array.dtype)
@@ -96,8 +97,8 @@ def place_of(tensor: Any) -> TensorSpec:
 def encode_args(args: Any, kwargs: Any) -> tuple[Any, Any, list[np.ndarray]]:
     """Encode the arguments of a call. Returns (args node, kwargs node, arrays the tensors refer to).
 
-    A strided tensor keeps its strides, over the span of its storage that it touches, and its offset up to `layouts.MOST_LEAD`.
-    Raises NotEncodable.
+    A strided tensor keeps its strides, over the span of its storage that it touches, and its offset up to
+    `layouts.MOST_LEAD`. Raises NotEncodable.
     """
     import torch
 

@@ -47,8 +47,8 @@ class Optimiser:
 
 
 class TrainingStep:
-    """A torch module with a loss and an optimiser; called with inputs and targets it returns the loss, a scalar. It is also a session of
-    torch tensors (`tasks.backends.shared.torch_session.OfTensors`).
+    """A torch module with a loss and an optimiser; called with inputs and targets it returns the loss, a scalar. It is
+    also a session of torch tensors (`tasks.backends.shared.torch_session.OfTensors`).
 
     loss(outputs, targets); inputs: how many of the arguments are the module's, the rest are targets; autocast: dtype
     name that `torch.autocast` is to compute in ("" for none); scale: by which the loss is multiplied before the
@@ -82,7 +82,8 @@ class TrainingStep:
         return self.loss(self.module(*tensors[: self.inputs]), tensors[self.inputs :])
 
     def opened(self) -> TrainingStep:
-        """The session that it is itself: `start`, a `step` of the optimiser as often as is asked, the weights as its `state`."""
+        """The session that it is itself: `start`, a `step` of the optimiser as often as is asked, the weights as its
+        `state`."""
         return self
 
     def start(self, device: str, given: Mapping[str, Any] | None = None) -> None:
@@ -126,15 +127,17 @@ class TrainingStep:
         """It holds nothing but its module."""
 
     def run_first_step(self, forward: Callable[..., Any], tensors: Sequence[Any]) -> list[Any]:
-        """The first step as one call: [loss, a gradient per parameter, each parameter after it]. As `step` otherwise."""
+        """The first step as one call: [loss, a gradient per parameter, each parameter after it]. As `step`
+        otherwise."""
         self.start(next(x.device.type for x in tensors))
         return [*self.step(tensors, forward=forward), *self.state().values()]
 
     def consistent(self, outputs: Sequence[Any], weights: Mapping[str, Any]) -> list[np.ndarray]:
-        """The loss and the gradients of the first step, the latter in `reshape_gradient_rows`. weights: the parameters after it, by name.
+        """The loss and the gradients of the first step, the latter in `reshape_gradient_rows`. weights: the parameters
+        after it, by name.
 
-        Raises Misbehaviour where a parameter did not change as its own gradient says: whatever the gradient is worth, the
-        optimiser computes in float32.
+        Raises Misbehaviour where a parameter did not change as its own gradient says: whatever the gradient is worth,
+        the optimiser computes in float32.
         """
         found = [np.asarray(x) for x in outputs]
         if len(found) != 1 + len(self.named) or len(weights) != len(self.named):
@@ -179,6 +182,6 @@ class FirstStep(Stateless):
 
 
 def reshape_gradient_rows(gradient: np.ndarray) -> np.ndarray:
-    """A gradient with one row per output channel: the kernels of a convolution, whose last axis is too short to be one, side
-    by side."""
+    """A gradient with one row per output channel: the kernels of a convolution, whose last axis is too short to be one,
+    side by side."""
     return gradient if gradient.ndim < 3 else gradient.reshape(len(gradient), -1)

@@ -17,8 +17,8 @@ class TensorSpec:
     """A tensor of an argument tree: array ``id``, seen through shape, strides and offset (in elements).
 
     ``strides`` None means the array as it is (contiguous). ``layout`` other than "strided" names how
-    ``parts`` (ids of further arrays) make up the tensor, e.g. "sparse_coo" from indices and values. ``declared``: the dtype that it
-    is declared with, where the array has another one.
+    ``parts`` (ids of further arrays) make up the tensor, e.g. "sparse_coo" from indices and values. ``declared``: the
+    dtype that it is declared with, where the array has another one.
     """
 
     id: int
@@ -193,6 +193,7 @@ def with_tensors(node: Any, function: Callable[[dict[str, Any]], Any]) -> Any:
 
 
 def contiguous(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """The tensor that ``spec`` describes over its stored ``array``, as a contiguous array in the dtype that it is declared with."""
+    """The tensor that ``spec`` describes over its stored ``array``, as a contiguous array in the dtype that it is
+    declared with."""
     made = np.ascontiguousarray(spec.view(array)).reshape(spec.shape if spec.shape is not None else array.shape)
     return made.astype(spec.declared) if spec.declared else made

@@ -18,8 +18,8 @@ def _is_inexact(dtype: np.dtype) -> bool:
 
 
 def digest_outputs(outputs: Sequence[Any], before: str) -> str:
-    """The digest (SHA-256, hexadecimal) of the outputs of a call and of the digest of the call before it: who says it has the outputs, and can
-    choose none afterwards that have the same."""
+    """The digest (SHA-256, hexadecimal) of the outputs of a call and of the digest of the call before it: who says it
+    has the outputs, and can choose none afterwards that have the same."""
     made = hashlib.sha256(before.encode())
     for x in outputs:
         if x is not None:
@@ -35,15 +35,16 @@ def next_inputs(arrays: Sequence[Any], digest: str, moved: bool) -> list[Any]:
 
 
 def vary_inputs(arrays: Sequence[Any], turn: int, moved: bool) -> list[Any]:
-    """Inputs that no other turn has, of the same dtypes and shapes and as valid. If ``moved``, all elements are turned by some part of the whole, and each
-    floating one is multiplied by a factor of its own from 1/2 to 1: what is only turned and scaled has the order, the sums and the spectrum of what was before,
-    which a kernel could keep. Else they are multiplied by one factor, which keeps what relates them to one another."""
+    """Inputs that no other turn has, of the same dtypes and shapes and as valid. If ``moved``, all elements are turned
+    by some part of the whole, and each floating one is multiplied by a factor of its own from 1/2 to 1: what is only
+    turned and scaled has the order, the sums and the spectrum of what was before, which a kernel could keep. Else they
+    are multiplied by one factor, which keeps what relates them to one another."""
     part = (turn + 1) * 0.6180339887498949 % 1  # by the golden section: no two are near one another
     return _turn_elements(arrays, part, moved, turn * _STEP)
 
 
-#: Places at which the factors of a call may begin, a prime: with the turns of the elements there are too many to prepare for; and how far apart those of
-#: two turns are.
+#: Places at which the factors of a call may begin, a prime: with the turns of the elements there are too many to
+#: prepare for; and how far apart those of two turns are.
 _PLACES, _STEP = 65_521, 7919
 #: Factors of more elements are made anew each time: they would be as much memory as the inputs.
 _KEPT = 1 << 20
@@ -56,8 +57,9 @@ def _draw_varied_factors(dtype: np.dtype, size: int) -> np.ndarray:
 
 
 def _turn_elements(arrays: Sequence[Any], part: float, moved: bool, place: int) -> list[Any]:
-    """part: by which part of the whole elements are turned, or the factor of all; place: where the factors of the elements begin. NaN stays where it is: it
-    lies between the elements of a tensor with gaps (`tasks.arrays.layouts`), where nobody is to read it."""
+    """part: by which part of the whole elements are turned, or the factor of all; place: where the factors of the
+    elements begin. NaN stays where it is: it lies between the elements of a tensor with gaps (`tasks.arrays.layouts`),
+    where nobody is to read it."""
 
     def one(array: Any) -> Any:
         if not isinstance(array, np.ndarray) or array.dtype.kind in "OUS":

@@ -32,12 +32,13 @@ def only_moves(func: Any) -> bool:
 def compute_in_float64(
     eps: float = 0.0, draw: int = 0, elsewhere: float | None = None, places: Iterator[int] | None = None
 ) -> Iterator[None]:
-    """In here torch computes in float64 on the CPU: a cast to a narrower floating dtype, or a tensor made in one, is float64.
+    """In here torch computes in float64 on the CPU: a cast to a narrower floating dtype, or a tensor made in one, is
+    float64.
 
     Programs that cast by themselves (a norm that sums in float32) are so evaluated exactly, forward and backward.
-    eps: if not 0, every result that a runtime would round, gradients' included, is moved as a draw says (`tasks.arrays.noise`).
-    elsewhere: the ε of all but products, if it is another. places: tell the results apart; the same that tell apart what else the
-    evaluation moves. torch's default dtype is float64 inside.
+    eps: if not 0, every result that a runtime would round, gradients' included, is moved as a draw says
+    (`tasks.arrays.noise`). elsewhere: the ε of all but products, if it is another. places: tell the results apart; the
+    same that tell apart what else the evaluation moves. torch's default dtype is float64 inside.
     """
     import torch
 

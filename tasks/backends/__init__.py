@@ -65,8 +65,8 @@ class BackendSpec:
 
     name: unique in a run; runtime, device: parts of "<runtime>-<device>"; options: of the runtime; packages, python:
     of its environment, instead of those that its class asks for; launcher: a command in front of its interpreter.
-    kernel: the file of a submission, whose function the ops of the catalog `user` call in this backend's process instead of a kernel of
-    their own; digest: of its content.
+    kernel: the file of a submission, whose function the ops of the catalog `user` call in this backend's process
+    instead of a kernel of their own; digest: of its content.
     """
 
     name: str

@@ -39,12 +39,12 @@ FRACTION = "FARM_DEVICE_FRACTION"
 
 @dataclass(frozen=True)
 class Arm:
-    """A program that another one is timed against, with its name and the form that it was built of. products: operations of the
-    products in a call; None where nobody counts them.
+    """A program that another one is timed against, with its name and the form that it was built of. products:
+    operations of the products in a call; None where nobody counts them.
 
-    Of a kernel of the user's: declared: it is the one that the kernel's declaration names; work: bytes that a call has to move and operations
-    that it has to do, as they are declared, None of what is not; views: whether an output may share memory with an input. Beside program and
-    form all of it is plain data."""
+    Of a kernel of the user's: declared: it is the one that the kernel's declaration names; work: bytes that a call has
+    to move and operations that it has to do, as they are declared, None of what is not; views: whether an output may
+    share memory with an input. Beside program and form all of it is plain data."""
 
     name: str
     program: Program
@@ -60,25 +60,25 @@ class Backend:
 
     name: as in configs, "<runtime>-<device>"; vendor: who ships the runtime; device_vendor: whose device it
     runs on (a node label; "" for the CPU); forms: representations it takes, best first; joint: whether all
-    samples of an op are built together (`build_all`); alone: why a job of it must have the device to itself ("": it need not); devices: those it
-    knows by name, for lists (closed: there are no others); called: other names that people give them → theirs; takes: names of
-    its options, another one is a ValueError (None: not checked here).
+    samples of an op are built together (`build_all`); alone: why a job of it must have the device to itself ("": it
+    need not); devices: those it knows by name, for lists (closed: there are no others); called: other names that people
+    give them → theirs; takes: names of its options, another one is a ValueError (None: not checked here).
 
-    oldest: the oldest release of its runtime that was tried and computes here, in an environment of its own; "" where none was tried.
-    packages, python: its environment, as pip requirements and a Python version ("3.10"; "" = the farm's own). Without
-    packages it runs in the farm's environment. emulated: the device is an emulator's or a simulator's; its rows say so.
-    needs: what the machine must have beside packages (`tasks.backends.needs`); found: where each is, once it is started.
-    toolkit: the vendor (a node label) whose installed toolkit computes for it, and stands in its version.
-    imports: what `probe` imports before all else (`tasks.importing.load`), where it does not matter when: it may be there already.
-    takes_threads: whether it computes with `tasks.variables.threads` threads; captures: whether its programs have `capture`.
-    by_name: whether its forms have their functions' names alone (`tasks.model.named`): it builds them in another process.
-    is_eager_cpu: whether it is eager torch itself on the CPU, which says what a torch module of the user's may raise.
-    torch_device: whose kernels of torch compute, by torch's name of the device ("cuda", "rocm", "xpu"); "" for the CPU's, and for a
-    runtime that has kernels of its own. What is expected of them there is not always what the CPU gives (`PreparedSample.on`).
-    numbered: whether its devices are called with a number ("gpu.1").
-    ranks: how many devices a job of it takes, all at the same time, with a rank on each (where they are: `tasks.backends.shared.rank_hosts`).
-    ordinals: which of the devices that the process sees are its own; identity: which devices those are, once it is started.
-    A subclass may set any of these per object, by device or options.
+    oldest: the oldest release of its runtime that was tried and computes here, in an environment of its own; "" where
+    none was tried. packages, python: its environment, as pip requirements and a Python version ("3.10"; "" = the farm's
+    own). Without packages it runs in the farm's environment. emulated: the device is an emulator's or a simulator's;
+    its rows say so. needs: what the machine must have beside packages (`tasks.backends.needs`); found: where each is,
+    once it is started. toolkit: the vendor (a node label) whose installed toolkit computes for it, and stands in its
+    version. imports: what `probe` imports before all else (`tasks.importing.load`), where it does not matter when: it
+    may be there already. takes_threads: whether it computes with `tasks.variables.threads` threads; captures: whether
+    its programs have `capture`. by_name: whether its forms have their functions' names alone (`tasks.model.named`): it
+    builds them in another process. is_eager_cpu: whether it is eager torch itself on the CPU, which says what a torch
+    module of the user's may raise. torch_device: whose kernels of torch compute, by torch's name of the device ("cuda",
+    "rocm", "xpu"); "" for the CPU's, and for a runtime that has kernels of its own. What is expected of them there is
+    not always what the CPU gives (`PreparedSample.on`). numbered: whether its devices are called with a number
+    ("gpu.1"). ranks: how many devices a job of it takes, all at the same time, with a rank on each (where they are:
+    `tasks.backends.shared.rank_hosts`). ordinals: which of the devices that the process sees are its own; identity:
+    which devices those are, once it is started. A subclass may set any of these per object, by device or options.
     """
 
     vendor: str = ""
@@ -130,7 +130,8 @@ class Backend:
 
     @property
     def hardware(self) -> Device | None:
-        """What is known of the kind of device it computes on; None for the CPU, and for a vendor that no file describes."""
+        """What is known of the kind of device it computes on; None for the CPU, and for a vendor that no file
+        describes."""
         return BY_LABEL.get(self.device_vendor)
 
     @property
@@ -193,8 +194,8 @@ class Backend:
         )
 
     def _explain_unavailable(self, error: Unavailable) -> Unavailable:
-        """Why it cannot run, and what to do: another name of the device, or what brings a library that is missing. A plugin may
-        bring any device, so an unknown one is no mistake before it is asked for."""
+        """Why it cannot run, and what to do: another name of the device, or what brings a library that is missing. A
+        plugin may bring any device, so an unknown one is no mistake before it is asked for."""
         kind = None if self.numbered else re.fullmatch(r"(.+)[.:]\d+", self.device)
         name = kind[1] if kind else self.device
         meant = self.called.get(name) or (name if kind and name in self.devices else "")
@@ -206,8 +207,8 @@ class Backend:
         return Unavailable(f"{error}; {how}") if how else error
 
     def _describe_device(self, info: RuntimeInfo) -> RuntimeInfo:
-        """With what the driver says of the device, for few runtimes do: which one a row is of, and of which model, since what one model
-        gets wrong is asked about on its like alone."""
+        """With what the driver says of the device, for few runtimes do: which one a row is of, and of which model,
+        since what one model gets wrong is asked about on its like alone."""
         known = self.hardware.describe if self.hardware else None
         found = [known(at) for at in self.ordinals] if known else []
         described = [x for x in found if x]
@@ -233,8 +234,8 @@ class Backend:
         raise NotImplementedError
 
     def permits(self, precision: str) -> bool:
-        """Whether a coarser precision that it declares is one that its runtime may compute in (TF32 is allowed), and not one that it
-        must. A command unless a runtime's documentation says otherwise."""
+        """Whether a coarser precision that it declares is one that its runtime may compute in (TF32 is allowed), and
+        not one that it must. A command unless a runtime's documentation says otherwise."""
         return False
 
     def build(self, form: Form) -> Program:
@@ -246,11 +247,13 @@ class Backend:
         raise NotImplementedError
 
     def build_to_run(self, form: Form) -> Program:
-        """As `build`, of a program that is run next as it is, `Form.repeats` times: where it is built in another process, that need not wait to be asked."""
+        """As `build`, of a program that is run next as it is, `Form.repeats` times: where it is built in another
+        process, that need not wait to be asked."""
         return self.build(form)
 
     def count_calls(self, form: Form) -> int:
-        """How often the kernel of a form was called in the process that has it, in the form's dtype; 0 where nobody counts."""
+        """How often the kernel of a form was called in the process that has it, in the form's dtype; 0 where nobody
+        counts."""
         return 0
 
     def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:
@@ -258,11 +261,13 @@ class Backend:
         return one_by_one(self.build, forms)
 
     def canary(self, form: Form) -> Program:
-        """A program of a known answer (`tasks.canary`), which is run between cases to see whether the device still computes."""
+        """A program of a known answer (`tasks.canary`), which is run between cases to see whether the device still
+        computes."""
         return self.build(form)
 
     def recipe(self, form: Form) -> Recipe:
-        """How a program of its own calls the runtime with a form; it is run before anybody sees it. Raises NoProgram."""
+        """How a program of its own calls the runtime with a form; it is run before anybody sees it. Raises
+        NoProgram."""
         raise NoProgram(f"no folder: none is known for {self.name}")
 
     def levels(self) -> Mapping[str, Backend]:
@@ -273,7 +278,8 @@ class Backend:
         return {}
 
     def passes(self) -> tuple[str, ...]:
-        """Names of the passes of its optimiser that `without` can leave out; none where the runtime lets nobody choose."""
+        """Names of the passes of its optimiser that `without` can leave out; none where the runtime lets nobody
+        choose."""
         return ()
 
     def without(self, passes: Collection[str]) -> Backend:
@@ -304,11 +310,13 @@ class Backend:
         return time.process_time()
 
     def cpu_apart_s(self) -> tuple[dict[int, float], dict[int, float]]:
-        """CPU seconds of each process of a kernel, and of what it is timed against, by its number, where these are apart; else none of either."""
+        """CPU seconds of each process of a kernel, and of what it is timed against, by its number, where these are
+        apart; else none of either."""
         return {}, {}
 
     def open_queues(self) -> list[RunQueueClock]:
-        """The clocks of the threads that work while one of its programs is called, one after another, this one among them."""
+        """The clocks of the threads that work while one of its programs is called, one after another, this one among
+        them."""
         return [RunQueueClock()]
 
     def close(self) -> None:
@@ -342,15 +350,16 @@ class Backend:
         return Arm(f"{self.name}:{name}", level.build(form), form)
 
     def baseline(self, form: Form) -> Arm:
-        """What the check speedup times a program against: of a kernel of the user's what its declaration names, of any other `eager`.
-        A proxy of another process may build it in a process of its own, which the kernel cannot touch. Raises as `eager` does."""
+        """What the check speedup times a program against: of a kernel of the user's what its declaration names, of any
+        other `eager`. A proxy of another process may build it in a process of its own, which the kernel cannot touch.
+        Raises as `eager` does."""
         if form.own is None or form.own.baseline is None:
             return self.eager(form)
         return baselines.build_declared_baseline(self, form, form.own.baseline())
 
     def eager_torch(self, form: Form) -> Arm:
-        """Torch on this backend's device, on the sample's form for torch; this backend's lowest level where there is no such form or no
-        torch in its environment. Raises Unsupported where there is neither."""
+        """Torch on this backend's device, on the sample's form for torch; this backend's lowest level where there is no
+        such form or no torch in its environment. Raises Unsupported where there is neither."""
         try:
             return self.start_torch().eager(form.also("torch") if form.also else form)
         except (Unsupported, Unavailable) as error:
@@ -360,7 +369,8 @@ class Backend:
                 raise Unsupported(f"{lacks}; no eager torch either: {error}") from None
 
     def start_torch(self) -> Backend:
-        """Torch on this backend's device, in this process: what its `eager` builds is eager torch. Raises Unavailable, Unsupported."""
+        """Torch on this backend's device, in this process: what its `eager` builds is eager torch. Raises Unavailable,
+        Unsupported."""
         if self.spec is None:
             raise Unsupported(f"{self.name} was made without its spec, which finds torch beside it")
         device = CALLED_BY_TORCH.get(self.device, self.device) if self.device_vendor else "cpu"
@@ -369,8 +379,9 @@ class Backend:
         return torch
 
     def ceiling(self, what: str, again: bool = False) -> float | None:
-        """What the device does at most, as measured on it: bytes a second ("memory"), or operations a second of products in a dtype; None
-        where nobody can measure it. It is measured once and kept; again: it is measured once more."""
+        """What the device does at most, as measured on it: bytes a second ("memory"), or operations a second of
+        products in a dtype; None where nobody can measure it. It is measured once and kept; again: it is measured once
+        more."""
         from tasks.backends.shared.ceilings import find_ceiling
 
         return find_ceiling(" ".join([self.device_vendor, *self.identity]), what, self.measure_ceiling, again)

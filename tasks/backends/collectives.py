@@ -25,7 +25,8 @@ from tasks.variables import DEADLINE
 
 #: Seconds that other ranks have to answer when one has failed.
 _AFTER_S = 2.0
-#: Of a case's deadline, what ranks wait for one another: whoever waited can still say so; and seconds that they do at least, to come up.
+#: Of a case's deadline, what ranks wait for one another: whoever waited can still say so; and seconds that they do at
+#: least, to come up.
 _WAITING, _LEAST_S = 0.5, 60.0
 #: Of that time, by how much one may have begun to wait later than another.
 _MORE = 0.1
@@ -70,7 +71,8 @@ class RankConnections:
         self.processes = []
 
     def _answers(self) -> list[tuple[dict[str, Any], np.ndarray | None]]:
-        """What every rank says. Raises RuntimeError in the words of the first that failed, Hung where others waited for one, the group closed."""
+        """What every rank says. Raises RuntimeError in the words of the first that failed, Hung where others waited for
+        one, the group closed."""
         said: dict[int, tuple[dict[str, Any], np.ndarray | None]] = {}
         waiting = {source: number for number, source in enumerate(self._sources)}
         while waiting:
@@ -83,7 +85,8 @@ class RankConnections:
                 if said[number][0].get("waited"):
                     self._tell_waiting(number, str(said[number][0]["error"]), waiting)
                 if "error" in said[number][0]:
-                    # The others wait for this one for ever, unless they have failed as well: of those, one that has ended is the cause.
+                    # The others wait for this one for ever, unless they have failed as well: of those, one that has
+                    # ended is the cause.
                     also = select.select(list(waiting), [], [], _AFTER_S)[0] if waiting else []
                     ended = [waiting[other] for other in also if not other.peek(1)]  # type: ignore[attr-defined]
                     self.close()
@@ -95,8 +98,8 @@ class RankConnections:
         return [said[number] for number in range(len(self._sources))]
 
     def _tell_waiting(self, first: int, words: str, waiting: dict[BinaryIO, int]) -> None:
-        """One rank has waited for others in vain, and says so in ``words``; those that wait as well soon do. Raises Hung with these, the group
-        closed."""
+        """One rank has waited for others in vain, and says so in ``words``; those that wait as well soon do. Raises
+        Hung with these, the group closed."""
         until = time.monotonic() + _AFTER_S + _MORE * self._patience_s
         while waiting and (left := until - time.monotonic()) > 0:
             for source in select.select(list(waiting), [], [], left)[0]:
@@ -131,8 +134,8 @@ class RankConnections:
 
 
 class Group(RankConnections):
-    """The processes of a group, on this machine or on ``hosts`` as well, in turn. Raises OSError where a host does not answer, and
-    RuntimeError where the ranks do not come together."""
+    """The processes of a group, on this machine or on ``hosts`` as well, in turn. Raises OSError where a host does not
+    answer, and RuntimeError where the ranks do not come together."""
 
     def __init__(self, library: str, device: str, count: int, wrap: str, hosts: Hosts | None) -> None:
         super().__init__(find_patience())
@@ -153,7 +156,8 @@ class Group(RankConnections):
                 else:
                     own, here[rank] = socket.socketpair()
                     self._connect(own)
-            # Those of the CPU are forked from one process. A device's driver may do what it likes when torch is imported.
+            # Those of the CPU are forked from one process. A device's driver may do what it likes when torch is
+            # imported.
             for numbers in [[*here]] if device == "cpu" else [[rank] for rank in here]:
                 given = [here[rank] for rank in numbers]
                 self.processes.append(start_here(given, list_arguments(numbers), sys.executable, os.environ))
@@ -175,7 +179,8 @@ def _free_port() -> int:
 
 
 class Collectives(Backend):
-    """``ranks``: as many as a sample has data of (4), each on a device of its own; ranks of gloo share the CPUs there are."""
+    """``ranks``: as many as a sample has data of (4), each on a device of its own; ranks of gloo share the CPUs there
+    are."""
 
     forms = ("collective",)
     takes: tuple[str, ...] | None = ("ranks",)

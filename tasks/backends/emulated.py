@@ -24,11 +24,13 @@ Matrix = np.ndarray
 
 
 class Emulated(Backend):
-    """``emulated-hopper`` and so on: each product that torch calls (mm, addmm, bmm, _int_mm, _scaled_mm, convolutions as products of
-    their windows) is computed by the rules of an architecture's unit, everything else by torch on the CPU. It takes no options.
+    """``emulated-hopper`` and so on: each product that torch calls (mm, addmm, bmm, _int_mm, _scaled_mm, convolutions
+    as products of their windows) is computed by the rules of an architecture's unit, everything else by torch on the
+    CPU. It takes no options.
 
-    Accumulators are float32 or int32; what follows a product (its scale, what is added to it) is computed in float32, as a kernel's epilogue
-    does, and rounded once to the dtype of the result. A sample without products is unsupported: no unit would see it.
+    Accumulators are float32 or int32; what follows a product (its scale, what is added to it) is computed in float32,
+    as a kernel's epilogue does, and rounded once to the dtype of the result. A sample without products is unsupported:
+    no unit would see it.
     """
 
     forms = ("torch",)
@@ -211,7 +213,8 @@ def _scaled_mm(architecture: str, given: Mapping[str, Any]) -> Matrix:
 
 
 def _block_scaled_mm(architecture: str, given: Mapping[str, Any]) -> Matrix:
-    """Elements with a scale for each block of a row of the first and a column of the second, which stand by rows of blocks."""
+    """Elements with a scale for each block of a row of the first and a column of the second, which stand by rows of
+    blocks."""
     a, b, scales = given["self"], given["mat2"], [*given["scale_a"], *given["scale_b"]]
     if len(scales) != 2 or any(given["swizzle_a"]) or any(given["swizzle_b"]):
         raise Unsupported("an emulated unit takes one tensor of scales for each matrix, as they are, in no tiles")
@@ -247,8 +250,8 @@ def _grouped_mm(architecture: str, given: Mapping[str, Any]) -> Matrix:
 
 
 def _emulate_convolution(architecture: str, given: Mapping[str, Any]) -> Matrix:
-    """The product of its windows and its kernels, summed over places of the kernel and, at each, over channels, as an implicit product in
-    channels-last layout is."""
+    """The product of its windows and its kernels, summed over places of the kernel and, at each, over channels, as an
+    implicit product in channels-last layout is."""
     x, kernel, groups = given["input"], given["weight"], given["groups"]
     axes = kernel.ndim - 2
     if x.ndim != axes + 2:

@@ -94,7 +94,8 @@ class EngineBackend(Backend):
 
 
 class OwnEngine(EngineBackend):
-    """``class``: "module:Class" of an engine in Python (`tasks.model.engine.Engine`); without it the plain one in torch."""
+    """``class``: "module:Class" of an engine in Python (`tasks.model.engine.Engine`); without it the plain one in
+    torch."""
 
     vendor = "PyTorch"
     takes = ("class",)
@@ -190,7 +191,8 @@ class OnnxRuntimeGenAi(EngineBackend):
 
 
 class PackagedEngine(EngineBackend):
-    """An engine of a package that brings its own torch, and is used where it is installed: options are arguments of its class."""
+    """An engine of a package that brings its own torch, and is used where it is installed: options are arguments of its
+    class."""
 
     devices: tuple[str, ...] = ("cuda", "rocm")
     #: Of the package: how it is imported, and "module:Class" of the engine here.
@@ -242,8 +244,8 @@ class TensorRtLlm(PackagedEngine):
 
 
 class LlamaCpp(EngineBackend):
-    """Its library is built from source by the package llama-cpp-python, where it is installed; gguf writes its models. ``flash``: "on" for
-    fused attention."""
+    """Its library is built from source by the package llama-cpp-python, where it is installed; gguf writes its models.
+    ``flash``: "on" for fused attention."""
 
     vendor = "ggml"
     takes = ("flash",)
@@ -266,11 +268,11 @@ class LlamaCpp(EngineBackend):
 
 
 class Endpoint(EngineBackend):
-    """``endpoint``: the address of a server with OpenAI's completions, up to the version; ``model``: its name there, where it has several;
-    ``decoder``: which of the catalog's it serves (llama unless said otherwise; `tasks.backends.checkpoint_of_decoder` writes it), "unknown" for a model of
-    which nobody has the weights;
-    ``logprobs``: of how many tokens it gives logarithms, 0 for all; ``timeout_s``: seconds for an answer, 60; ``key_variable``: the environment variable with its
-    key."""
+    """``endpoint``: the address of a server with OpenAI's completions, up to the version; ``model``: its name there,
+    where it has several; ``decoder``: which of the catalog's it serves (llama unless said otherwise;
+    `tasks.backends.checkpoint_of_decoder` writes it), "unknown" for a model of which nobody has the weights;
+    ``logprobs``: of how many tokens it gives logarithms, 0 for all; ``timeout_s``: seconds for an answer, 60;
+    ``key_variable``: the environment variable with its key."""
 
     vendor = "OpenAI's API"
     takes = ("endpoint", "model", "decoder", "logprobs", "timeout_s", "key_variable")

@@ -249,7 +249,8 @@ class ExecuTorch(Backend):
         return (LOWERING, versions, self.device, graph, str(exported.graph_signature), sizes, *digest)
 
     def _lower(self, exported: Any) -> bytes:
-        """A program and what is in it (see `_split_kept_program`). Errors other than "has no such operator" are raised."""
+        """A program and what is in it (see `_split_kept_program`). Errors other than "has no such operator" are
+        raised."""
         from executorch.exir import to_edge_transform_and_lower
 
         _keep_lists()
@@ -287,8 +288,8 @@ def _load_executorch_library() -> Any:
 
 
 def _export_program(form: Form, tensors: list[Any], constants: tuple[int, ...], rows: tuple[int, ...] = ()) -> Any:
-    """torch's exported program of the sample as a function of its tensors; those in ``constants`` are part of it, and those
-    in ``rows`` have an open first dimension."""
+    """torch's exported program of the sample as a function of its tensors; those in ``constants`` are part of it, and
+    those in ``rows`` have an open first dimension."""
     import torch
 
     leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")

@@ -59,7 +59,8 @@ _HALF = re.compile(r"(/\S+\.so): (?:file too short|invalid ELF header|cannot rea
 
 
 def without_halves(compile_: Callable[[], Any]) -> Any:
-    """What compiling gives; half a program that an earlier process left among the kept ones is deleted, and made again."""
+    """What compiling gives; half a program that an earlier process left among the kept ones is deleted, and made
+    again."""
     met = set[str]()
     while True:
         try:
@@ -85,7 +86,8 @@ def load_inductor() -> None:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     importlib.import_module("torch._inductor.compile_fx")
     codecache: Any = importlib.import_module("torch._inductor.codecache")
-    # Compiled headers lie where the process that imported torch had its temporary files, which a fork of it may not write to.
+    # Compiled headers lie where the process that imported torch had its temporary files, which a fork of it may not
+    # write to.
     if (folder := os.environ.get("TORCHINDUCTOR_CACHE_DIR")) and hasattr(codecache, "_HEADER_DIR"):
         codecache._HEADER_DIR = os.path.join(folder, "precompiled_headers")
         codecache._HEADER_LOCK_DIR = os.path.join(codecache._HEADER_DIR, "locks")
@@ -94,8 +96,8 @@ def load_inductor() -> None:
 def load_for_cpu() -> None:
     """`load_inductor`, with the processor's widest vectors tried and no others.
 
-    torch tries all that a processor has, one after another, and takes the first, the widest: four builds of C++ in a cold cache, and four
-    processes of Python in a warm one.
+    torch tries all that a processor has, one after another, and takes the first, the widest: four builds of C++ in a
+    cold cache, and four processes of Python in a warm one.
     """
     load_inductor()
     import torch._inductor.config
@@ -111,8 +113,8 @@ def load_for_cpu() -> None:
 class Inductor(TorchEager):
     """torch.compile with the backend ``compiler``; a subclass says by `_fallback` and `_where` what counts as its own.
 
-    option settings: what of inductor's config is set otherwise, by name, or "drawn": of each case one to four of those that
-    change nothing of what is computed (`tasks.backends.shared.inductor_settings`).
+    option settings: what of inductor's config is set otherwise, by name, or "drawn": of each case one to four of those
+    that change nothing of what is computed (`tasks.backends.shared.inductor_settings`).
     """
 
     joint = True
@@ -158,11 +160,11 @@ class Inductor(TorchEager):
         return load_for_cpu if self.target == "cpu" else load_inductor
 
     def _try_compiled(self) -> None:
-        """Compile a sum for the device. Raises Unavailable: without a C compiler, Python's headers or a setting that is known every
-        case would fail.
+        """Compile a sum for the device. Raises Unavailable: without a C compiler, Python's headers or a setting that is
+        known every case would fail.
 
-        What is done once, loading the compiler (5 s) and, with an empty cache, trying the processor's vectors and compiling headers
-        (15 s of C++), is then no case's time.
+        What is done once, loading the compiler (5 s) and, with an empty cache, trying the processor's vectors and
+        compiling headers (15 s of C++), is then no case's time.
         """
         import torch
         import torch._inductor.config
@@ -185,8 +187,8 @@ class Inductor(TorchEager):
         return self.but(dynamic=True)
 
     def levels(self) -> Mapping[str, Backend]:
-        """What torch.compile is made of, one part more at a time: its graph run eagerly, that with ahead-of-time autograd,
-        with decompositions, and compiled."""
+        """What torch.compile is made of, one part more at a time: its graph run eagerly, that with ahead-of-time
+        autograd, with decompositions, and compiled."""
         if self.compiler != "inductor":
             return {}
         less = ("eager", "aot_eager", "aot_eager_decomp_partition")
@@ -226,7 +228,8 @@ class Inductor(TorchEager):
 
         session.compile = lambda function: torch.compile(function, backend=self.compiler, options=settings or None)  # type: ignore[attr-defined]
         step = session.step
-        # Compiled at the first step, the backward pass in the backward pass; a step that is given its state can be taken again.
+        # Compiled at the first step, the backward pass in the backward pass; a step that is given its state can be
+        # taken again.
         session.step = lambda args, own: without_halves(lambda: step(args, own))  # type: ignore[method-assign, assignment]
         return session
 
@@ -243,8 +246,8 @@ class Inductor(TorchEager):
         """
         import torch
 
-        # A module is compiled as its user compiles it; one that writes to what it holds is put back before each of its calls. A training
-        # loop compiles its own loss.
+        # A module is compiled as its user compiles it; one that writes to what it holds is put back before each of its
+        # calls. A training loop compiles its own loss.
         apart = any(isinstance(form.call, torch.nn.Module) or form.phases for form in forms)
         if len(forms) > 1 and not apart and all(form.check == "forward" for form in forms):
             try:
@@ -276,7 +279,8 @@ class Inductor(TorchEager):
         options: Any = settings or None
         watched: list[bool] = []
         alone = isinstance(calls[0], torch.nn.Module)
-        # As its user calls torch.compile: what changes from call to call within a module (a size, a number) becomes a variable.
+        # As its user calls torch.compile: what changes from call to call within a module (a size, a number) becomes a
+        # variable.
         how = {"dynamic": self.dynamic or (None if alone else False), "backend": self.compiler, "options": options}
 
         def run(compiled: Any, bundle: list[Any]) -> list[Any]:
@@ -295,10 +299,11 @@ class Inductor(TorchEager):
 
         def compiles(**more: Any) -> Callable[[list[Any]], list[Any]]:
             compiled = torch.compile(joint, **how, **more)
-            # What inductor keeps is told by the program, not by the decompositions and lowerings that a file of the user's registers.
+            # What inductor keeps is told by the program, not by the decompositions and lowerings that a file of the
+            # user's registers.
             with torch.compiler.config.patch(cache_key_tag=load_kernels.digest_loaded()):
-                # Compiled on other values than those it is judged on: a number of theirs that became a constant would be right. Twice
-                # where the second compilation of a piece takes a number that has changed as a variable.
+                # Compiled on other values than those it is judged on: a number of theirs that became a constant would
+                # be right. Twice where the second compilation of a piece takes a number that has changed as a variable.
                 for turn in range(1 + alone):
                     others = [replace(form, arrays=vary_inputs(form.arrays, turn, moved=False)) for form in forms]
                     with contextlib.suppress(Exception):
@@ -316,8 +321,9 @@ class Inductor(TorchEager):
                 raises = isinstance(error.__cause__, torch._dynamo.exc.ObservedException)
                 raise Fallback(broken, raises, broken=True) from None
         if broken:
-            # fullgraph takes numbers that are read from tensors (.item()) into the graph, where torch.compile by itself breaks it.
-            # What it does not make one graph of, whatever it says, is no failure of the way that the user takes.
+            # fullgraph takes numbers that are read from tensors (.item()) into the graph, where torch.compile by itself
+            # breaks it. What it does not make one graph of, whatever it says, is no failure of the way that the user
+            # takes.
             torch._dynamo.reset()
             with contextlib.suppress(Exception):
                 (result,) = compiles(fullgraph=True)(self._bundle(forms))
@@ -337,7 +343,8 @@ class Inductor(TorchEager):
         return self._programs(forms, made, compute)
 
     def _reseeds(self, form: Form) -> bool:
-        """Whether a module seeds the random generator itself: what inductor draws then is another stream than eager torch's."""
+        """Whether a module seeds the random generator itself: what inductor draws then is another stream than eager
+        torch's."""
         import torch
 
         args, kwargs = self.arguments(form)
@@ -349,7 +356,8 @@ class Inductor(TorchEager):
 
     @staticmethod
     def _unbroken(compiles: Callable[..., T]) -> T:
-        """What compiling gives as torch.compile is called by itself, where that breaks no graph. Raises Unsupported where it does."""
+        """What compiling gives as torch.compile is called by itself, where that breaks no graph. Raises Unsupported
+        where it does."""
         import torch
 
         strict = getattr(torch._dynamo, "error_on_graph_break", None)  # since torch 2.9

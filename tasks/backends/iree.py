@@ -26,8 +26,8 @@ from tasks.packages import ONNX
 
 @dataclass(frozen=True)
 class Target:
-    """A device of IREE's runtime: driver ("": its code is made here and not run), flags that make the compiler generate code for
-    it, whose it is, what it needs."""
+    """A device of IREE's runtime: driver ("": its code is made here and not run), flags that make the compiler generate
+    code for it, whose it is, what it needs."""
 
     driver: str
     flags: tuple[str, ...]
@@ -39,8 +39,8 @@ class Target:
 
 
 def newest_known(name: str) -> str:
-    """Of an NVIDIA architecture, "sm_90", what IREE 3.13 compiles for: it knows none after sm_89 ("missing GPU target"), and the
-    driver makes code for later cards of the PTX that it writes."""
+    """Of an NVIDIA architecture, "sm_90", what IREE 3.13 compiles for: it knows none after sm_89 ("missing GPU
+    target"), and the driver makes code for later cards of the PTX that it writes."""
     return "sm_89" if name.removeprefix("sm_").isdigit() and int(name[3:]) > 89 else name
 
 
@@ -71,8 +71,8 @@ TARGETS: dict[str, Target] = {
     **{x: Target("", ("--iree-hal-target-device=hip", f"--iree-rocm-target={x}")) for x in ("gfx942", "gfx950")},
 }
 
-#: Of the compiler on every device. float64 stays float64 (by default it becomes float32, results included). Constants are
-#: not computed ahead (that is a compilation of its own), and neither source locations nor debug symbols are kept: a
+#: Of the compiler on every device. float64 stays float64 (by default it becomes float32, results included). Constants
+#: are not computed ahead (that is a compilation of its own), and neither source locations nor debug symbols are kept: a
 #: fifth of the time of a small model.
 FLAGS = (
     "--iree-input-type=onnx",
@@ -129,8 +129,8 @@ _STICKY = re.compile(
 
 
 class Iree(Backend):
-    """IREE on "cpu" (llvm-cpu for the host's processor), "vmvx" (its portable interpreter), "vulkan", "cuda" or "hip"; ahead of
-    time for the architecture "sm_86", "sm_89", "gfx942" or "gfx950", whose code is compiled and not run.
+    """IREE on "cpu" (llvm-cpu for the host's processor), "vmvx" (its portable interpreter), "vulkan", "cuda" or "hip";
+    ahead of time for the architecture "sm_86", "sm_89", "gfx942" or "gfx950", whose code is compiled and not run.
 
     options: ``flags`` (further flags of iree-compile, a list), ``device_vendor`` and ``resource`` (of the node, for
     an adapter that is not a CPU).
@@ -409,7 +409,8 @@ def _list_known_flags() -> frozenset[str]:
 
 
 def _as_called(flag: str) -> str:
-    """A flag by the name that this version's compiler has for it; one that it has under no name as it is, for the compiler to refuse."""
+    """A flag by the name that this version's compiler has for it; one that it has under no name as it is, for the
+    compiler to refuse."""
     name, equals, value = flag.partition("=")
     older = _FORMERLY.get(name, "")
     return older + equals + value if name not in _list_known_flags() and older in _list_known_flags() else flag

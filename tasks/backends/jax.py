@@ -19,8 +19,8 @@ from tasks.packages import cuda_13
 
 _OPTIONS = ("jit", "precision")
 
-#: Option precision, a value of jax_default_matmul_precision → compute_precision. JAX's own default, "bfloat16" on a TPU and
-#: TF32 on recent NVIDIA GPUs, is "as fast as the device can".
+#: Option precision, a value of jax_default_matmul_precision → compute_precision. JAX's own default, "bfloat16" on a TPU
+#: and TF32 on recent NVIDIA GPUs, is "as fast as the device can".
 _PRECISION = {"float32": "", "tensorfloat32": "tfloat32", "bfloat16": "bfloat16"}
 
 #: CUDA's parts that jax[cuda13] names.
@@ -33,8 +33,8 @@ _DEVICES = {
     "tpu": ("google", ("jax[tpu]==0.10.2",)),
 }
 
-#: Shapes that depend on values have no compiled program; some kernels (LAPACK's, FFTs) lack the 16-bit types. A scalar has
-#: no axis in NumPy's conventions, in torch's it has axis 0.
+#: Shapes that depend on values have no compiled program; some kernels (LAPACK's, FFTs) lack the 16-bit types. A scalar
+#: has no axis in NumPy's conventions, in torch's it has axis 0.
 _UNSUPPORTED = re.compile(
     r"Unsupported dtype|does not accept dtype|[Uu]nsupported element type|not supported by|does not support|UNIMPLEMENTED(?!: DNN library)|[Nn]ot implemented|is not supported|boolean indices must be concrete|out of bounds for array of dimension 0"
 )

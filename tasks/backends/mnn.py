@@ -23,8 +23,8 @@ from tasks.variables import threads
 _OPTIONS = ("precision", "optimize_level")
 _PRECISIONS = ("high", "normal", "low")
 
-#: Names of MNN.expr's dtypes by dtype of the farm. int64 and bool tensors are int32 in MNN (its converter's onnxOpConverter
-#: maps both to it): as inputs they hold the same values there, as outputs they are another dtype.
+#: Names of MNN.expr's dtypes by dtype of the farm. int64 and bool tensors are int32 in MNN (its converter's
+#: onnxOpConverter maps both to it): as inputs they hold the same values there, as outputs they are another dtype.
 _EXPR = {"float32": "float", "int32": "int", "int64": "int", "bool": "int", "uint8": "uint8", "int8": "int8"}
 _RESULTS = ("float32", "int32", "uint8", "int8")
 
@@ -42,8 +42,8 @@ _NOISE = re.compile(
 class Mnn(Backend):
     """MNN on the CPU, one thread.
 
-    options: ``precision`` ("high" by default; "normal", "low": where the CPU has float16 arithmetic, "low" computes in it),
-    ``optimize_level`` of the converter (1, its default; 0: the graph as it is; 2).
+    options: ``precision`` ("high" by default; "normal", "low": where the CPU has float16 arithmetic, "low" computes in
+    it), ``optimize_level`` of the converter (1, its default; 0: the graph as it is; 2).
     """
 
     takes_threads = True
@@ -61,7 +61,8 @@ class Mnn(Backend):
         self._runtime: Any = None
 
     def probe(self) -> RuntimeInfo:
-        """Convert and run a model of one Add. Raises Unavailable: no package, another device than the CPU, or it fails."""
+        """Convert and run a model of one Add. Raises Unavailable: no package, another device than the CPU, or it
+        fails."""
         if (
             self.device != "cpu"
         ):  # for any other the package says "Can't Find type=3 backend, use 0 instead", and computes on the CPU
@@ -77,7 +78,8 @@ class Mnn(Backend):
         return RuntimeInfo(
             runtime_version=str(MNN.version()),
             device="cpu",
-            # BackendConfig's Precision_Low asks for float16 where the CPU has it, which its backend for that then takes: a command.
+            # BackendConfig's Precision_Low asks for float16 where the CPU has it, which its backend for that then
+            # takes: a command.
             compute_precision="float16" if self._precision == "low" and "fp16:1" in units else "",
         )
 
@@ -146,7 +148,8 @@ class Mnn(Backend):
 
 
 def _raise_mnn_failure(who: str, said: list[str], error: Exception | None = None) -> NoReturn:
-    """Raise Unsupported or RuntimeError with what MNN printed and, of a SystemError, what Python was told beneath it."""
+    """Raise Unsupported or RuntimeError with what MNN printed and, of a SystemError, what Python was told beneath
+    it."""
     beneath = [str(error.__cause__ or error)] if error else []
     words = f"{who}: {' '.join(_NOISE.sub('', ' '.join([*said, *beneath])).split()) or 'no reason given'}"
     raise (Unsupported if _NOT_SUPPORTED.search(words) else RuntimeError)(words) from error

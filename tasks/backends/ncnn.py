@@ -140,8 +140,8 @@ class Ncnn(Backend):
     def _convert(self, model: bytes, *sizes: list[list[int]]) -> bytes:
         """pnnx's conversion as JSON: param, bin (hexadecimal), axis of the batch of each input and output.
 
-        It is told the inputs' shapes alone: given their values (input=x.npy) it takes no more from them. What differs in a
-        second set of shapes is left open.
+        It is told the inputs' shapes alone: given their values (input=x.npy) it takes no more from them. What differs
+        in a second set of shapes is left open.
         """
         with tempfile.TemporaryDirectory(prefix="pnnx-") as folder:
             path = Path(folder)
@@ -285,7 +285,8 @@ def _make_ncnn_runner(
     """``run()`` of a net; outputs as numpy arrays of their own memory."""
     import ncnn
 
-    # A Mat over a numpy array is a view that does not keep it alive: the array must outlive it, and a clone owns its memory.
+    # A Mat over a numpy array is a view that does not keep it alive: the array must outlive it, and a clone owns its
+    # memory.
     arrays = [np.array(x, order="C") for x in values]
     for x, (blob, axis) in zip(arrays, inputs):
         if x.ndim > _AXES + (axis != _NO_BATCH):

@@ -32,7 +32,8 @@ class Need:
     """Something of the machine without which a backend cannot run.
 
     what: its name, as after "no"; find: where it is, "" for nowhere (it may load a library, and changes nothing else);
-    packages: what installs it, by the key of `INSTALLERS` or, before that, the system's ID (os-release(5)); use: lead the runtime of this process to what was found.
+    packages: what installs it, by the key of `INSTALLERS` or, before that, the system's ID (os-release(5)); use: lead
+    the runtime of this process to what was found.
     """
 
     what: str
@@ -58,7 +59,8 @@ class Missing(Unavailable):
 
 
 def secure_needs(needs: Iterable[Need]) -> dict[str, str]:
-    """Find every need and lead the runtime there; where each is, by name. Raises Missing, which names all that are not."""
+    """Find every need and lead the runtime there; where each is, by name. Raises Missing, which names all that are
+    not."""
     missing, found = [], {}
     for need in needs if sys.platform == "linux" else ():
         if where := need.find():
@@ -239,7 +241,8 @@ def _python_headers() -> str:
 
 
 def vulkan_lines(needs: Iterable[Need]) -> tuple[str, ...]:
-    """The lines with which a run.py finds what of Vulkan was found here where no loader looks for it; none for other needs."""
+    """The lines with which a run.py finds what of Vulkan was found here where no loader looks for it; none for other
+    needs."""
     if VULKAN_LOADER not in needs:
         return ()
     loader = secure_needs(needs).get(VULKAN_LOADER.what, "")

@@ -99,7 +99,8 @@ class OnnxRuntime(Backend):
     ``provider_options`` (over the provider's defaults), ``session_config`` (entries of SessionOptions),
     ``graph_optimization`` ("disable", "basic", "extended", "all"; default ORT's), ``tf32`` (bool, CUDA only),
     ``soc_model`` (QNN only: Qualcomm's number of the chip that is compiled for), ``compute_precision`` (what is
-    declared), ``library`` (path of a plugin provider), ``vendor``, ``device_vendor`` and ``resource`` (over the table's).
+    declared), ``library`` (path of a plugin provider), ``vendor``, ``device_vendor`` and ``resource`` (over the
+    table's).
 
     emulated: QNN on x86-64, whose library is Qualcomm's emulation of the HTP; WebGPU on a machine without a GPU,
     where the adapter is Vulkan on the CPU. Both then take CPU slots, unless ``device_vendor`` or ``resource`` says
@@ -260,8 +261,8 @@ class OnnxRuntime(Backend):
 
     def permits(self, precision: str) -> bool:
         """TF32 is allowed; TensorRT's provider sets flags of its builder,
-        which "enable layer selection" and fall back to float32 (`BuilderFlag`). The HTP has no float32, MIGraphX rewrites the
-        program in the narrower type, OpenVINO's provider converts the model: those are obeyed."""
+        which "enable layer selection" and fall back to float32 (`BuilderFlag`). The HTP has no float32, MIGraphX
+        rewrites the program in the narrower type, OpenVINO's provider converts the model: those are obeyed."""
         return precision == "tfloat32" or self.device in ("tensorrt", "tensorrt-rtx")
 
     def _compute_precision(self) -> str:

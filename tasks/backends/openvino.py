@@ -49,7 +49,8 @@ _DTYPE = {v: k for k, v in _ELEMENT.items()}
 
 _OPTIONS = ("inference_precision", "execution_mode", "threads", "properties")
 
-#: compute_precision of an INFERENCE_PRECISION_HINT: with f32, double is computed in it too. "dynamic" leaves every node in the model's own precision.
+#: compute_precision of an INFERENCE_PRECISION_HINT: with f32, double is computed in it too. "dynamic" leaves every node
+#: in the model's own precision.
 _PRECISION = {"f32": "float32", "dynamic": "", "bf16": "bfloat16", "f16": "float16"}
 
 #: What a row says where a compiled model does not tell: as an NPU's, which computes in float16.
@@ -67,7 +68,8 @@ _OUT_OF_MEMORY = re.compile(
 )
 _STICKY = re.compile(r"DEVICE_LOST|device lost|CL_OUT_OF_RESOURCES|CL_INVALID_COMMAND_QUEUE", re.IGNORECASE)
 
-#: What OpenVINO finds devices of each kind by (its page "Additional Configurations for Hardware"); of an NPU's no system has a package.
+#: What OpenVINO finds devices of each kind by (its page "Additional Configurations for Hardware"); of an NPU's no
+#: system has a package.
 _DRIVERS = {
     "GPU": Need(
         "Intel's OpenCL driver",
@@ -99,9 +101,9 @@ def _open_openvino_core() -> Any:
 class OpenVino(Backend):
     """OpenVINO on one device ("cpu", "gpu", "gpu.1", "npu").
 
-    options: ``inference_precision`` ("f32" by default, since a CPU with bfloat16 units would else use them; "default": as
-    OpenVINO likes, and its rows say what that was),
-    ``execution_mode`` ("accuracy"), ``threads`` (1) and ``properties`` (further properties by name).
+    options: ``inference_precision`` ("f32" by default, since a CPU with bfloat16 units would else use them; "default":
+    as OpenVINO likes, and its rows say what that was), ``execution_mode`` ("accuracy"), ``threads`` (1) and
+    ``properties`` (further properties by name).
     """
 
     takes_threads = True
@@ -179,8 +181,8 @@ class OpenVino(Backend):
         return Missing([_DRIVERS[kind]], f"{said}; {_DRIVERS[kind].what} is missing, or access to its device is denied")
 
     def _possible(self, core: Any) -> dict[str, Any]:
-        """What is asked of the device, without what it cannot be asked: a precision that it has not (an NPU has no float32),
-        hints that it does not know. What the user asks for by name stays: its refusal is the answer."""
+        """What is asked of the device, without what it cannot be asked: a precision that it has not (an NPU has no
+        float32), hints that it does not know. What the user asks for by name stays: its refusal is the answer."""
         asked, named = dict(self._asked), {*self.many("properties", dict), *self.options}
         known = set(core.get_property(self._target, "SUPPORTED_PROPERTIES"))
         self._able = {str(x) for x in core.get_property(self._target, "OPTIMIZATION_CAPABILITIES")}
@@ -214,7 +216,8 @@ class OpenVino(Backend):
         return self.eager_torch(form)
 
     def levels(self) -> Mapping[str, Backend]:
-        """The CPU without what makes code for whole subgraphs and without integer kernels for quantised ones; itself."""
+        """The CPU without what makes code for whole subgraphs and without integer kernels for quantised ones;
+        itself."""
         if not self._target.startswith("CPU"):
             return {}
         return {"disable": self.but(_asked=_NOTHING_FUSED | self._asked), "all": self}

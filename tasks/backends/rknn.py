@@ -52,8 +52,9 @@ _ERROR_LINE = re.compile(r"^E (\w+: [^\n]+)", re.MULTILINE)
 class Rknn(Backend):
     """Rockchip's toolkit for one chip ("rk3588"), without quantization.
 
-    Float tensors are float16 inside the NPU and its simulator, whatever the model's dtype. options: ``connected`` (bool:
-    run on a board that adb reaches instead of the simulator), ``optimization_level`` (0 to 3, the toolkit's own default).
+    Float tensors are float16 inside the NPU and its simulator, whatever the model's dtype. options: ``connected``
+    (bool: run on a board that adb reaches instead of the simulator), ``optimization_level`` (0 to 3, the toolkit's own
+    default).
     """
 
     vendor = "Rockchip"

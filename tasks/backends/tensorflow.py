@@ -42,7 +42,8 @@ _ELSEWHERE = re.compile(r"Could not satisfy (?:explicit )?device specification")
 _MOVES = frozenset(
     "_Arg _Retval _Send _Recv _HostSend _HostRecv Assert Const Identity NoOp Placeholder Rank ReadVariableOp Shape ShapeN Size".split()
 )
-#: Numbers of types (types.proto) of what is no tensor of a model's, or may be a shape: none, int32, string, int64, bool, resource, variant.
+#: Numbers of types (types.proto) of what is no tensor of a model's, or may be a shape: none, int32, string, int64,
+#: bool, resource, variant.
 _SHAPES = {0, 3, 7, 9, 10, 20, 21}
 
 
@@ -55,7 +56,8 @@ def quiet_tensorflow(onednn: bool) -> None:
 class TensorFlow(Backend):
     """TensorFlow eager on one device ("cpu", "cuda").
 
-    options: ``onednn`` (TF_ENABLE_ONEDNN_OPTS, true as TensorFlow ships it) and ``tf32`` (false), which the row declares.
+    options: ``onednn`` (TF_ENABLE_ONEDNN_OPTS, true as TensorFlow ships it) and ``tf32`` (false), which the row
+    declares.
     """
 
     takes_threads = True
@@ -159,8 +161,8 @@ class TensorFlow(Backend):
 
 @contextlib.contextmanager
 def _nowhere_else(tf: Any) -> Iterator[None]:
-    """Around eager ops on a device: one without a kernel for it is put on the CPU otherwise, and in the middle of others nobody sees
-    it. Raises Fallback in TensorFlow's words."""
+    """Around eager ops on a device: one without a kernel for it is put on the CPU otherwise, and in the middle of
+    others nobody sees it. Raises Fallback in TensorFlow's words."""
     before = tf.config.get_soft_device_placement()
     tf.config.set_soft_device_placement(False)
     try:
@@ -175,8 +177,8 @@ def _nowhere_else(tf: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def record_placement(asked: str, elsewhere: list[str]) -> Iterator[None]:
-    """Around the first call of a SavedModel: the ops that TensorFlow puts on another device than the one that is asked for, in a graph
-    where it may: what is loaded has some that must be on the CPU."""
+    """Around the first call of a SavedModel: the ops that TensorFlow puts on another device than the one that is asked
+    for, in a graph where it may: what is loaded has some that must be on the CPU."""
     from tensorflow.python.eager import context
 
     told = context.context()
@@ -196,15 +198,15 @@ def record_placement(asked: str, elsewhere: list[str]) -> Iterator[None]:
 
 
 def _computes_numbers(node: Any) -> bool:
-    """Whether a node of a graph computes with numbers of the model's: integers alone are shapes, which TensorFlow has on the CPU by
-    design."""
+    """Whether a node of a graph computes with numbers of the model's: integers alone are shapes, which TensorFlow has
+    on the CPU by design."""
     types = {t for value in node.attr.values() for t in (value.type, *value.list.type)}
     return node.op not in _MOVES and bool(types - _SHAPES)
 
 
 def _load_saved_model_signature(tf: Any, folder: bytes, order: Sequence[int]) -> Callable[..., list[Any]]:
-    """What a SavedModel (its folder as a zip) serves, of tensors in the order of its inputs' names; outputs as ``order`` says.
-    Raises ValueError for one that serves nothing."""
+    """What a SavedModel (its folder as a zip) serves, of tensors in the order of its inputs' names; outputs as
+    ``order`` says. Raises ValueError for one that serves nothing."""
     with tempfile.TemporaryDirectory() as place:
         with zipfile.ZipFile(io.BytesIO(folder)) as archive:
             archive.extractall(place)

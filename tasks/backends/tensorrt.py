@@ -37,8 +37,8 @@ DATA_TYPE = {
 }
 _DTYPE = {v: k for k, v in DATA_TYPE.items()}
 
-#: precision option → declared compute precision. INT8 rounds to 255 even steps up to the largest value: for all values from a
-#: sixteenth of it that is at least as fine as float8_e4m3fn, the nearest type with an ε.
+#: precision option → declared compute precision. INT8 rounds to 255 even steps up to the largest value: for all values
+#: from a sixteenth of it that is at least as fine as float8_e4m3fn, the nearest type with an ε.
 PRECISIONS = {"fp32": "", "tf32": "tfloat32", "fp16": "float16", "bf16": "bfloat16", "int8": "float8_e4m3fn"}
 
 _OPTIONS = ("precision", "optimization_level", "workspace_mib", "builder_flags")
@@ -70,9 +70,9 @@ class TensorRt(Backend):
     options: ``precision`` ("fp32": TF32 off; "tf32", "fp16", "bf16", "int8": calibrated on the case's own inputs);
     ``optimization_level`` of the builder (0 to 5); ``workspace_mib`` (1024); ``builder_flags``: further ones by name.
 
-    What is no float32 model is computed in its own types, in a strongly typed network: "fp16", "bf16" and "int8" do not take it. For
-    float32 models up to TensorRT 10 they are builder flags of a weakly typed network; since 11, which has neither those nor
-    calibrators, they are casts or quantisation written into the network.
+    What is no float32 model is computed in its own types, in a strongly typed network: "fp16", "bf16" and "int8" do not
+    take it. For float32 models up to TensorRT 10 they are builder flags of a weakly typed network; since 11, which has
+    neither those nor calibrators, they are casts or quantisation written into the network.
     """
 
     vendor = "NVIDIA"
@@ -130,8 +130,8 @@ class TensorRt(Backend):
         )
 
     def permits(self, precision: str) -> bool:
-        """The builder's flags allow: TF32 "but not require", the others "enable layer selection, with FP32 fallback". Where there are
-        none, the precision is written into a strongly typed network, which the builder has to keep."""
+        """The builder's flags allow: TF32 "but not require", the others "enable layer selection, with FP32 fallback".
+        Where there are none, the precision is written into a strongly typed network, which the builder has to keep."""
         return precision == "tfloat32" or self._flag(self._import()) != ""
 
     # -- one sample --------------------------------------------------------------------------------------------
@@ -203,11 +203,13 @@ class TensorRt(Backend):
         return values
 
     def _content(self, form: Form, inputs: dict[str, np.ndarray]) -> tuple[bytes | str, ...]:
-        """What beside versions and device decides an engine: the options, the model, and what of the inputs is built in."""
+        """What beside versions and device decides an engine: the options, the model, and what of the inputs is built
+        in."""
         digest = hashlib.sha256()
         for name, value in inputs.items():
             digest.update(f"{name} {value.dtype.name} {value.shape}".encode())
-            # Small ones may be shapes, for which the engine is built, or become constants of it; int8 is calibrated on values.
+            # Small ones may be shapes, for which the engine is built, or become constants of it; int8 is calibrated on
+            # values.
             if self.precision == "int8" or value.size <= _LARGEST_SHAPE:
                 digest.update(value.tobytes())
         return repr(sorted(self.options.items())), form.model or b"", digest.digest()
@@ -224,7 +226,8 @@ class TensorRt(Backend):
     def _engine(self, trt: Any, form: Form, inputs: dict[str, np.ndarray], where: tuple[str, ...]) -> bytes:
         """The serialized engine of a form. Raises Unsupported, TensorRtError.
 
-        Where TensorRT wants a constant (axes, scales, a number of classes), the small inputs after the first become some.
+        Where TensorRT wants a constant (axes, scales, a number of classes), the small inputs after the first become
+        some.
         """
         try:
             return self._build_engine(trt, form, inputs, where)
@@ -281,7 +284,8 @@ class TensorRt(Backend):
         return bytes(made)
 
     def _builder_flags(self, trt: Any, form: Form) -> list[str]:
-        """Names of the builder flags to be set; TF32 has been cleared. Raises ValueError for one that this version lacks."""
+        """Names of the builder flags to be set; TF32 has been cleared. Raises ValueError for one that this version
+        lacks."""
         flags = list(self._more_flags)
         if self.precision == "tf32":
             flags.append("TF32")

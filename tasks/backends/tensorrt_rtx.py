@@ -61,7 +61,8 @@ class TensorRtRtx(TensorRt):
         return {**super()._engine_settings(form), "workspace": None}  # it has no limit of its own
 
     def _configure(self, trt: Any, config: Any) -> None:
-        # Portable engines are for 8.0 and later; one for Turing has to be asked for (TensorRT-RTX's page on CPU-only engines).
+        # Portable engines are for 8.0 and later; one for Turing has to be asked for (TensorRT-RTX's page on CPU-only
+        # engines).
         if self._gpu is not None and self._gpu.capability == _TURING:
             config.num_compute_capabilities = 1
             if not config.set_compute_capability(trt.ComputeCapability.SM75, 0):

@@ -74,8 +74,8 @@ _TINY = {
     "float8_e5m2": "fp8e5m2",
 }
 
-#: An op or attribute that the runner has not; a dtype that its OnnxDataType has not; what it says of a branch; a clang whose
-#: __bf16 is for storage alone (before 17).
+#: An op or attribute that the runner has not; a dtype that its OnnxDataType has not; what it says of a branch; a clang
+#: whose __bf16 is for storage alone (before 17).
 _UNSUPPORTED = re.compile(
     r"not supported|[Uu]nsupported|not implemented|unexpected keyword argument|is not a valid (OnnxDataType|Domain|AttributeType)"
     r"|only float32 is supported|supports at most|TODO|must be homogeneous|must be installed"
@@ -91,8 +91,9 @@ class Tinygrad(Backend):
     """tinygrad on one of its devices ("cpu", "cl", "cuda", "amd", "metal", …), one thread on the CPU.
 
     options: ``renderer`` (how kernels are made, in tinygrad's words: on the CPU "clang", by default, "llvm" or "x86"),
-    ``device_vendor`` (node label of an OpenCL or WebGPU device that is no CPU), ``noopt`` (bool: kernels as written, without
-    its hand-coded optimizations), ``beam`` (int: search this wide for the fastest kernel). OpenCL on a CPU is emulated.
+    ``device_vendor`` (node label of an OpenCL or WebGPU device that is no CPU), ``noopt`` (bool: kernels as written,
+    without its hand-coded optimizations), ``beam`` (int: search this wide for the fastest kernel). OpenCL on a CPU is
+    emulated.
     """
 
     vendor = "tiny corp"

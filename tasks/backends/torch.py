@@ -222,9 +222,9 @@ class TorchEager(Backend):
     def arguments(
         self, form: Form, place: Callable[[int, np.ndarray], Any] | None = None
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Fresh arguments on the device: an op that writes to them harms nobody. Those of a kernel that copies them to the device
-        itself are in the CPU's memory. A module is put on the device, and holds what it held before a run that wrote to it. place: see
-        `tasks.arrays.torch_tree.decoder`."""
+        """Fresh arguments on the device: an op that writes to them harms nobody. Those of a kernel that copies them to
+        the device itself are in the CPU's memory. A module is put on the device, and holds what it held before a run
+        that wrote to it. place: see `tasks.arrays.torch_tree.decoder`."""
         if form.renew is not None or self.target != "cpu":
             module_state.place_module_state(form, self.target)
         copies = own_copies(form)
@@ -308,7 +308,8 @@ class TorchEager(Backend):
         return form.own.session()
 
     def _time_calls(self, form: Form, arrays: list[Any], chain: Chain) -> TimedCalls:
-        """Timed calls of a kernel of the user's, or of its baseline, on inputs that lie on the device; where that is asked for in no cache."""
+        """Timed calls of a kernel of the user's, or of its baseline, on inputs that lie on the device; where that is
+        asked for in no cache."""
         assert form.own is not None
         call, target = form.own.bare or form.call, "cpu" if own_copies(form) else self.target
         assert call is not None
@@ -392,8 +393,9 @@ class TorchEager(Backend):
         return out
 
     def _watched_copies(self, action: Callable[[], list[Any]], program: Program) -> list[Any]:
-        """`run_and_wait`, noting in ``program`` whether torch's allocator of the device says that the kernel, which makes its own copies,
-        used it. Another library's memory it does not see, so nothing says that a kernel did not."""
+        """`run_and_wait`, noting in ``program`` whether torch's allocator of the device says that the kernel, which
+        makes its own copies, used it. Another library's memory it does not see, so nothing says that a kernel did
+        not."""
         before = allocations(self.target)
         out = self.run_and_wait(action)
         used = before is not None and allocations(self.target) != before
@@ -436,7 +438,8 @@ class TorchEager(Backend):
         )
 
     def _is_lost(self) -> bool:
-        """Whether the device no longer adds two numbers: a launch that it refused (of too many threads) spoils nothing."""
+        """Whether the device no longer adds two numbers: a launch that it refused (of too many threads) spoils
+        nothing."""
         try:
             self._try()
         except Unavailable:
@@ -445,7 +448,8 @@ class TorchEager(Backend):
 
 
 def own_copies(form: Form) -> bool:
-    """Whether a form's call takes tensors of the CPU's memory and copies them to the device itself, as a kernel of NumPy arrays does."""
+    """Whether a form's call takes tensors of the CPU's memory and copies them to the device itself, as a kernel of
+    NumPy arrays does."""
     return form.own is not None and form.own.own_copies
 
 
@@ -519,7 +523,8 @@ def _add_flag(variable: str, flag: str) -> None:
 
 
 def _own_torch_fits(device_name: str, plugin: str) -> bool:
-    """Whether the torch installed here is built for a device, as its own file of versions says; whatever a build is called, it has one.
+    """Whether the torch installed here is built for a device, as its own file of versions says; whatever a build is
+    called, it has one.
 
     torch is not imported: what is asked is asked of every backend, in every process."""
     if device_name in ("cpu", "mps"):

@@ -21,7 +21,8 @@ PROFILE = "TOSA-1.0+FP+bf16"
 
 
 class Tosa(ExecuTorch):
-    """``tosa-cpu``: the reference model of Arm's TOSA. What the lowering does not hand to it is a fallback: nothing else computes."""
+    """``tosa-cpu``: the reference model of Arm's TOSA. What the lowering does not hand to it is a fallback: nothing
+    else computes."""
 
     takes_threads = False
     vendor = "Arm"
@@ -104,8 +105,8 @@ class Tosa(ExecuTorch):
 
 
 def _read_tosa_result(found: np.ndarray, dtype: np.dtype[Any], shape: list[int]) -> np.ndarray:
-    """A result in the program's dtype, of which the reference model knows the bits alone; one of another size as it is, which
-    is for the judge to say."""
+    """A result in the program's dtype, of which the reference model knows the bits alone; one of another size as it is,
+    which is for the judge to say."""
     if found.dtype.itemsize != dtype.itemsize:
         return found.view(np_dtype("bfloat16")) if found.dtype.kind == "V" else found
     return np.frombuffer(np.ascontiguousarray(found).tobytes(), dtype).reshape(shape)

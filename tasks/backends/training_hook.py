@@ -13,7 +13,8 @@ from tasks.training.hooked import Compute, HookedLoop
 from tasks.training.parallel import count_ranks, own_rank
 from tasks.training.recipe import Recipe
 
-#: Variable of the script, as JSON: where the farm waits for the ranks (host, port, token), and how long they wait for one another (patience_s).
+#: Variable of the script, as JSON: where the farm waits for the ranks (host, port, token), and how long they wait for
+#: one another (patience_s).
 HOOK = "FARM_TRAINING_HOOK"
 #: Seconds for the connection.
 PATIENCE_S = 30.0
@@ -22,8 +23,9 @@ PATIENCE_S = 30.0
 def serve(module: Any, optimiser: Any, compute: Compute) -> bool:
     """Take the steps that the farm asks for until it hangs up; False at once where no farm has started this script.
 
-    module, optimiser: of this rank, as the script trains them (DistributedDataParallel, fully_shard, …), within a process group; compute(module,
-    *batch): the loss. Weights and moments are overwritten. Raises OSError where the farm cannot be reached.
+    module, optimiser: of this rank, as the script trains them (DistributedDataParallel, fully_shard, …), within a
+    process group; compute(module, *batch): the loss. Weights and moments are overwritten. Raises OSError where the farm
+    cannot be reached.
     """
     if HOOK not in os.environ:
         return False

@@ -105,8 +105,8 @@ class LaunchedGroup(RankConnections):
 
 
 class Launched(TrainingRanks):
-    """option command: what starts the script, "torchrun --nproc-per-node 2 train.py". It trains what the op of the catalog training is made of,
-    one of the user's own."""
+    """option command: what starts the script, "torchrun --nproc-per-node 2 train.py". It trains what the op of the
+    catalog training is made of, one of the user's own."""
 
     takes = ("command",)
     devices = ("cpu", "cuda", "rocm")

@@ -16,8 +16,9 @@ OPENS = f"{spreading.__name__}:{spreading.open_loop.__name__}"
 
 
 class TrainingRanks(Collectives):
-    """``ranks``: 2 unless an option says otherwise. A gang as the collectives are: each rank on a device of its own, those of gloo share the
-    CPUs there are. way: of `tasks.training.spreading.WAYS`; plant: "module:function" that is given each rank's loop, for what tests plant."""
+    """``ranks``: 2 unless an option says otherwise. A gang as the collectives are: each rank on a device of its own,
+    those of gloo share the CPUs there are. way: of `tasks.training.spreading.WAYS`; plant: "module:function" that is
+    given each rank's loop, for what tests plant."""
 
     forms = ("torch",)
     checks: tuple[str, ...] = ("train",)

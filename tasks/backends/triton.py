@@ -20,8 +20,8 @@ from tasks.model import Fallback, Form, Program, RuntimeInfo, errors
 
 @dataclass(frozen=True)
 class Target:
-    """A GPU as Triton and inductor see it: of its maker's data sheet, units (multiprocessors), threads of a warp, and bytes of
-    shared memory that a block may have (CUDA's opt-in limit; AMD's LDS).
+    """A GPU as Triton and inductor see it: of its maker's data sheet, units (multiprocessors), threads of a warp, and
+    bytes of shared memory that a block may have (CUDA's opt-in limit; AMD's LDS).
 
     arch: Triton's name of it; major: of a CUDA compute capability.
     """
@@ -44,7 +44,8 @@ TARGETS = {
 
 
 class Triton(Backend):
-    """``triton-sm_90`` and others: what the case's Triton kernels, or those that torch.compile makes of it, are compiled to.
+    """``triton-sm_90`` and others: what the case's Triton kernels, or those that torch.compile makes of it, are
+    compiled to.
 
     Nothing is run: a kernel without machine code is known before a card is seen (check `build`).
     """
@@ -85,7 +86,8 @@ class Triton(Backend):
     def build(self, form: Form) -> Program:
         """Compile every kernel that the case launches; without any, those that inductor generates for it.
 
-        Raises Fallback where there is none, and what the compiler raises where a kernel has no configuration that compiles.
+        Raises Fallback where there is none, and what the compiler raises where a kernel has no configuration that
+        compiles.
         """
         import torch
 
@@ -135,7 +137,8 @@ def _compile_call(call: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _compile_launches(target: Target, found: list[Any]) -> Iterator[None]:
-    """Triton's and inductor's launches compile for the target, add what they compiled to ``found``, and launch nothing."""
+    """Triton's and inductor's launches compile for the target, add what they compiled to ``found``, and launch
+    nothing."""
     import torch._inductor.config as config
     from torch._inductor.runtime import hints, triton_helpers, triton_heuristics
     from triton.runtime.autotuner import Autotuner
@@ -190,8 +193,8 @@ def _compile_launches(target: Target, found: list[Any]) -> Iterator[None]:
 
 
 def _fit_kernel_to_target(target: Target, kernel: Any) -> Any:
-    """A compiled kernel that the target can launch; Triton itself asks for its shared memory only where it is loaded. Raises
-    Triton's OutOfResources."""
+    """A compiled kernel that the target can launch; Triton itself asks for its shared memory only where it is loaded.
+    Raises Triton's OutOfResources."""
     from triton.runtime.errors import OutOfResources
 
     if kernel.metadata.shared > target.shared:
@@ -200,8 +203,8 @@ def _fit_kernel_to_target(target: Target, kernel: Any) -> Any:
 
 
 def _keep_compilations(compilations: list[Callable[[], Any]]) -> list[Any]:
-    """What those that succeed give: of a kernel's configurations an autotuner leaves out those that do not compile. Raises the
-    last one's error where none does."""
+    """What those that succeed give: of a kernel's configurations an autotuner leaves out those that do not compile.
+    Raises the last one's error where none does."""
     made, said = [], None
     for compile_ in compilations:
         try:

@@ -75,7 +75,8 @@ class ZenTorch(Inductor):
         return Counting()
 
     def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:
-        """All samples at once where zentorch takes no node of any; else each by itself: whose nodes they are is then sure."""
+        """All samples at once where zentorch takes no node of any; else each by itself: whose nodes they are is then
+        sure."""
         if len(forms) > 1:
             self.looking = True
             try:

@@ -19,8 +19,9 @@ from tasks.passport import Terms
 class Entry:
     """One line of a catalog's list: an op (with its catalog's prefix), a variant and the dtypes it declares.
 
-    checks, distributions: of `tasks.checks` and `DISTRIBUTIONS`, those the catalog can prepare for it. on_devices: further
-    dtypes that a CPU has no kernel for, as (torch's name of a device, dtype); "" is any device that torch has no name for.
+    checks, distributions: of `tasks.checks` and `DISTRIBUTIONS`, those the catalog can prepare for it. on_devices:
+    further dtypes that a CPU has no kernel for, as (torch's name of a device, dtype); "" is any device that torch has
+    no name for.
     """
 
     op: str
@@ -72,7 +73,8 @@ ROUNDING = 64 * 2.0**-52
 
 @dataclass
 class Sample:
-    """One sample as a catalog makes it, step by step. What a pack keeps of it is `tasks.prepare.record.SampleRecord`."""
+    """One sample as a catalog makes it, step by step. What a pack keeps of it is
+    `tasks.prepare.record.SampleRecord`."""
 
     #: Its place in the op's full list.
     index: int
@@ -86,18 +88,20 @@ class Sample:
     expected: list[Leaf] = field(default_factory=list)
     #: How a result of it can be right.
     op_class: OpClass = OpClass.COMPOSITE
-    #: Of a result that is defined up to a choice: what turns outputs into `derived`, by name in `tasks.judge.definitions`.
+    #: Of a result that is defined up to a choice: what turns outputs into `derived`, by name in
+    #: `tasks.judge.definitions`.
     definition: str = ""
     #: What the definition is to make of the outputs: these are compared.
     derived: list[Leaf] = field(default_factory=list)
-    #: Dtype and shape of each output of torch's kernels for a device other than the CPU; empty where they are those of `expected`.
+    #: Dtype and shape of each output of torch's kernels for a device other than the CPU; empty where they are those of
+    #: `expected`.
     on_device: Sequence[Metadata] = ()
     #: Who computed the expected outputs.
     oracle: str = "float64"
     #: Further oracles of the same outputs.
     others: list[Oracle] = field(default_factory=list)
-    #: Whether outputs are what the check makes of a program's own (how far its tokens are from a distribution): 0 of every right one, which says
-    #: nothing of what a constant would pass.
+    #: Whether outputs are what the check makes of a program's own (how far its tokens are from a distribution): 0 of
+    #: every right one, which says nothing of what a constant would pass.
     measured: bool = False
     #: How often a backend runs it; results that differ are a finding.
     repeats: int = 1
@@ -113,20 +117,24 @@ class Sample:
     uncast: list[np.ndarray] = field(default_factory=list)
     #: Of a training step: what its outputs are called (`tasks.judge.training_step`).
     names: tuple[str, ...] = ()
-    #: Of the steps of a training run: of which phase each output is (`tasks.training.phases`), and the slope that rounding gives a gradient.
+    #: Of the steps of a training run: of which phase each output is (`tasks.training.phases`), and the slope that
+    #: rounding gives a gradient.
     phases: tuple[str, ...] = ()
     slopes: tuple[float | None, ...] = ()
     #: Places of the arrays whose first axis is a batch, in a sample of the check batch_invariance.
     batched: tuple[int, ...] = ()
-    #: Where the terms of elements of its first output lie, in a sample of the check arithmetic; arrays are numbered as in `arrays`.
+    #: Where the terms of elements of its first output lie, in a sample of the check arithmetic; arrays are numbered as
+    #: in `arrays`.
     terms: Sequence[Terms] = ()
     #: Places of the arrays whose first axis is the steps of a session.
     stepped: tuple[int, ...] = ()
     #: See `Form.sets`; the expected outputs of the sets follow one another as well.
     sets: tuple[str, ...] = ()
-    #: Whether sums of products are computed in it, of a dtype that matrix units may take coarser (`tasks.prepare.products` tells).
+    #: Whether sums of products are computed in it, of a dtype that matrix units may take coarser
+    #: (`tasks.prepare.products` tells).
     products: bool = False
-    #: The tensors that the module holds which is its torch form, by name (`tasks.arrays.module_state`): it is made anew in every process.
+    #: The tensors that the module holds which is its torch form, by name (`tasks.arrays.module_state`): it is made anew
+    #: in every process.
     state: Mapping[str, np.ndarray] = field(default_factory=dict)
     #: Digest of what else that module holds.
     alike: str = ""
@@ -134,7 +142,8 @@ class Sample:
     writes: bool = False
     #: Tensors that a call writes to and that are judged after it, as outputs after those that it returns.
     written: tuple[str, ...] = ()
-    #: Whether the layouts of its inputs, which are not contiguous, are declared to be taken: to refuse them is an error then.
+    #: Whether the layouts of its inputs, which are not contiguous, are declared to be taken: to refuse them is an error
+    #: then.
     takes: bool = True
     #: ONNX bytes, where the catalog itself has them.
     model: bytes | None = None
@@ -162,8 +171,9 @@ class Sample:
 
 
 class CatalogError(Exception):
-    """A catalog that cannot be listed as it is configured. key: the path of the mistake in the config; lacks: the package that a
-    module of the user's imports and that this environment does not have, "" where it is something else."""
+    """A catalog that cannot be listed as it is configured. key: the path of the mistake in the config; lacks: the
+    package that a module of the user's imports and that this environment does not have, "" where it is something
+    else."""
 
     def __init__(self, text: str, key: tuple[Any, ...] = (), lacks: str = "") -> None:
         super().__init__(text)
@@ -173,8 +183,8 @@ class CatalogError(Exception):
 class Catalog:
     """Base of all catalogs; a subclass is a stateless object, its runtimes imported inside methods.
 
-    forms: the representations the catalog has by itself; exports: those made from them (slow, cached). imports: what samples are
-    made with (`tasks.importing.load`), torch first.
+    forms: the representations the catalog has by itself; exports: those made from them (slow, cached). imports: what
+    samples are made with (`tasks.importing.load`), torch first.
     """
 
     name: str = ""
@@ -183,7 +193,8 @@ class Catalog:
     forms: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
-    #: By check, what an op of it does not have that is not asked, where that is not what the check says itself (`Check.lacking`).
+    #: By check, what an op of it does not have that is not asked, where that is not what the check says itself
+    #: (`Check.lacking`).
     lacking: Mapping[str, str] = {}
 
     def forms_of(self, group: Group) -> tuple[str, ...]:
@@ -228,8 +239,8 @@ class Catalog:
         return type(self).remade is not Catalog.remade
 
     def remade(self, group: Group, given: Sample, draws: int) -> Sample:
-        """A sample with the arguments (encoded trees, arrays) of ``given`` instead of the catalog's own, its reference and
-        noise floor as `samples` makes them. What the reference does not take comes with its `failure`."""
+        """A sample with the arguments (encoded trees, arrays) of ``given`` instead of the catalog's own, its reference
+        and noise floor as `samples` makes them. What the reference does not take comes with its `failure`."""
         raise NotImplementedError(f"the catalog {self.name} makes no references for other arguments than its own")
 
     def ordinary(self, group: Group, given: Sample, labels: str, seed: int) -> dict[int, np.ndarray]:
@@ -238,8 +249,9 @@ class Catalog:
         return {}
 
     def resized(self, group: Group, given: Sample, beyond: bool, seed: int, draws: int) -> tuple[Sample, bool] | None:
-        """As `remade`, with ordinary values at sizes that the op does not list, and whether it promises to be right there. beyond: larger than
-        all that it lists; else between them. None where there are none, or the catalog cannot say which the op would take."""
+        """As `remade`, with ordinary values at sizes that the op does not list, and whether it promises to be right
+        there. beyond: larger than all that it lists; else between them. None where there are none, or the catalog
+        cannot say which the op would take."""
         return None
 
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
@@ -247,27 +259,30 @@ class Catalog:
         raise NotImplementedError(f"the catalog {self.name} makes no cases of choices")
 
     def undeclared(self, group: Group, args: Any, kwargs: Any, device: str) -> str:
-        """Why torch's kernels for a device (`Backend.torch_device`) need not compute a call (encoded trees) of a group: the
-        dtype or the call is declared not to exist there. "" where it is declared, or nothing is said. Decides what an error
-        means, and nothing else."""
+        """Why torch's kernels for a device (`Backend.torch_device`) need not compute a call (encoded trees) of a group:
+        the dtype or the call is declared not to exist there. "" where it is declared, or nothing is said. Decides what
+        an error means, and nothing else."""
         return ""
 
     def any_size(self, group: Group) -> bytes | None:
-        """The ONNX model of a group with dimensions open that its samples' model fixes; None where there is no other."""
+        """The ONNX model of a group with dimensions open that its samples' model fixes; None where there is no
+        other."""
         return None
 
     def at_opset(self, group: Group, made: Sample, opset: int) -> Iterator[tuple[str, bytes | Exception]]:
-        """The ONNX model of a group exported at an operator set, by one way after the other, the best first: (the exporter's name, the
-        model or what it raised). Nothing where there is nothing to export: the samples' own model can only be converted."""
+        """The ONNX model of a group exported at an operator set, by one way after the other, the best first: (the
+        exporter's name, the model or what it raised). Nothing where there is nothing to export: the samples' own model
+        can only be converted."""
         return iter(())
 
     def as_onnx(self, group: Group, made: Sample) -> bytes | None:
-        """The ONNX model of a group whose samples (``made``) have none, for checks that are about ONNX models; None where nothing
-        makes one. Raises what the exporter does."""
+        """The ONNX model of a group whose samples (``made``) have none, for checks that are about ONNX models; None
+        where nothing makes one. Raises what the exporter does."""
         return None
 
     def bare(self, group: Group) -> Sample | None:
-        """A group's first sample without what is expected of it, where that takes long to make; None where it does not."""
+        """A group's first sample without what is expected of it, where that takes long to make; None where it does
+        not."""
         return None
 
     def group_version(self, group: Group) -> str:
@@ -287,8 +302,8 @@ class Catalog:
         return []
 
     def traced(self, group: Group) -> tuple[str, Callable[..., Any]] | None:
-        """What is run to see which products a sample is made of: ("torch", a function of tensors) or ("numpy", one of arrays),
-        called with the sample's args and kwargs; None where nobody can look inside."""
+        """What is run to see which products a sample is made of: ("torch", a function of tensors) or ("numpy", one of
+        arrays), called with the sample's args and kwargs; None where nobody can look inside."""
         return "torch", self.call(group)
 
     def is_public(self, group: Group) -> bool:
@@ -322,8 +337,8 @@ def spread_indices(count: int, wanted: int) -> list[int]:
 
 
 class GeneratingCatalog(Catalog):
-    """Base of catalogs whose cases are generated: the variant of an op is its generator's version. A failure is made smaller, not
-    localised, and a vote decides whether anyone is blamed."""
+    """Base of catalogs whose cases are generated: the variant of an op is its generator's version. A failure is made
+    smaller, not localised, and a vote decides whether anyone is blamed."""
 
     def generator(self, op: str) -> str:
         """The version of today's generator of an op."""

@@ -17,7 +17,8 @@ from tasks.model import Oracle
 
 #: Binary digits that are computed with: twice those of float64, and a few that a function may lose.
 _PRECISION = 128
-#: Sizes of inputs beyond which nothing is asked: of a function of the exponential kind the result is 0, Inf or the input.
+#: Sizes of inputs beyond which nothing is asked: of a function of the exponential kind the result is 0, Inf or the
+#: input.
 _FAR = 2.0**64
 
 Function = Callable[[Any, Any], Any]  # of the context of mpmath and a number of it
@@ -79,10 +80,11 @@ FUNCTIONS: Mapping[str, Function] = {
 
 
 def oracle(op: str, given: np.ndarray, first: np.ndarray) -> list[Oracle]:
-    """mpmath's values of an op ("exp", "Exp") of each of ``given``; none of an op that it is not asked for, or without mpmath.
+    """mpmath's values of an op ("exp", "Exp") of each of ``given``; none of an op that it is not asked for, or without
+    mpmath.
 
-    Where the input or either result is not finite, or the input is 0 or far out, it says what the ``first`` oracle does: of these two
-    libraries need not agree.
+    Where the input or either result is not finite, or the input is 0 or far out, it says what the ``first`` oracle
+    does: of these two libraries need not agree.
     """
     name = op.rpartition(".")[2].lower()
     known = FUNCTIONS.get(name)

@@ -8,10 +8,11 @@ from typing import Any
 
 #: The catalog of kernels of one's own.
 USER = "user"
-#: As JSON: {"deadline_s": seconds a reference may take, "sources": [{"at": place among the config's catalogs, "root": folder,
-#: "modules": [names], "kernels": [fields of UserOp]}], "nodes": [{"at": place, "path": folder}],
-#: "models": [{"at": place, "root": folder, "name": …, "model": …, "inputs": [paths]}], "trainings": [{"at": place, "root": folder, "name": …, "source": …}], "home": see `home`, "kernel": see `with_kernel`,
-#: "isolation": see `isolates`, "hidden": [folders that no kernel's process may read]}.
+#: As JSON: {"deadline_s": seconds a reference may take, "sources": [{"at": place among the config's catalogs, "root":
+#: folder, "modules": [names], "kernels": [fields of UserOp]}], "nodes": [{"at": place, "path": folder}], "models":
+#: [{"at": place, "root": folder, "name": …, "model": …, "inputs": [paths]}], "trainings": [{"at": place, "root":
+#: folder, "name": …, "source": …}], "home": see `home`, "kernel": see `with_kernel`, "isolation": see `isolates`,
+#: "hidden": [folders that no kernel's process may read]}.
 _told: list[str] = [""]
 
 
@@ -36,8 +37,8 @@ def is_submission() -> bool:
 
 
 def with_kernel(text: str, kernel: str) -> str:
-    """Definitions for a process in which the kernels' functions are those of a file, a submission's; as they are where ``kernel`` is "". Of
-    what is hidden, that file is not."""
+    """Definitions for a process in which the kernels' functions are those of a file, a submission's; as they are where
+    ``kernel`` is "". Of what is hidden, that file is not."""
     if not kernel:
         return text
     told = parse_definitions(text)
@@ -56,8 +57,9 @@ def isolates(text: str) -> bool:
 
 
 def home(catalog: str, text: str | None = None) -> dict[str, Any] | None:
-    """The backend (fields of `BackendSpec`) in whose environment a catalog's modules are imported, its samples and references
-    prepared; None for the farm's own environment. text: definitions, instead of those that this process was told."""
+    """The backend (fields of `BackendSpec`) in whose environment a catalog's modules are imported, its samples and
+    references prepared; None for the farm's own environment. text: definitions, instead of those that this process was
+    told."""
     found: dict[str, Any] | None = parse_definitions(get_announcement() if text is None else text).get("home")
     return found if catalog == USER else None
 

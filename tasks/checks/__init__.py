@@ -108,8 +108,8 @@ def get_or_default(name: str) -> Check:
 
 
 def of_another_kind(name: str, backend: Backend) -> str:
-    """Why a check is not one of a backend's kind: one that runs programs is for every backend that runs any, one that only
-    builds for those that name it. "" where it is."""
+    """Why a check is not one of a backend's kind: one that runs programs is for every backend that runs any, one that
+    only builds for those that name it. "" where it is."""
     if not get_or_default(name).runs:
         return "" if name in backend.checks else "it runs what it builds, so the other checks cover that"
     if any(BUILT_IN[x].runs for x in backend.checks):

@@ -21,8 +21,9 @@ DEPTH = 10_000
 
 
 class Arithmetic(Scenario):
-    """The sample as it is, which is judged as any; then the sums of its first and last element are read (`tasks.passport`), each by some
-    hundred calls of the program on other inputs. What they say are rows of the table ``passports``."""
+    """The sample as it is, which is judged as any; then the sums of its first and last element are read
+    (`tasks.passport`), each by some hundred calls of the program on other inputs. What they say are rows of the table
+    ``passports``."""
 
     name = ARITHMETIC
     about = (
@@ -36,7 +37,8 @@ class Arithmetic(Scenario):
     needs = "forward"
 
     def __init__(self) -> None:
-        #: What was read of a device's sums of a kind in a dtype, with the op: the next are asked whether they are like it.
+        #: What was read of a device's sums of a kind in a dtype, with the op: the next are asked whether they are like
+        #: it.
         self._read: dict[tuple[Any, ...], list[tuple[str, Reading]]] = {}
 
     def wanted(self, samples: int) -> int:
@@ -44,7 +46,8 @@ class Arithmetic(Scenario):
         return len(SHAPES) if samples else 0
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
-        """Raises Unsupported where the runtime takes a program's inputs once, or the form has lost an array of the terms."""
+        """Raises Unsupported where the runtime takes a program's inputs once, or the form has lost an array of the
+        terms."""
         first = copy_outputs(session.step())
         yield Observation("the sample as it is", first)
         if program.fallback:
@@ -82,7 +85,8 @@ def _make_sum(run: Any, form: Form, terms: Terms, beside: Sequence[int], togethe
 
 
 def order_likes(read: Sequence[tuple[str, Reading]], op: str, terms: Terms) -> tuple[Reading, ...]:
-    """Of readings, each with its op, one of each order, those first that a sum of an op is most likely to be like: of as many terms, then of the same op, then the newest."""
+    """Of readings, each with its op, one of each order, those first that a sum of an op is most likely to be like: of
+    as many terms, then of the same op, then the newest."""
     near = sorted(
         (one.terms != terms.count, name != op or one.part != terms.part, -k)
         for k, (name, one) in enumerate(read)

@@ -53,11 +53,12 @@ OWN, OTHER = "own values", "other values"
 MIXED = "the first input of the other values"
 FIRST_HALF, LAST_HALF, CHANGED = "first half of the own values", "last half of the own values", "one value changed"
 SORTED, EQUAL, ZERO = "sorted values", "equal values", "zeros"
-#: Of other sizes than the declared ones, which divide as these do; what ends their names where nobody promises that the kernel is right there.
+#: Of other sizes than the declared ones, which divide as these do; what ends their names where nobody promises that the
+#: kernel is right there.
 BETWEEN, BEYOND, NOT_PROMISED = "sizes between the declared ones", "larger sizes", " (not promised)"
 RESIZED = (BETWEEN, BEYOND, BETWEEN + NOT_PROMISED, BEYOND + NOT_PROMISED)
-#: Calls that a kernel's process is to have made, those of other checks among them, and how many if those in another order take longer than
-#: some seconds; if they take twenty times as long, each set is given once.
+#: Calls that a kernel's process is to have made, those of other checks among them, and how many if those in another
+#: order take longer than some seconds; if they take twenty times as long, each set is given once.
 CALLS, LEAST, REPEATS_S = 64, 48, 0.05
 #: Seconds of a call from which on most sets are given to guarded memory once alone, with one byte or the other.
 SLOW_S = 2e-3
@@ -67,7 +68,8 @@ FILLS = (0xFF, 0x7B)
 PAUSE_MS = 20.0
 #: Sets of which what is repeated must do less than the first time, for that to be no chance.
 _REPEATED = 3
-#: The shortest time of a call of which a half is told from the whole: where most sets are repeated, and where `_REPEATED` are.
+#: The shortest time of a call of which a half is told from the whole: where most sets are repeated, and where
+#: `_REPEATED` are.
 _TOLD_NS, _TOLD_OF_FEW_NS = 300_000, 1_000_000
 #: Results of one set of inputs that are nearer to one another than so many ε of their size need no other verdict.
 _NEAR = 64
@@ -77,8 +79,9 @@ _OFF = 1e-3
 
 @dataclass(frozen=True)
 class Call(Observation):
-    """One call. number: from 1; given: which set of inputs, of the name ``of``; times: its number and where its inputs lay, and the same of all later calls
-    that gave these outputs; late: numbers of calls that gave them when they were read a second time."""
+    """One call. number: from 1; given: which set of inputs, of the name ``of``; times: its number and where its inputs
+    lay, and the same of all later calls that gave these outputs; late: numbers of calls that gave them when they were
+    read a second time."""
 
     number: int = 0
     given: int = 0
@@ -100,10 +103,11 @@ class Call(Observation):
 class Audit(Derived, Scenario):
     """Calls of one program on several sets of inputs, of each of which it is known what it is to give.
 
-    The own inputs; other ones in the same memory; both again in new memory; then each further set twice with red zones around inputs and
-    outputs and with memory filled with a byte, another one each time, its inputs overwritten before the outputs are read (of a slow kernel
-    most sets once); then all sets with nothing around them, each as a case of its own, and in one order and the other until the process of
-    the kernel has made ``CALLS`` or their time is up; with outputs that are read twice; after a pause; on another stream.
+    The own inputs; other ones in the same memory; both again in new memory; then each further set twice with red zones
+    around inputs and outputs and with memory filled with a byte, another one each time, its inputs overwritten before
+    the outputs are read (of a slow kernel most sets once); then all sets with nothing around them, each as a case of
+    its own, and in one order and the other until the process of the kernel has made ``CALLS`` or their time is up; with
+    outputs that are read twice; after a pause; on another stream.
     """
 
     name = "audit"
@@ -152,8 +156,9 @@ class Audit(Derived, Scenario):
 class _Calls:
     """The calls of one program, one after another.
 
-    number: how many were made; call_s: seconds that the first of them took, each; not_reached: what could not be done; refused: sizes that nobody has declared, for which the kernel raises;
-    broken: those that nobody promises, for which it misbehaves; repeats_less: whether values that came again were computed by less.
+    number: how many were made; call_s: seconds that the first of them took, each; not_reached: what could not be done;
+    refused: sizes that nobody has declared, for which the kernel raises; broken: those that nobody promises, for which
+    it misbehaves; repeats_less: whether values that came again were computed by less.
     """
 
     def __init__(self, program: Program, form: Form) -> None:
@@ -176,9 +181,10 @@ class _Calls:
 
     @property
     def repeats_less(self) -> bool:
-        """Whether every set of inputs did less the second time than the first, of at least `_REPEATED` (what is kept of one input alone, such as packed
-        weights, is there for the first call with `MIXED` already): fewer operations or lines, or, where none
-        are seen, in less of a time that is long enough to tell, and mostly in less than half; of few sets always."""
+        """Whether every set of inputs did less the second time than the first, of at least `_REPEATED` (what is kept of
+        one input alone, such as packed weights, is there for the first call with `MIXED` already): fewer operations or
+        lines, or, where none are seen, in less of a time that is long enough to tell, and mostly in less than half; of
+        few sets always."""
         pairs = [x for x in self.counts.values() if len(x) == 2]
         if len(pairs) < _REPEATED:
             return False
@@ -206,7 +212,8 @@ class _Calls:
         self.call_s = (time.perf_counter() - begin) / max(self.number, 1)
 
     def of_memory(self) -> Iterator[Call]:
-        """Every further set twice in guarded memory, then the first two as well; of a slow kernel `_REPEATED` of them twice."""
+        """Every further set twice in guarded memory, then the first two as well; of a slow kernel `_REPEATED` of them
+        twice."""
         order = [*range(2, len(self.names)), 0, 1][: len(self.names)]
         for k, given in enumerate(order if self.program.placed else ()):
             twice = k < _REPEATED or self.call_s < SLOW_S
@@ -214,8 +221,8 @@ class _Calls:
                 yield from self.call(given, Placing(fill=fill, spoil=True, counted=given > 1))
 
     def of_order(self) -> Iterator[Call]:
-        """All sets as cases of their own, then backwards in the same memory, in new memory and so on, until the calls are made or their time is
-        up. A kernel that counts its calls has counted those of other checks too."""
+        """All sets as cases of their own, then backwards in the same memory, in new memory and so on, until the calls
+        are made or their time is up. A kernel that counts its calls has counted those of other checks too."""
         begin, count, before = time.perf_counter(), len(self.names), self.program.called + 4
         for k in itertools.count():
             taken, (turn, place) = time.perf_counter() - begin, divmod(k, count)
@@ -236,7 +243,8 @@ class _Calls:
         yield from self.call(last, Placing(stream=True))
 
     def call(self, given: int, placing: Placing, anew: bool = False) -> Iterator[Call]:
-        """What is seen of one call; nothing where its outputs are known, or a size is refused that nobody has declared."""
+        """What is seen of one call; nothing where its outputs are known, or a size is refused that nobody has
+        declared."""
         if given in self.left_out:
             return
         self.number += 1
@@ -398,11 +406,13 @@ class _Evidence:
         return None
 
     def _reads_outside(self) -> tuple[str, str] | None:
-        """Wrong from the first call on that had bytes around it, also in a later one without, which finds them in freed memory."""
+        """Wrong from the first call on that had bytes around it, also in a later one without, which finds them in freed
+        memory."""
         filled = [n for x in self.calls for n, p in x.times if p.fill is not None]
         if not filled or any(min(x.numbers, default=0) < min(filled) for x in self.wrong):
             return None
-        # A plain call may find the bytes as well, in memory that is free again: right with one byte and wrong with the other tells enough.
+        # A plain call may find the bytes as well, in memory that is free again: right with one byte and wrong with the
+        # other tells enough.
         if all(x.given in self.right_sets and any(p.fill is not None for _, p in x.times) for x in self.wrong):
             return KIND_READS, f"{self.wrong[0].name}: wrong only with other bytes around its inputs and in its memory"
         return None
@@ -501,7 +511,8 @@ class _Evidence:
         return call.expected(list(self.expected))
 
     def _gives(self, call: Call, source: Call) -> bool:
-        """Whether a call gave what another set of inputs is to give, or gave when it was right, and is no number over and over."""
+        """Whether a call gave what another set of inputs is to give, or gave when it was right, and is no number over
+        and over."""
         return _same_bytes(call.outputs, source.outputs) and not _is_uniform(call)
 
 

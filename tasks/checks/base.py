@@ -37,18 +37,20 @@ if TYPE_CHECKING:
 class Observation:
     """What was seen at one step of a check: outputs, flat, or what was raised.
 
-    name: what was done; it is to blame if this is the first of the worst steps of its case ("level extended"). part: from which to which
-    of the case's expected outputs these are; row: of all of them that row alone, the outputs of one step of a session. judged: whether
-    they are held to what is expected; else only their bytes were compared with others', ``apart`` (`tasks.checks.same.APART`) says how
-    far off they are, and ``kind`` what that makes the row. state: what the session keeps after the step. ms: how long the step took,
-    where that is not the time until it was seen. noted: of what nobody has promised, where that is, in a word: it is no fault if it is wrong,
-    and the flag `wrong_at` names it; "" of all else. made_of: outputs of the step that these are computed from, for a judge who asks what
-    was made of them. number, phase, rank: of a training run, which of its steps this is, what of the step, and whose where several
-    ranks take it; ranks: how many these are; owners: of places in the network, the rank that alone has them. present: of each output, which
-    elements there are (bool), where not all are; the others are NaN, and expected to be.
+    name: what was done; it is to blame if this is the first of the worst steps of its case ("level extended"). part:
+    from which to which of the case's expected outputs these are; row: of all of them that row alone, the outputs of one
+    step of a session. judged: whether they are held to what is expected; else only their bytes were compared with
+    others', ``apart`` (`tasks.checks.same.APART`) says how far off they are, and ``kind`` what that makes the row.
+    state: what the session keeps after the step. ms: how long the step took, where that is not the time until it was
+    seen. noted: of what nobody has promised, where that is, in a word: it is no fault if it is wrong, and the flag
+    `wrong_at` names it; "" of all else. made_of: outputs of the step that these are computed from, for a judge who asks
+    what was made of them. number, phase, rank: of a training run, which of its steps this is, what of the step, and
+    whose where several ranks take it; ranks: how many these are; owners: of places in the network, the rank that alone
+    has them. present: of each output, which elements there are (bool), where not all are; the others are NaN, and
+    expected to be.
 
-    Outputs of several observations are each in memory of their own. Of several, and of one with a state, each is a row of the table
-    ``trace`` (`tasks.model.trace`).
+    Outputs of several observations are each in memory of their own. Of several, and of one with a state, each is a row
+    of the table ``trace`` (`tasks.model.trace`).
     """
 
     name: str
@@ -93,11 +95,16 @@ class Check:
     """Base of all checks. A subclass without arguments is named in `tasks.checks.BUILT_IN`, or found by its entry point
     in the group "farm.checks", whose name is the check's.
 
-    about: what it asks, in a line of a list. lacking: what an op does not have that it is not asked of ("no gradient"); "" where its
-    catalog alone can say. prepared: whether catalogs make samples of its own for it; else it takes those of the forward check. runs: whether its
-    programs are run; what is only built says nothing about numbers. gradient: whether what it computes is a gradient,
-    which needs a dtype with a rounding error. effect: whether it looks for the effect of a declared precision: what is as precise as the dtype itself does not obey a command, or does not use a permission. timed: whether it measures time, so that a device is not shared meanwhile. judges: whether it
-    draws inputs of its own and judges their outputs itself (`Form.fresh`, `Form.judge`). own_call: whether the catalog's call is another one for it. forms: those that its samples have, because what it asks about is in them alone (a converted ONNX graph: the catalog's torch module is not converted); empty for all that the catalog has. without: classes of ops of which it asks nothing: their cases are vacuous. distributions: where the values of its samples may come from.
+    about: what it asks, in a line of a list. lacking: what an op does not have that it is not asked of ("no gradient");
+    "" where its catalog alone can say. prepared: whether catalogs make samples of its own for it; else it takes those
+    of the forward check. runs: whether its programs are run; what is only built says nothing about numbers. gradient:
+    whether what it computes is a gradient, which needs a dtype with a rounding error. effect: whether it looks for the
+    effect of a declared precision: what is as precise as the dtype itself does not obey a command, or does not use a
+    permission. timed: whether it measures time, so that a device is not shared meanwhile. judges: whether it draws
+    inputs of its own and judges their outputs itself (`Form.fresh`, `Form.judge`). own_call: whether the catalog's call
+    is another one for it. forms: those that its samples have, because what it asks about is in them alone (a converted
+    ONNX graph: the catalog's torch module is not converted); empty for all that the catalog has. without: classes of
+    ops of which it asks nothing: their cases are vacuous. distributions: where the values of its samples may come from.
     """
 
     name: str = ""
@@ -136,8 +143,8 @@ class Check:
         return (own.build, own.run, own.stages) == (Check.build, Check.run, Check.stages)
 
     def graph(self, form: Form, culprit: str) -> Form | None:
-        """A form with an ONNX model as a case of this check that is a graph with its inputs and no more, of what a row says of
-        it; None where there is none."""
+        """A form with an ONNX model as a case of this check that is a graph with its inputs and no more, of what a row
+        says of it; None where there is none."""
         return form if self.samples == FORWARD or self.plain or form.batched else None
 
     def unasked(self, entry: Entry, catalog: Catalog) -> str:
@@ -180,7 +187,8 @@ class Check:
         return self.runs and (type(self).run, type(self).stages) == (Check.run, Check.stages)
 
     def build_all(self, backend: Backend, forms: Sequence[Form]) -> list[Program | Exception]:
-        """Build several samples of one op: by the backend's own way, or one after another where `build` is the check's."""
+        """Build several samples of one op: by the backend's own way, or one after another where `build` is the
+        check's."""
         if type(self).build is Check.build:
             return backend.build_all(forms)
         return one_by_one(lambda form: self.build(backend, form), forms)
@@ -193,8 +201,8 @@ class Check:
         return program.run()
 
     def stages(self, program: Program, form: Form) -> Iterator[Observation]:
-        """What is seen at the steps of the check: one, or several of which the first of the worst that are judged is the row's. The
-        steps end at an error, which is then the row's."""
+        """What is seen at the steps of the check: one, or several of which the first of the worst that are judged is
+        the row's. The steps end at an error, which is then the row's."""
         yield Observation(program.way, self.run(program, form))
         for name, outputs in program.ways.items():
             yield Observation(name, outputs)
@@ -207,9 +215,10 @@ class Check:
     def name_fault(
         self, seen: Sequence[Observation], statuses: Sequence[Status], expected: Sequence[Leaf], find_beyond: FindBeyond
     ) -> tuple[str, str]:
-        """(kind, evidence in words) of a case of which judged steps are wrong, where all of them together say more than the first of the
-        worst; ("", "") where they do not. expected: all outputs that are expected of the case; find_beyond: of a step, for each output the
-        flat places of its elements beyond the policy's limit, the furthest first."""
+        """(kind, evidence in words) of a case of which judged steps are wrong, where all of them together say more than
+        the first of the worst; ("", "") where they do not. expected: all outputs that are expected of the case;
+        find_beyond: of a step, for each output the flat places of its elements beyond the policy's limit, the furthest
+        first."""
         return "", ""
 
     def conclude(
@@ -222,7 +231,8 @@ class Check:
 class Scenario(Check):
     """A check that calls a program more than once: `observe` drives its session, and yields what it sees.
 
-    whole: whether each step is a call of the whole program, also where it has a session of its own, whose steps take a part of the inputs.
+    whole: whether each step is a call of the whole program, also where it has a session of its own, whose steps take a
+    part of the inputs.
     """
 
     whole: bool = False

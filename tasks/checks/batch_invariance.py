@@ -34,10 +34,11 @@ class _Batched(Program):
 
 
 class BatchInvariance(Derived, Scenario):
-    """The row stands first, in the middle and last of each batch, among other rows. Programs are one for any number of rows
-    where the runtime makes one, else one for each number: flags say which, and what ``batches`` were run.
+    """The row stands first, in the middle and last of each batch, among other rows. Programs are one for any number of
+    rows where the runtime makes one, else one for each number: flags say which, and what ``batches`` were run.
 
-    Nobody promises it, but who trains on what another engine has sampled, or answers the same question twice, relies on it.
+    Nobody promises it, but who trains on what another engine has sampled, or answers the same question twice, relies on
+    it.
     """
 
     name = "batch_invariance"
@@ -65,8 +66,9 @@ class BatchInvariance(Derived, Scenario):
         return _Rows(program, form)
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
-        """The outputs of the sample as it is, then those of the row in each batch. Raises Misbehaviour of the kind "batch" with the
-        largest distance of all batches; Unsupported where the runtime takes no other number of rows."""
+        """The outputs of the sample as it is, then those of the row in each batch. Raises Misbehaviour of the kind
+        "batch" with the largest distance of all batches; Unsupported where the runtime takes no other number of
+        rows."""
         assert isinstance(program, _Batched)
         rows = [rows_of(form.arrays, form.batched, k) for k in range(form.arrays[form.batched[0]].shape[0])]
         rows += [_vary_row(rows[0], form.batched)]
@@ -86,7 +88,8 @@ class BatchInvariance(Derived, Scenario):
 
 
 class _Rows(Stateless):
-    """Steps are batches of any number of rows: of the one program for all of them, or of a program that is built for each."""
+    """Steps are batches of any number of rows: of the one program for all of them, or of a program that is built for
+    each."""
 
     program: _Batched
 
@@ -100,7 +103,8 @@ class _Rows(Stateless):
         return self._build(inputs).run()
 
     def ask(self, inputs: Sequence[Any]) -> Callable[[list[Any]], Sequence[Any]]:
-        """What steps of inputs of these shapes are made by, for any numbers. Raises Unsupported where the runtime takes inputs once."""
+        """What steps of inputs of these shapes are made by, for any numbers. Raises Unsupported where the runtime takes
+        inputs once."""
         again = (self.program if self.program.one else self._build(inputs)).again
         if again is None:
             raise Unsupported("the runtime takes a program's inputs only once")
@@ -115,8 +119,8 @@ class _Rows(Stateless):
 
 @dataclass
 class _Seen:
-    """Of the batches of ``sizes``: each step; what is furthest apart, and where: (number of the row, of the batch's rows); first: the same of the
-    smallest batch in which anything is; alone: the row by itself."""
+    """Of the batches of ``sizes``: each step; what is furthest apart, and where: (number of the row, of the batch's
+    rows); first: the same of the smallest batch in which anything is; alone: the row by itself."""
 
     sizes: list[int] = field(default_factory=list)
     steps: list[Observation] = field(default_factory=list)
@@ -156,10 +160,11 @@ def _of(made: Program, backend: Backend, one: bool = False) -> _Batched:
 
 
 def _run_batches(session: Session, program: _Batched, form: Form, rows: list[list[Any]]) -> tuple[Sequence[Any], _Seen]:
-    """What the program gives for the sample as it is, and what is seen of its batches. A program for any number of rows that
-    does not take all of them becomes that of the sample.
+    """What the program gives for the sample as it is, and what is seen of its batches. A program for any number of rows
+    that does not take all of them becomes that of the sample.
 
-    Raises Unsupported where no other number is taken, Fallback where the program ran elsewhere, and what no other way would mend.
+    Raises Unsupported where no other number is taken, Fallback where the program ran elsewhere, and what no other way
+    would mend.
     """
     backend, said = program.backend, None
 
@@ -187,8 +192,8 @@ def _run_batches(session: Session, program: _Batched, form: Form, rows: list[lis
 
 
 def _compare(session: Session, rows: list[list[Any]], batched: Sequence[int], seen: _Seen) -> _Seen:
-    """``seen``, filled by running the first row alone and in every batch that is not too large. Raises what a run raises,
-    Unsupported where the outputs have another number of rows."""
+    """``seen``, filled by running the first row alone and in every batch that is not too large. Raises what a run
+    raises, Unsupported where the outputs have another number of rows."""
     alone = seen.alone = copy_outputs(session.step(rows[0]))
     _check_rows(alone, 1)
     elements = sum(np.size(x) for x in (*alone, *(rows[0][k] for k in batched)))
@@ -216,8 +221,8 @@ def _compare(session: Session, rows: list[list[Any]], batched: Sequence[int], se
 
 
 def _explain_orders(session: Session, form: Form, rows: Sequence[list[Any]], seen: _Seen) -> dict[str, str]:
-    """Columns that name the order in which the row is added alone, and that in the smallest batch in which it has other bytes, for that is asked some thousand
-    times; none where neither can be read."""
+    """Columns that name the order in which the row is added alone, and that in the smallest batch in which it has other
+    bytes, for that is asked some thousand times; none where neither can be read."""
     assert isinstance(session, _Rows)
     place, count = seen.first
     batch = _make_batch(rows, form.batched, count)

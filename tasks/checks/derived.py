@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Derived(Check):
-    """Base of these checks; ``of_model``: whether that sample must be an ONNX model, or its catalog makes references for other
-    arguments instead (`Catalog.remade`); ``numbers``: of its samples, which are their places in a ``case_id``; ``any_size``: whether they are
-    made of the model that `Catalog.any_size` has."""
+    """Base of these checks; ``of_model``: whether that sample must be an ONNX model, or its catalog makes references
+    for other arguments instead (`Catalog.remade`); ``numbers``: of its samples, which are their places in a
+    ``case_id``; ``any_size``: whether they are made of the model that `Catalog.any_size` has."""
 
     prepared = True
     of_model = True

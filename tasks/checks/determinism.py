@@ -22,7 +22,8 @@ THREADS = (2, 4)
 
 class Determinism(Scenario):
     """A second process of the backend builds and runs the same sample: what hangs on addresses, on hashes, on what was
-    compiled or measured at the start differs there. ``flags``: how many runs were compared, and in how many processes."""
+    compiled or measured at the start differs there. ``flags``: how many runs were compared, and in how many
+    processes."""
 
     name = "determinism"
     whole = True

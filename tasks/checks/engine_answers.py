@@ -1,7 +1,8 @@
 """An engine judged by its own answers alone: for one whose weights nobody has, so that neither float64 nor a noise floor of it is known.
 
-The engine chooses tokens itself, the likeliest each time, and says the logarithms of their probabilities. What it says of a prompt may not hang
-on the way to it. A unit is what its other ways do to the same numbers, and no less than rounding does to them.
+The engine chooses tokens itself, the likeliest each time, and says the logarithms of their probabilities. What it says
+of a prompt may not hang on the way to it. A unit is what its other ways do to the same numbers, and no less than
+rounding does to them.
 """
 
 from __future__ import annotations
@@ -20,26 +21,28 @@ from tasks.model.engine import LEFT, Engine
 OP, ABOUT = "own_answers", "its answers to the same prompts, asked in several ways; nobody needs its weights"
 #: The least unit, in the dtype's ε times the root mean square of a token's logarithms.
 RESOLUTION = 2.0
-#: Share of the tokens of which one way gives logarithms that another has to give as well; of those of which both do, they are compared.
+#: Share of the tokens of which one way gives logarithms that another has to give as well; of those of which both do,
+#: they are compared.
 SHARED = 0.5
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Tokens that an engine chose behind a prompt, as many as it gave, and logarithms (tokens, vocabulary) from which it chose each; NaN of a token of which it
-    says nothing."""
+    """Tokens that an engine chose behind a prompt, as many as it gave, and logarithms (tokens, vocabulary) from which
+    it chose each; NaN of a token of which it says nothing."""
 
     tokens: tuple[int, ...]
     logprobs: np.ndarray
 
 
-#: Of an engine, prompts, and what it answers to each alone: answers, and at which token of the usual answer each begins.
+#: Of an engine, prompts, and what it answers to each alone: answers, and at which token of the usual answer each
+#: begins.
 Way = Callable[[Engine, Sequence[Sequence[int]], Sequence[Answer]], tuple[list[Answer], int]]
 
 
 def ask(engine: Engine, prompts: Sequence[Sequence[int]], count: int, vocabulary: int | None = None) -> list[Answer]:
-    """What an engine answers to prompts that it is given together, up to ``count`` tokens each. vocabulary: tokens that the decoder has, where an engine may
-    give logits of more."""
+    """What an engine answers to prompts that it is given together, up to ``count`` tokens each. vocabulary: tokens that
+    the decoder has, where an engine may give logits of more."""
     if answer := getattr(engine, "answer", None):
         return [Answer(tuple(tokens), rows) for tokens, rows in answer([list(x) for x in prompts], count)]
     if len(prompts) > 1:
@@ -58,7 +61,8 @@ def ask(engine: Engine, prompts: Sequence[Sequence[int]], count: int, vocabulary
 
 
 def _read_logprobs(engine: Engine, said: Any, vocabulary: int | None = None) -> np.ndarray:
-    """Logarithms (rows, vocabulary) of what an engine says. Of logits that are no numbers they are infinite: NaN is a token of which nothing is said."""
+    """Logarithms (rows, vocabulary) of what an engine says. Of logits that are no numbers they are infinite: NaN is a
+    token of which nothing is said."""
     rows = np.asarray(said, np.float32)[:, :vocabulary]
     if getattr(engine, "gives_logprobs", False):
         return rows
@@ -120,10 +124,12 @@ WAYS: Mapping[str, Way] = {
 
 
 def measure_distances(usual: Sequence[Answer], others: Sequence[Answer], begin: int, dtype: str) -> np.ndarray:
-    """How far each token's logarithms are apart, in ε of the dtype times their root mean square, or 1: (prompts, tokens of the usual answer), 0 where nothing is compared.
+    """How far each token's logarithms are apart, in ε of the dtype times their root mean square, or 1: (prompts, tokens
+    of the usual answer), 0 where nothing is compared.
 
-    An answer is compared as far as it has the same tokens before it. A token that an answer has chosen and to which its own logarithms prefer
-    another is as far off as they say. Infinite where an answer is missing, or speaks of other tokens."""
+    An answer is compared as far as it has the same tokens before it. A token that an answer has chosen and to which its
+    own logarithms prefer another is as far off as they say. Infinite where an answer is missing, or speaks of other
+    tokens."""
     found = np.zeros((len(usual), max(len(x.tokens) for x in usual)))
     for row, one, other in zip(found, usual, others):
         for step in range(begin, len(one.tokens)):
@@ -136,7 +142,8 @@ def measure_distances(usual: Sequence[Answer], others: Sequence[Answer], begin: 
             if both.sum() < max(1.0, SHARED * max(np.isfinite(a).sum(), np.isfinite(b).sum())):
                 row[step] = np.inf
                 break
-            # At least that of a probability: where it is nearly 1 its logarithm is nearly 0, and no nearer than that is rounded.
+            # At least that of a probability: where it is nearly 1 its logarithm is nearly 0, and no nearer than that is
+            # rounded.
             unit = EPS[dtype] * max(np.sqrt(np.mean(np.square(a[both]))), 1.0)
             behind = b[both].max() - b[other.tokens[at]] if other.tokens[at] < b.size else 0.0
             row[step] = max(np.sqrt(np.mean(np.square(a[both] - b[both]))), np.nan_to_num(behind)) / unit
@@ -146,8 +153,9 @@ def measure_distances(usual: Sequence[Answer], others: Sequence[Answer], begin: 
 
 
 def count_units(name: str, distances: Mapping[str, np.ndarray], dtype: str) -> np.ndarray:
-    """Distances of a way in units: the least that another way is off, where it is at all; no less than RESOLUTION, no more than √ε of the numbers, since an engine that
-    has lost half of the digits on every way has not rounded. A fault that only some ways have does not move the least."""
+    """Distances of a way in units: the least that another way is off, where it is at all; no less than RESOLUTION, no
+    more than √ε of the numbers, since an engine that has lost half of the digits on every way has not rounded. A fault
+    that only some ways have does not move the least."""
     levels = [float(x.max()) for way, x in distances.items() if way != name and x.max(initial=0.0) > 0]
     least = min(levels, default=0.0)
     return np.asarray(distances[name] / max(RESOLUTION, min(least, EPS[dtype] ** -0.5)), np.float32)
@@ -156,7 +164,8 @@ def count_units(name: str, distances: Mapping[str, np.ndarray], dtype: str) -> n
 def measure_answers(
     engine: Engine, name: str, prompts: Sequence[Sequence[int]], count: int, dtype: str, kept: dict[Any, Any]
 ) -> np.ndarray:
-    """`count_units` of a way: (prompts, count). kept: what the engine has answered to the same prompts in earlier cases; each way is asked once."""
+    """`count_units` of a way: (prompts, count). kept: what the engine has answered to the same prompts in earlier
+    cases; each way is asked once."""
     key = (OP, dtype, count, tuple(tuple(x) for x in prompts))
     if key not in kept:
         kept[key] = _ask_every_way(engine, prompts, count, dtype)

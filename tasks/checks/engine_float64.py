@@ -23,11 +23,12 @@ def compute_logits(
     move_cache: Move = lambda x: x,
     inside: list[np.ndarray] | None = None,
 ) -> np.ndarray:
-    """The logits behind each of some tokens: float64 (tokens, vocabulary). move_cache: is done to keys and values as they are kept;
-    inside: is given what each layer's heads give, and then what the layer gives, both (tokens, heads, head width).
+    """The logits behind each of some tokens: float64 (tokens, vocabulary). move_cache: is done to keys and values as
+    they are kept; inside: is given what each layer's heads give, and then what the layer gives, both (tokens, heads,
+    head width).
 
-    RMS norms (Zhang and Sennrich, 2019), rotary positions in halves (Su and others, 2021, as Llama lays them out), grouped queries (Ainslie and
-    others, 2023), a gated SiLU (Shazeer, 2020).
+    RMS norms (Zhang and Sennrich, 2019), rotary positions in halves (Su and others, 2021, as Llama lays them out),
+    grouped queries (Ainslie and others, 2023), a gated SiLU (Shazeer, 2020).
     """
     heads, kv_heads, size = decoder.heads, decoder.kv_heads, decoder.head_width
     count = len(tokens)
@@ -87,7 +88,8 @@ def moved_by(eps: float, draw: int) -> Move:
 
 
 def rounded_to_int8(draw: int) -> Move:
-    """Moves keys and values (tokens, heads, width) by up to half a step of an 8-bit code whose scale is a token's and head's largest."""
+    """Moves keys and values (tokens, heads, width) by up to half a step of an 8-bit code whose scale is a token's and
+    head's largest."""
     generator = np.random.default_rng([8, draw])
 
     def move(x: np.ndarray) -> np.ndarray:

@@ -20,9 +20,10 @@ DRAWS = 4
 
 
 def measure_margins(model: ServedModel, prompt: Sequence[int], answer: Answer) -> np.ndarray:
-    """What float64 says to each token of an answer: (tokens,). By how much it prefers another token, over what rounding does to the two logits; or by how much the
-    logarithms are off from which the token was chosen, over what rounding does to them, where that is more. Each step is judged behind the tokens that were chosen
-    before it, so a near-tie changes nothing that comes after."""
+    """What float64 says to each token of an answer: (tokens,). By how much it prefers another token, over what rounding
+    does to the two logits; or by how much the logarithms are off from which the token was chosen, over what rounding
+    does to them, where that is more. Each step is judged behind the tokens that were chosen before it, so a near-tie
+    changes nothing that comes after."""
     decoder = model.decoder
     weights = {name: np.asarray(x, np.float64) for name, x in model.weights.items()}
     whole = [*prompt, *answer.tokens][:-1]
@@ -50,8 +51,8 @@ def measure_margins(model: ServedModel, prompt: Sequence[int], answer: Answer) -
 
 
 def measure_choices(engine: Engine, requests: Requests, model: ServedModel) -> np.ndarray:
-    """`measure_margins` of what an engine answers to each prompt: (prompts, steps); infinite where it stops without a token that ends a
-    text."""
+    """`measure_margins` of what an engine answers to each prompt: (prompts, steps); infinite where it stops without a
+    token that ends a text."""
     steps = len(requests.following[0])
     found = np.zeros((len(requests.prompts), steps), np.float32)
     for row, prompt in zip(found, requests.prompts):

@@ -1,7 +1,8 @@
 """Relations of an engine: ways to the same logits, which it may take for the same requests.
 
-A way is a function of an engine and its requests; it returns logits (prompts, steps, vocabulary): those from which each token that follows
-a prompt is predicted. The tokens are given, so that one that is chosen otherwise does not change what comes after it.
+A way is a function of an engine and its requests; it returns logits (prompts, steps, vocabulary): those from which each
+token that follows a prompt is predicted. The tokens are given, so that one that is chosen otherwise does not change
+what comes after it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import numpy as np
 
 from tasks.model.engine import DYNAMIC, INT8, LEFT, PAGED, RIGHT, STATIC, Engine, Requests
 
-#: Tokens of a chunk of a prompt that is read in parts: of no power of two, and more than one chunk of nearly all prompts.
+#: Tokens of a chunk of a prompt that is read in parts: of no power of two, and more than one chunk of nearly all
+#: prompts.
 CHUNK = 7
 #: Tokens of a draft that is checked at once, and which of them the draft has wrong.
 DRAFT = 4
@@ -22,9 +24,11 @@ Way = Callable[[Engine, Requests], np.ndarray]
 
 @dataclass(frozen=True)
 class Relation:
-    """Two ways that are to give the same logits, up to rounding. usual: the one that the other is held to; None: float64 alone.
+    """Two ways that are to give the same logits, up to rounding. usual: the one that the other is held to; None:
+    float64 alone.
 
-    compiled: the engine is compiled for the other way; ranks: it is spread over so many. cache: the kind that the other way asks for, whose rounding has a floor of its own.
+    compiled: the engine is compiled for the other way; ranks: it is spread over so many. cache: the kind that the other
+    way asks for, whose rounding has a floor of its own.
     """
 
     about: str
@@ -147,7 +151,8 @@ def preempted(engine: Engine, requests: Requests) -> np.ndarray:
 
 
 def speculative(engine: Engine, requests: Requests) -> np.ndarray:
-    """Drafts of several tokens are read at once; the last of each is wrong and is forgotten, as is what was read behind it."""
+    """Drafts of several tokens are read at once; the last of each is wrong and is forgotten, as is what was read behind
+    it."""
 
     def run(prompt: Sequence[int], following: Sequence[int]) -> Iterator[np.ndarray]:
         sequence, logits = engine.prefill(prompt)

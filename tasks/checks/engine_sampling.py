@@ -7,8 +7,8 @@ import numpy as np
 from tasks.model import Unsupported
 from tasks.model.engine import SPECIAL, AnsweringEngine, Engine, Sampling
 
-#: Tokens drawn from each row of logits. Of a distribution that is off by Σ δ²/p = 0.01 (0.05 of its mass in other tokens, say) χ² grows by
-#: 400, which at a hundred tokens is 25 standard deviations.
+#: Tokens drawn from each row of logits. Of a distribution that is off by Σ δ²/p = 0.01 (0.05 of its mass in other
+#: tokens, say) χ² grows by 400, which at a hundred tokens is 25 standard deviations.
 DRAWS = 40_000
 #: Fewest expected draws of a token that is counted by itself; rarer ones are counted together (Cochran, 1954).
 FEWEST = 5.0
@@ -23,7 +23,8 @@ PROMPTS, TOKENS = 40, 5
 
 
 def compute_probabilities(logits: np.ndarray, how: Sampling) -> tuple[np.ndarray, float]:
-    """Probabilities (vocabulary,) in float64, token by token from the definition, and the smallest distance to a threshold."""
+    """Probabilities (vocabulary,) in float64, token by token from the definition, and the smallest distance to a
+    threshold."""
     x = [float(v) for v in logits]
     for token in set(how.before):
         x[token] = x[token] / how.penalty if x[token] > 0 else x[token] * how.penalty
@@ -49,8 +50,8 @@ def compute_probabilities(logits: np.ndarray, how: Sampling) -> tuple[np.ndarray
 
 
 def measure_deviation(engine: Engine, logits: np.ndarray, shares: np.ndarray, how: Sampling) -> np.ndarray:
-    """How far what is drawn from each row of logits (rows, vocabulary) is from its probabilities: z (rows,), float32, standard normal of a right
-    sampler; infinite where a token is drawn that cannot be."""
+    """How far what is drawn from each row of logits (rows, vocabulary) is from its probabilities: z (rows,), float32,
+    standard normal of a right sampler; infinite where a token is drawn that cannot be."""
     found = []
     for k, (row, share) in enumerate(zip(logits, shares)):
         found.append(_deviate(np.asarray(engine.sample(np.array(row), how, DRAWS, seed=k + 1)), share))
@@ -58,7 +59,8 @@ def measure_deviation(engine: Engine, logits: np.ndarray, shares: np.ndarray, ho
 
 
 def measure_own_deviation(engine: AnsweringEngine, vocabulary: int, how: Sampling, rows: int) -> np.ndarray:
-    """`measure_deviation` of an engine that draws from logits of its own: the probabilities are those that its logarithms say.
+    """`measure_deviation` of an engine that draws from logits of its own: the probabilities are those that its
+    logarithms say.
 
     Raises Unsupported where it does not say all of them. A penalty is of logits, which are not seen."""
     if how.penalty != 1.0:

@@ -30,8 +30,8 @@ class Backward(Scenario):
         return program.open()
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
-        """The gradients; of a training step its first step, with the weights after it as the state. Kind: "optimiser step" where these
-        are not what the optimiser makes of the gradients."""
+        """The gradients; of a training step its first step, with the weights after it as the state. Kind: "optimiser
+        step" where these are not what the optimiser makes of the gradients."""
         outputs = session.step()
         if not isinstance(form.call, TrainingStep):
             yield Observation(program.way, outputs)

@@ -29,14 +29,15 @@ if TYPE_CHECKING:
 
 #: Rounds of changed inputs.
 ROUNDS = 2
-#: The same kernels on the same inputs: an element that is off by this share of itself, or of the output's root mean square, is no
-#: matter of rounding.
+#: The same kernels on the same inputs: an element that is off by this share of itself, or of the output's root mean
+#: square, is no matter of rounding.
 GROSS = 0.1
 
 
 class Graph(Scenario):
-    """What is returned is the replay on the sample's own inputs, after others: it is judged as the forward check's outputs. The flag
-    ``replayed`` says whether its bytes were the eager run's; ``apart_units`` how far they were at most, which is no fault."""
+    """What is returned is the replay on the sample's own inputs, after others: it is judged as the forward check's
+    outputs. The flag ``replayed`` says whether its bytes were the eager run's; ``apart_units`` how far they were at
+    most, which is no fault."""
 
     name = "graph"
     whole = True
@@ -47,8 +48,8 @@ class Graph(Scenario):
         return "" if backend.captures else "its programs cannot be captured in a graph"
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
-        """Kinds: "stale" where a replay heeds no new inputs, "other inputs" where it gives something else on them. Raises Vacuous where
-        the op does not depend on what can be changed."""
+        """Kinds: "stale" where a replay heeds no new inputs, "other inputs" where it gives something else on them.
+        Raises Vacuous where the op does not depend on what can be changed."""
         if program.capture is None or program.again is None:
             raise Unsupported("this program cannot be captured")
         session.step()

@@ -79,8 +79,8 @@ class Levels(Check):
     def stages(self, program: Program, form: Form) -> Iterator[Observation]:
         """Each level's outputs; ``flags`` of the program then names those that are not the first one's byte for byte.
 
-        Where there are any, each level is run a second time, since a program that gives other bytes every time differs at
-        every level: those that do are ``unsteady`` in flags, and their second outputs are a step of the same name.
+        Where there are any, each level is run a second time, since a program that gives other bytes every time differs
+        at every level: those that do are ``unsteady`` in flags, and their second outputs are a step of the same name.
         """
         assert isinstance(program, _Ladder)
         said: dict[str, list[bytes]] = {}

@@ -4,11 +4,12 @@ from tasks.checks.derived import Derived
 
 
 class Opsets(Derived):
-    """The number of a sample is the opset. A graph that is not the same in float64 is the exporter's or the converter's fault.
+    """The number of a sample is the opset. A graph that is not the same in float64 is the exporter's or the converter's
+    fault.
 
-    Flags: ``opset=17``; ``by``, who made the model: an exporter of torch's (``dynamo``, ``torchscript``) or ``onnx.version_converter``;
-    ``not``, who was asked before and could not; ``converted=unproved`` where a graph has no float64 evaluation, so that the converter may be at
-    fault too.
+    Flags: ``opset=17``; ``by``, who made the model: an exporter of torch's (``dynamo``, ``torchscript``) or
+    ``onnx.version_converter``; ``not``, who was asked before and could not; ``converted=unproved`` where a graph has no
+    float64 evaluation, so that the converter may be at fault too.
     """
 
     name = "opsets"

@@ -39,9 +39,11 @@ class Ratio:
 class Taken:
     """What single runs took, in seconds: a value per round for every arm."""
 
-    #: What the runs themselves say: by wall clock, of their process's CPU time, between two events on a device. None where they do not.
+    #: What the runs themselves say: by wall clock, of their process's CPU time, between two events on a device. None
+    #: where they do not.
     calls: Mapping[str, list[Timed]]
-    #: By the wall clock of this process, around a run, its way here and back included; of calls that are made together, of one on average.
+    #: By the wall clock of this process, around a run, its way here and back included; of calls that are made together,
+    #: of one on average.
     seen: Mapping[str, list[float]]
     #: The same from when a run is made ready: what is handed to a process beforehand it may also work on beforehand.
     whole: Mapping[str, list[float]]
@@ -51,7 +53,8 @@ class Taken:
         return min(map(len, self.seen.values()))
 
     def seconds(self, clock: str) -> dict[str, list[float]]:
-        """Of each arm by a clock: "wall", "cpu", "device", "seen" or "whole"; of a clock that not every run has, nothing."""
+        """Of each arm by a clock: "wall", "cpu", "device", "seen" or "whole"; of a clock that not every run has,
+        nothing."""
         if clock in ("seen", "whole"):
             return dict(getattr(self, clock))
         found = {arm: [getattr(x, f"{clock}_s") for x in calls] for arm, calls in self.calls.items()}
@@ -69,11 +72,12 @@ def race(
 ) -> Taken:
     """Run every arm once in every round, in random order.
 
-    arms: from the number of a round, each arm by its name, always the same names: what makes its run ready, which is not
-    timed and done just before it, for all arms alike. seen: is given the number of a round and what its runs gave. uncounted: of which
-    rounds the times are not kept. queued: seconds that the threads of a run have waited for a processor, which no wall clock is to count (None:
-    nobody knows). As many rounds as ``budget_s`` seconds allow, of those that count from FEWEST to MOST. Runs of one round
-    stand next to each other, so that whatever else the machine does meets all arms alike. Raises what any of these raises.
+    arms: from the number of a round, each arm by its name, always the same names: what makes its run ready, which is
+    not timed and done just before it, for all arms alike. seen: is given the number of a round and what its runs gave.
+    uncounted: of which rounds the times are not kept. queued: seconds that the threads of a run have waited for a
+    processor, which no wall clock is to count (None: nobody knows). As many rounds as ``budget_s`` seconds allow, of
+    those that count from FEWEST to MOST. Runs of one round stand next to each other, so that whatever else the machine
+    does meets all arms alike. Raises what any of these raises.
     """
     rng, begin, collecting = random.Random(seed), clock(), gc.isenabled()
     kept: dict[str, list[Timed]] = {}
@@ -112,19 +116,21 @@ def race(
 
 
 def _find_running(told: Timed, waited: float | None) -> float | None:
-    """Seconds of a call by the wall clock without those in which others had the processor: what it takes where nobody else wants that. No less than its
-    CPU time, for its thread may have waited for others of its own. waited: seconds that the system counted while all its calls were made. None where it is
-    not known, and on a device, which works on meanwhile."""
+    """Seconds of a call by the wall clock without those in which others had the processor: what it takes where nobody
+    else wants that. No less than its CPU time, for its thread may have waited for others of its own. waited: seconds
+    that the system counted while all its calls were made. None where it is not known, and on a device, which works on
+    meanwhile."""
     if told.waited_s is None or told.cpu_s is None or waited is None:
         return None
     return max(told.wall_s - min(told.waited_s, waited / told.calls), min(told.wall_s, told.cpu_s))
 
 
 def ratio(slow: Sequence[float], fast: Sequence[float]) -> Ratio | None:
-    """How many times as fast ``fast`` is, round by round: the median with its interval; None if the clock could not tell.
+    """How many times as fast ``fast`` is, round by round: the median with its interval; None if the clock could not
+    tell.
 
-    The interval is that of order statistics (Conover, Practical Nonparametric Statistics, 3.2): it asks nothing of how times
-    are distributed, and one run that was interrupted moves it by a rank.
+    The interval is that of order statistics (Conover, Practical Nonparametric Statistics, 3.2): it asks nothing of how
+    times are distributed, and one run that was interrupted moves it by a rank.
     """
     if min(*slow, *fast) <= 0:
         return None

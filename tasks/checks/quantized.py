@@ -7,8 +7,8 @@ KINDS = {8: "int8", 16: "float16"}
 
 
 class Quantized(Derived):
-    """The number of a sample is the bits of its weights. What is expected is that graph in float64, so a runtime is judged in
-    what it does with it; what was lost on the way from the float32 model is the column ``loss``.
+    """The number of a sample is the bits of its weights. What is expected is that graph in float64, so a runtime is
+    judged in what it does with it; what was lost on the way from the float32 model is the column ``loss``.
 
     Flags: ``quantized=int8``, ``quantized=float16``.
     """

@@ -20,7 +20,8 @@ class Replay(Scenario):
     """Run three times; after a run on other inputs; and from two threads, one of which gives it other inputs.
 
     The last two where the runtime takes other inputs for a program (`Program.again`) and promises that threads may
-    (`Program.threads`). Flags say what was done: ``replay=3,other,threads``. What the first run returns is judged as well.
+    (`Program.threads`). Flags say what was done: ``replay=3,other,threads``. What the first run returns is judged as
+    well.
     """
 
     name = "replay"
@@ -29,8 +30,8 @@ class Replay(Scenario):
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
-        """Kinds: "nondeterministic" (the same run gave other bytes), "state" (after another input), "threads" (beside another
-        thread)."""
+        """Kinds: "nondeterministic" (the same run gave other bytes), "state" (after another input), "threads" (beside
+        another thread)."""
         first = copy_outputs(session.step())
         done = [str(RUNS)]
 
@@ -65,7 +66,8 @@ class Replay(Scenario):
 
 
 def _make_other_inputs(arrays: list[Any]) -> list[Any]:
-    """Other inputs that are as valid: those of two dimensions and more changed, or, where there are none, the floating ones.
+    """Other inputs that are as valid: those of two dimensions and more changed, or, where there are none, the floating
+    ones.
 
     What has one dimension or none may say what is computed: sizes, scales, axes, counts.
     """

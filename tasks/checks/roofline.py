@@ -1,8 +1,9 @@
 """The share of the roofline: how near a call comes to what the device can do (Williams, Waterman, Patterson: Roofline, CACM 2009).
 
-The bytes of a call are those of its inputs and outputs, once each; its operations are those of the products in the reference, as torch
-counts them (`torch.utils.flop_counter`). A declaration may say either. The time that the device takes for them at its ceilings, over the time
-of a call, is the share. Beyond 1 a call is faster than the device can be, so that it did not do what it seems to have done.
+The bytes of a call are those of its inputs and outputs, once each; its operations are those of the products in the
+reference, as torch counts them (`torch.utils.flop_counter`). A declaration may say either. The time that the device
+takes for them at its ceilings, over the time of a call, is the share. Beyond 1 a call is faster than the device can be,
+so that it did not do what it seems to have done.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from tasks.checks import paired
 from tasks.model import Form, is_inexact
 
 MEMORY = "memory"
-#: How far beyond the ceilings a call has to be before it is doubted: these were measured on the same machine, beside whatever else it does.
+#: How far beyond the ceilings a call has to be before it is doubted: these were measured on the same machine, beside
+#: whatever else it does.
 MARGIN = 1.25
 #: Elements of an input that are tried, whether the result depends on them.
 TRIED = 8
@@ -26,8 +28,8 @@ TRIED = 8
 
 @dataclass(frozen=True)
 class Work:
-    """What a call has to do. read: bytes of each stored input; written: of all outputs; operations: of its products, None where nobody counts
-    them; declared: whether the user says so, and it is not counted."""
+    """What a call has to do. read: bytes of each stored input; written: of all outputs; operations: of its products,
+    None where nobody counts them; declared: whether the user says so, and it is not counted."""
 
     read: tuple[float, ...]
     written: int
@@ -56,7 +58,8 @@ def count_work(
     products: int | None,
     declared: tuple[int | None, int | None] = (None, None),
 ) -> Work:
-    """The work of a form. products: operations of its products, as torch counts them; None where it does not. declared: see `Arm`."""
+    """The work of a form. products: operations of its products, as torch counts them; None where it does not. declared:
+    see `Arm`."""
     sizes = [0.0] * len(form.arrays)
     for spec in tensor_specs([form.args, form.kwargs]):
         stored = form.arrays[spec.id]
@@ -77,7 +80,8 @@ def _written(x: np.ndarray) -> int:
 def find_share(
     work: Work, seconds: Sequence[float], dtype: str, ceiling: Callable[[str], float | None], spared: int = 0
 ) -> Share | None:
-    """The share of calls that took so many seconds. spared: bytes that need not come from memory. None without a ceiling."""
+    """The share of calls that took so many seconds. spared: bytes that need not come from memory. None without a
+    ceiling."""
     least: list[tuple[float, str]] = []
     if (moved := work.bytes - spared) > 0 and (speed := ceiling(MEMORY)):
         least.append((moved / speed, MEMORY))
@@ -91,7 +95,8 @@ def find_share(
 
 
 def without_unread(work: Work, form: Form, compute: Callable[[list[Any]], Sequence[Any]]) -> Work:
-    """The work without the inputs, or the shares of them, that the result does not depend on: a call need not read them.
+    """The work without the inputs, or the shares of them, that the result does not depend on: a call need not read
+    them.
 
     compute: the outputs of other inputs, by what the program is timed against.
     """
@@ -114,7 +119,8 @@ def without_unread(work: Work, form: Form, compute: Callable[[list[Any]], Sequen
 
 
 def _make_other(flat: np.ndarray, at: int) -> Any:
-    """Another value for an element, that is seen in a sum and in a maximum; of whole numbers another one of the input."""
+    """Another value for an element, that is seen in a sum and in a maximum; of whole numbers another one of the
+    input."""
     if not is_inexact(flat.dtype.name):
         others = flat[flat != flat[at]]
         return others[0] if others.size else flat[at]

@@ -28,10 +28,11 @@ class _Trip(Program):
 
 
 class RoundTrip(Derived):
-    """Sample 0 is the model as it was exported; sample 1 was taken apart by torch.export, saved, loaded and exported again.
+    """Sample 0 is the model as it was exported; sample 1 was taken apart by torch.export, saved, loaded and exported
+    again.
 
-    An exported graph that is not the module in float64 is the exporter's fault. Steps: torch, then the runtime; the row has
-    the largest difference of the two in column ``torch_diff``.
+    An exported graph that is not the module in float64 is the exporter's fault. Steps: torch, then the runtime; the row
+    has the largest difference of the two in column ``torch_diff``.
     """
 
     name = "roundtrip"

@@ -69,7 +69,8 @@ def _units(a: np.ndarray, b: np.ndarray) -> float | None:
 
 
 def make_misbehaviour(program: Program, found: Difference, kind: str, when: str, first: Sequence[Any]) -> Misbehaviour:
-    """What is raised of a difference: outputs ``first`` are measured all the same, and the distance is a column of the row."""
+    """What is raised of a difference: outputs ``first`` are measured all the same, and the distance is a column of the
+    row."""
     program.columns = program.columns | {APART: found.units}
     far = "" if found.units is None else f" (at most {found.units:.3g} units apart)"
     raised = Misbehaviour(kind, f"{found.text}{far} {when}")
@@ -86,10 +87,11 @@ def again(
     when: str = "",
     others: Sequence[Any] | None = None,
 ) -> Observation:
-    """The observation of outputs that should have the bytes of the ``first`` ones, or of ``others`` that were given the same inputs.
+    """The observation of outputs that should have the bytes of the ``first`` ones, or of ``others`` that were given the
+    same inputs.
 
-    Where they have not, its error is what `make_misbehaviour` makes of the first ones: the check ends there. when: in words, where ``name`` does
-    not say it.
+    Where they have not, its error is what `make_misbehaviour` makes of the first ones: the check ends there. when: in
+    words, where ``name`` does not say it.
     """
     found = difference(first if others is None else others, outputs)
     if found is None:

@@ -32,9 +32,9 @@ class Watched(Program):
 
 
 class Sanitize(Check):
-    """One case of a cell, in another process of the backend, under each tool that the maker of its device has for this (NVIDIA's
-    compute-sanitizer: memcheck, racecheck, initcheck). A kernel of the user's that computes on the CPU is given inputs that lie against
-    pages of memory that nobody may touch, at their end and at their start.
+    """One case of a cell, in another process of the backend, under each tool that the maker of its device has for this
+    (NVIDIA's compute-sanitizer: memcheck, racecheck, initcheck). A kernel of the user's that computes on the CPU is
+    given inputs that lie against pages of memory that nobody may touch, at their end and at their start.
 
     ``flags`` say what looked on. A tool that is not installed, or a device that has none, makes the row `unsupported`.
     """
@@ -93,7 +93,8 @@ def _run_under_tools(tool: Sanitizer, program: Program, form: Form) -> None:
 
 
 def _run_guarded(program: Program, form: Form) -> None:
-    """Raises Misbehaviour where the program dies beside a page that nobody may touch, and does not in the same place where it may."""
+    """Raises Misbehaviour where the program dies beside a page that nobody may touch, and does not in the same place
+    where it may."""
     for place, words in (("end", "behind the end"), ("start", "before the start")):
         if not _dies(form, Guard(place)) or _dies(form, Guard(place, "write")):
             continue  # else it is where its inputs lie that kills it: code for a vector takes it for granted that they are aligned

@@ -18,7 +18,8 @@ from tasks.model.engine import Decoder, Engine, EngineSession, Requests, Samplin
 from tasks.model.kind import KIND_DISTRIBUTION, KIND_RELATION
 from tasks.older_python import zip_equal
 
-#: Which of a case's expected outputs are logits, what heads and layers give, and logarithms of probabilities (the catalog `engine`).
+#: Which of a case's expected outputs are logits, what heads and layers give, and logarithms of probabilities (the
+#: catalog `engine`).
 LOGITS, INSIDE, LOGPROBS = (0, 1), (1, 2), (2, 3)
 #: What each op of the catalog `engine` compares, by name.
 ABOUT = {name: one.about for name, one in RELATIONS.items()} | {
@@ -33,8 +34,9 @@ KEPT = 16
 
 
 class Serving(Scenario):
-    """The op names the relation. The logits of one way are held to those of the usual one, in units of the float64 floor of the same requests:
-    an engine that computes another function whichever way it takes fails against float64 alone (the op ``float64``).
+    """The op names the relation. The logits of one way are held to those of the usual one, in units of the float64
+    floor of the same requests: an engine that computes another function whichever way it takes fails against float64
+    alone (the op ``float64``).
 
     What is the same to the byte has 0 in the column apart_units; nobody promises it.
     """
@@ -121,8 +123,8 @@ class Serving(Scenario):
 
 
 def requests_of(form: Form) -> Requests:
-    """The requests of a form of the catalog `engine`: its first arrays are tokens (prompts, longest), −1 behind a prompt's last, and the
-    tokens that follow (prompts, steps)."""
+    """The requests of a form of the catalog `engine`: its first arrays are tokens (prompts, longest), −1 behind a
+    prompt's last, and the tokens that follow (prompts, steps)."""
     prompts, following = form.arrays[:2]
     return Requests(
         tuple(tuple(int(x) for x in row if x >= 0) for row in prompts),
@@ -175,7 +177,8 @@ def _measure_answers(session: EngineSession, form: Form) -> np.ndarray:
 
 
 def _name_way(seen: Observation, find_beyond: FindBeyond) -> tuple[str, str]:
-    """The first token at which a way's answer differs from the usual one, of several prompts in that with the fewest tokens before it."""
+    """The first token at which a way's answer differs from the usual one, of several prompts in that with the fewest
+    tokens before it."""
     shape = np.shape(seen.outputs[0])
     off = sorted((step, prompt) for prompt, step in zip(*np.unravel_index(find_beyond(seen)[0], shape)))
     if not off:
@@ -186,7 +189,8 @@ def _name_way(seen: Observation, find_beyond: FindBeyond) -> tuple[str, str]:
 
 
 def _find_present(both: Sequence[np.ndarray]) -> np.ndarray:
-    """Of which tokens there is a logarithm in all of some arrays (prompts, steps, vocabulary). Raises Unsupported where a step has none."""
+    """Of which tokens there is a logarithm in all of some arrays (prompts, steps, vocabulary). Raises Unsupported where
+    a step has none."""
     present = np.logical_and.reduce([~np.isnan(np.asarray(x, np.float32)) for x in both])
     if not present.any(-1).all():
         none = int((~present.any(-1)).sum())
@@ -215,7 +219,8 @@ def _refuse_without_logits(engine: Engine, vocabulary: int) -> None:
 
 
 def _split(found: np.ndarray, form: Form) -> list[Any]:
-    """Logits in the dtype under test, which an engine may have widened since, and what heads and layers gave where it is there, as expected."""
+    """Logits in the dtype under test, which an engine may have widened since, and what heads and layers gave where it
+    is there, as expected."""
     decoder, dtype = model_of(form).decoder, np_dtype(form.dtype)
     parts = [found[..., : decoder.vocabulary]]
     if found.shape[-1] > decoder.vocabulary:
@@ -225,8 +230,8 @@ def _split(found: np.ndarray, form: Form) -> list[Any]:
 
 
 def _ask_once(session: EngineSession, engine: Engine, way: Way, form: Form) -> np.ndarray:
-    """What a way gives: asked once where several relations of a form's requests are held to it. Where a relation asks the same way twice, what
-    has happened to the engine in between is what it is about, and neither is kept."""
+    """What a way gives: asked once where several relations of a form's requests are held to it. Where a relation asks
+    the same way twice, what has happened to the engine in between is what it is about, and neither is kept."""
     if way not in USUAL:
         return way(engine, requests_of(form))
     digest = hashlib.sha256(repr((form.dtype, form.kwargs)).encode())
@@ -241,7 +246,8 @@ def _ask_once(session: EngineSession, engine: Engine, way: Way, form: Form) -> n
 
 
 def _locate_layer(seen: Observation, prompt: int, step: int, find_beyond: FindBeyond) -> str:
-    """In words, the first layer of which something is off for a token: its heads, or what it makes of them; "" where nobody looked inside."""
+    """In words, the first layer of which something is off for a token: its heads, or what it makes of them; "" where
+    nobody looked inside."""
     if seen.inside is None:
         return ""
     shape = np.shape(seen.inside.outputs[0])

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Sized(Program):
-    """any_size: the program for any size, or what building it raised; sizes: the case at each; backend: what builds it."""
+    """any_size: the program for any size, or what building it raised; sizes: the case at each; backend: what builds
+    it."""
 
     any_size: Program | Exception = field(default_factory=lambda: RuntimeError("not built"))
     sizes: list[Form] = field(default_factory=list)
@@ -31,9 +32,9 @@ class _Sized(Program):
 class Shapes(Derived):
     """A case has the inputs of all its sizes, one after another, and what is expected of each.
 
-    Steps: a fresh program of each size; then the one for any size, grown, shrunk and back. So "static right, dynamic wrong"
-    is read off the culprit. Where a program for one size is wrong already, that is. A size that the backend does not run
-    even alone is left out: flags say how many ``sizes`` there are and how many it ``ran``.
+    Steps: a fresh program of each size; then the one for any size, grown, shrunk and back. So "static right, dynamic
+    wrong" is read off the culprit. Where a program for one size is wrong already, that is. A size that the backend does
+    not run even alone is left out: flags say how many ``sizes`` there are and how many it ``ran``.
     """
 
     name = "shapes"
@@ -44,12 +45,14 @@ class Shapes(Derived):
     any_size = True
 
     def graph(self, form: Form, culprit: str) -> Form | None:
-        """The size that a step is blamed for, by itself; the first where none is. What takes another one before it does not fail so."""
+        """The size that a step is blamed for, by itself; the first where none is. What takes another one before it does
+        not fail so."""
         named = re.sub(r"^(fixed shapes|open dimensions) | after .*", "", culprit)
         return next((size for size in _list_sizes(form) if named in ("", _words(size))), None)
 
     def build(self, backend: Backend, form: Form) -> Program:
-        """The program for any size. Raises Unsupported where the backend makes no program for any size, or gives a program its inputs only once."""
+        """The program for any size. Raises Unsupported where the backend makes no program for any size, or gives a
+        program its inputs only once."""
         sizes = _list_sizes(form)
         made: Program | Exception
         try:

@@ -60,7 +60,8 @@ UNSEEN = "unseen"
 Given = Callable[[list[Any]], Callable[[], Sequence[Any]]]
 #: Share of the time of the baseline's calls for which the kernel's processes may work.
 BUSY = 0.1
-#: Calls are timed together until they take so many seconds, which hides the noise of the way there and back, and at most so many.
+#: Calls are timed together until they take so many seconds, which hides the noise of the way there and back, and at
+#: most so many.
 CHAINED_S, CHAINED = 4e-3, 64
 #: `Program.timed`.
 MakeCalls = Callable[[list[Any], Chain], TimedCalls]
@@ -70,9 +71,10 @@ MakeCalls = Callable[[list[Any], Chain], TimedCalls]
 class Race(Program):
     """A program with the baseline that it is timed against. arrays: the inputs of the baseline's form; alike: whether
     those of the program's own form are the same, so that outputs on other inputs can be compared; on_cpu: whether this
-    process's CPU time is that of the computation; declared: whether the baseline is one that a user names, and judged; products, work, views: see `Arm`;
-    ceiling, cache_bytes: of the device (`Backend.ceiling`); cpu_clock: of the process that computes, of runs that do not say what they took;
-    cpu_apart: see `Backend.cpu_apart_s`; open_queues: see `Backend.open_queues`."""
+    process's CPU time is that of the computation; declared: whether the baseline is one that a user names, and judged;
+    products, work, views: see `Arm`; ceiling, cache_bytes: of the device (`Backend.ceiling`); cpu_clock: of the process
+    that computes, of runs that do not say what they took; cpu_apart: see `Backend.cpu_apart_s`; open_queues: see
+    `Backend.open_queues`."""
 
     eager: Given | None = None
     arrays: Sequence[Any] = ()
@@ -92,15 +94,17 @@ class Race(Program):
 
 
 class Speedup(Check):
-    """Single runs of the program, of its baseline, and of the baseline once more (the null arm), in random order, each round
-    on inputs that no round before had.
+    """Single runs of the program, of its baseline, and of the baseline once more (the null arm), in random order, each
+    round on inputs that no round before had.
 
-    The baseline is what the declaration of a kernel names; of any other op eager torch, on the same device and in the same process, where
-    the sample has a form for torch and the environment has torch; else the same runtime at its lowest level of optimisation. A
-    declared baseline is judged first. A call of a kernel is timed from the call until the device has finished, with its inputs there
-    before; once with them in the caches and once with the caches emptied. Of one that is short several are timed together, each on inputs that
-    hang on what the one before returned (`tasks.arrays.varied`): none can be made before it is its turn, nor two at once. That of any other
-    program ends when its outputs are read back. By wall clock and, on a CPU, by CPU time; of a clock by which the baseline is not as fast as itself nothing is reported.
+    The baseline is what the declaration of a kernel names; of any other op eager torch, on the same device and in the
+    same process, where the sample has a form for torch and the environment has torch; else the same runtime at its
+    lowest level of optimisation. A declared baseline is judged first. A call of a kernel is timed from the call until
+    the device has finished, with its inputs there before; once with them in the caches and once with the caches
+    emptied. Of one that is short several are timed together, each on inputs that hang on what the one before returned
+    (`tasks.arrays.varied`): none can be made before it is its turn, nor two at once. That of any other program ends
+    when its outputs are read back. By wall clock and, on a CPU, by CPU time; of a clock by which the baseline is not as
+    fast as itself nothing is reported.
     """
 
     name = "speedup"
@@ -131,7 +135,8 @@ class Speedup(Check):
         return race
 
     def stages(self, program: Program, form: Form) -> Iterator[Observation]:
-        """The first run's outputs, then those of the last run, both on the sample's own inputs; between them the race."""
+        """The first run's outputs, then those of the last run, both on the sample's own inputs; between them the
+        race."""
         assert isinstance(program, Race) and program.given is not None
         if program.declared:
             _judge_baseline(program, form)
@@ -199,8 +204,8 @@ def _describe(found: Any) -> str:
 class _Watch:
     """The arms of a race, each round on other inputs, and a look at what they return.
 
-    told: whether a kept tensor would have been seen in some round; changed: whether some bytes of the baseline's outputs were others in some
-    round, so that it is seen where a result is judged.
+    told: whether a kept tensor would have been seen in some round; changed: whether some bytes of the baseline's
+    outputs were others in some round, so that it is seen where a result is judged.
     """
 
     def __init__(self, program: Race, form: Form) -> None:
@@ -227,11 +232,13 @@ class _Watch:
         #: The least that a call of each arm took, with its inputs in the caches.
         self.least: dict[str, float] = {}
         self.queues = program.open_queues()
-        #: CPU seconds of the kernel's processes while the baseline is called, and of the baseline's while the kernel is; and how long that took.
+        #: CPU seconds of the kernel's processes while the baseline is called, and of the baseline's while the kernel
+        #: is; and how long that took.
         self.meanwhile, self.waited = [0.0, 0.0], [0.0, 0.0]
 
     def _accepts_moved_inputs(self) -> bool:
-        """Whether the baseline takes inputs whose elements stand elsewhere; else they are only scaled. Raises Vacuous."""
+        """Whether the baseline takes inputs whose elements stand elsewhere; else they are only scaled. Raises
+        Vacuous."""
         assert self.program.eager is not None
         for moved in (True, False):
             try:
@@ -242,7 +249,8 @@ class _Watch:
         raise Vacuous(f"the baseline takes no other inputs than the sample's: {said}")
 
     def is_probe(self, turn: int) -> bool:
-        """Whether the calls of a round are looked at twice, and their times not kept. The first, which warm up and say how long a call takes, are of those."""
+        """Whether the calls of a round are looked at twice, and their times not kept. The first, which warm up and say
+        how long a call takes, are of those."""
         return self.probes.setdefault(turn, turn < WARMING or not self.chance.randrange(PROBED))
 
     def arms(self, turn: int) -> dict[str, Callable[[], Callable[[], Timed]]]:
@@ -289,13 +297,14 @@ class _Watch:
         return timed
 
     def is_busy(self) -> bool:
-        """Whether the kernel's processes work while its baseline is called, by more than threads that wait for work do of both."""
+        """Whether the kernel's processes work while its baseline is called, by more than threads that wait for work do
+        of both."""
         kernel, baseline = (cpu / max(wall, 1e-9) for cpu, wall in zip(self.meanwhile, self.waited))
         return kernel > BUSY + 2 * baseline
 
     def _draw(self, turn: int, arm: str) -> tuple[list[Any], list[Any]]:
-        """The inputs of an arm of the program's in a round, and its baseline's: drawn as the catalog draws them where it can and is fast,
-        else the sample's own, moved and scaled."""
+        """The inputs of an arm of the program's in a round, and its baseline's: drawn as the catalog draws them where
+        it can and is fast, else the sample's own, moved and scaled."""
         seed, begin, found = self.begin + 2 * turn + (arm != PROGRAM), time.perf_counter(), None
         if self.draws and self.form.fresh is not None and self.program.alike:
             found = self.form.fresh(seed)
@@ -304,8 +313,8 @@ class _Watch:
         return fresh, fresh if self.program.alike else vary_inputs(self.program.arrays, seed, self.moved)
 
     def check_outputs(self, turn: int, calls: Mapping[str, Timed]) -> None:
-        """Raises Misbehaviour: kind "kept" for the bytes of the call before though the baseline's are others, "other inputs"
-        for outputs far from the baseline's, "late" for those that changed after the call."""
+        """Raises Misbehaviour: kind "kept" for the bytes of the call before though the baseline's are others, "other
+        inputs" for outputs far from the baseline's, "late" for those that changed after the call."""
         for name in (PROGRAM, COLD + PROGRAM):
             if name in calls:
                 its, digests = self._read_results(name, calls[name]), calls[name].digests
@@ -341,14 +350,15 @@ class _Watch:
         return [[np.asarray(x) for x in outputs] for outputs in again.results()]
 
     def _compare(self, arm: str, now: list[np.ndarray], baseline: list[np.ndarray]) -> float:
-        """By how much outputs of a call are off the baseline's, at most; 0 where these are of other inputs. Raises Misbehaviour where they are none of
-        the baseline's."""
+        """By how much outputs of a call are off the baseline's, at most; 0 where these are of other inputs. Raises
+        Misbehaviour where they are none of the baseline's."""
         if arm == PROGRAM:
             if self.before:
                 kept, its = self.before
                 self.changed = self.changed or not have_same_bytes(baseline, its)
                 is_kept = have_same_bytes(now, kept)
-                # Whether the baseline's are another result takes longer to say, and one such round is enough unless bytes are kept.
+                # Whether the baseline's are another result takes longer to say, and one such round is enough unless
+                # bytes are kept.
                 if (is_kept or not self.told) and far_apart(baseline, its):
                     self.told = True
                     if is_kept:
@@ -368,8 +378,9 @@ class _Watch:
     def _keep_to_judge(
         self, arm: str, digests: Sequence[str], results: Sequence[list[np.ndarray]], distances: Sequence[float]
     ) -> None:
-        """Keep calls of a round to be judged. The farthest from the baseline of all: who computes less in some of the calls that are timed is found
-        whichever these are. And one of any chain with the same probability (Vitter's algorithm R)."""
+        """Keep calls of a round to be judged. The farthest from the baseline of all: who computes less in some of the
+        calls that are timed is found whichever these are. And one of any chain with the same probability (Vitter's
+        algorithm R)."""
         chosen: dict[str, int] = {}
         if max(distances) > self.distance:
             self.distance, chosen[FARTHEST] = max(distances), int(np.argmax(distances))
@@ -381,8 +392,8 @@ class _Watch:
             self.judged[why] = next_inputs(arrays, digests[k - 1], self.moved) if k else arrays, results[k]
 
     def judge_calls(self) -> int:
-        """Hold results of calls that were timed to float64, one at least, and as many as there is time for. Returns how many were judged.
-        Raises Misbehaviour."""
+        """Hold results of calls that were timed to float64, one at least, and as many as there is time for. Returns how
+        many were judged. Raises Misbehaviour."""
         begin, count = time.perf_counter(), 0
         if (judge := self.form.judge) is None:
             return count
@@ -399,7 +410,8 @@ class _Watch:
 
 
 def _spent(before: Mapping[int, float], after: Mapping[int, float], calls: int) -> float | None:
-    """CPU seconds of some processes for each of some calls; None where one of them began or ended meanwhile, of which nobody knows what it took."""
+    """CPU seconds of some processes for each of some calls; None where one of them began or ended meanwhile, of which
+    nobody knows what it took."""
     return (sum(after.values()) - sum(before.values())) / calls if after and before.keys() == after.keys() else None
 
 
@@ -429,8 +441,9 @@ def far_apart(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
 
 
 def measure_distance(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Of the sizes of outputs (signs may be a choice): the share of elements that are off, of the output where it is largest; by how much an
-    element is off at most, in its own size and the output's root mean square. 1 and infinity where they are no such outputs."""
+    """Of the sizes of outputs (signs may be a choice): the share of elements that are off, of the output where it is
+    largest; by how much an element is off at most, in its own size and the output's root mean square. 1 and infinity
+    where they are no such outputs."""
     if len(these) != len(those):
         return 1.0, math.inf
     share = most = 0.0
@@ -455,7 +468,8 @@ def measure_distance(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -
 
 
 def _measure_finite(a: np.ndarray, b: np.ndarray) -> tuple[float, float] | None:
-    """`measure_distance` of outputs that are finite, in a fifth of the time; None of others: those with an infinity, NaN, or nothing but zeros."""
+    """`measure_distance` of outputs that are finite, in a fifth of the time; None of others: those with an infinity,
+    NaN, or nothing but zeros."""
     if a.dtype.kind == "c" or b.dtype.kind == "c":
         return None
     with np.errstate(all="ignore"):
@@ -473,8 +487,9 @@ def _measure_finite(a: np.ndarray, b: np.ndarray) -> tuple[float, float] | None:
 
 
 def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> dict[str, list[float]]:
-    """Seconds of each arm's calls by the wall clock, as far as they are believed; columns and flags of a race; of each clock none while the null arm's interval excludes 1. Of a call that is so short that more may be hidden
-    than it says it takes, the time and the speedup count that in: nobody is believed more than what the judge's clocks bear out."""
+    """Seconds of each arm's calls by the wall clock, as far as they are believed; columns and flags of a race; of each
+    clock none while the null arm's interval excludes 1. Of a call that is so short that more may be hidden than it says
+    it takes, the time and the speedup count that in: nobody is believed more than what the judge's clocks bear out."""
     program.flags = flags.join(program.flags, rounds=taken.rounds)
     wall, cpu = taken.seconds("wall"), taken.seconds("cpu") if program.on_cpu else {}
     seen, whole, spent = taken.seconds("seen"), taken.seconds("whole"), taken.seconds("spent")
@@ -488,7 +503,8 @@ def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> dict[s
         arm = which + PROGRAM
         if arm not in times:
             continue
-        # What is hidden from a clock is work, and on a CPU takes CPU time, which the system counts as well where the machine is busy.
+        # What is hidden from a clock is work, and on a CPU takes CPU time, which the system counts as well where the
+        # machine is busy.
         worked, work = find_hidden_time(told_cpu, (spent,), arm) if told_cpu and spent else (0.0, math.inf)
         unseen = work if spent or says_itself else 0.0
         surely, most[arm] = (0.0, unseen) if times is cpu else find_hidden_time(told, (seen, whole), arm)
@@ -520,7 +536,8 @@ def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> dict[s
         for code, inner, outer, more in (
             ("clock", told, seen, bound),
             ("stream", taken.seconds("device"), told, math.inf),
-            # Both clocks are the judge's, and what a call takes by it holds the way there and back: that noise is in both.
+            # Both clocks are the judge's, and what a call takes by it holds the way there and back: that noise is in
+            # both.
             ("early", seen, whole, bound),
         )
         if _hides_work(inner, outer, 0.0 if code == "early" else _noise(inner, outer), more)
@@ -537,9 +554,9 @@ def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> dict[s
 def find_hidden_time(
     told: Mapping[str, list[float]], clocks: Sequence[Mapping[str, list[float]]], arm: str
 ) -> tuple[float, float]:
-    """Between which two numbers of seconds, not below 0, lies what the calls of an arm of the program's take beyond what they are told to: what some clock
-    of the judge's saw beyond that, and beyond what it saw so of the baseline's. The program's own process says what its calls take, and
-    is believed by no more than nobody can see."""
+    """Between which two numbers of seconds, not below 0, lies what the calls of an arm of the program's take beyond
+    what they are told to: what some clock of the judge's saw beyond that, and beyond what it saw so of the baseline's.
+    The program's own process says what its calls take, and is believed by no more than nobody can see."""
     its, surely, most = arm.replace(PROGRAM, BASELINE), 0.0, 0.0
     for clock in clocks:
         if {arm, its} <= told.keys() & clock.keys():
@@ -552,8 +569,9 @@ def find_hidden_time(
 
 
 def _hides_work(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]], noise: float, most: float) -> bool:
-    """Whether the program takes longer than its baseline outside of what a clock sees, by most of what it gains there, and by more than
-    ``noise``, by which the baseline differs from itself; most: that may be hidden by all that is known. In seconds."""
+    """Whether the program takes longer than its baseline outside of what a clock sees, by most of what it gains there,
+    and by more than ``noise``, by which the baseline differs from itself; most: that may be hidden by all that is
+    known. In seconds."""
     if PROGRAM not in inner or PROGRAM not in outer:
         return False
     hidden = {arm: np.subtract(outer[arm], inner[arm]) for arm in (PROGRAM, BASELINE)}
@@ -564,8 +582,8 @@ def _hides_work(inner: Mapping[str, list[float]], outer: Mapping[str, list[float
 
 
 def _noise(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]]) -> float:
-    """By how much what a clock does not see of the baseline differs from one call to the next, in nine of ten rounds; 0 where a clock is
-    missing."""
+    """By how much what a clock does not see of the baseline differs from one call to the next, in nine of ten rounds; 0
+    where a clock is missing."""
     if not {BASELINE, NULL} <= inner.keys() & outer.keys():
         return 0.0
     once, again = (np.subtract(outer[arm], inner[arm]) for arm in (BASELINE, NULL))
@@ -575,11 +593,11 @@ def _noise(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]]) -
 def _judge_share(
     program: Race, form: Form, outputs: Sequence[np.ndarray], taken: paired.Taken, believed: Mapping[str, list[float]]
 ) -> None:
-    """Columns of the share of the roofline, of the seconds that are believed. Raises Misbehaviour, kind "roofline", where a call is faster than the
-    device can be, or says so.
+    """Columns of the share of the roofline, of the seconds that are believed. Raises Misbehaviour, kind "roofline",
+    where a call is faster than the device can be, or says so.
 
-    Only what lies in memory is judged, less what of it may still be in a cache, and operations only that a user has declared: an
-    algorithm may do fewer than the reference.
+    Only what lies in memory is judged, less what of it may still be in a cache, and operations only that a user has
+    declared: an algorithm may do fewer than the reference.
     """
     if program.ceiling is None or program.timed is None or program.timed_baseline is None:
         return
@@ -606,7 +624,8 @@ def _judge_share(
         found = roofline.find_share(judged, wall[arm], form.dtype, lambda what: ask(what, again), spared)
         return found is not None and found.low > margin
 
-    # The ceilings are measured once more: the machine may have been busy. What is true of the baseline as well is a wrong count.
+    # The ceilings are measured once more: the machine may have been busy. What is true of the baseline as well is a
+    # wrong count.
     if (
         not beyond(work, PROGRAM, False)
         or not beyond(work, PROGRAM, True)

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class Steps(Scenario):
-    """The outputs of step k are held to row k of what is expected, and what the session keeps after it is in the trace by its digest.
+    """The outputs of step k are held to row k of what is expected, and what the session keeps after it is in the trace
+    by its digest.
 
     The first step that is among the worst is to blame. A session that returns or raises the wrong thing ends there.
     """

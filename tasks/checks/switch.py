@@ -7,9 +7,10 @@ from tasks.model import OpClass
 
 
 class Switch(Check):
-    """Of a backend that declares a coarser precision, on products that show it. A command that is not obeyed (the precision of an
-    engine) is `wrong`, of the kind "no effect": who gives it measures something else. A permission may stay unused, as a library
-    that may take TF32 chooses a kernel of float32: a `pass` with the column `unused_permission`."""
+    """Of a backend that declares a coarser precision, on products that show it. A command that is not obeyed (the
+    precision of an engine) is `wrong`, of the kind "no effect": who gives it measures something else. A permission may
+    stay unused, as a library that may take TF32 chooses a kernel of float32: a `pass` with the column
+    `unused_permission`."""
 
     name = "switch"
     about = (

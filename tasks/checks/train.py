@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tasks.judging import Judgement
     from tasks.prepare.cases import PreparedSample
 
-#: The kind of a row in which all is within its floor, and a gradient, a buffer or the loss too large or too small at every step.
+#: The kind of a row in which all is within its floor, and a gradient, a buffer or the loss too large or too small at
+#: every step.
 KIND_SLOPE = "slope"
 #: The kind of a row where each rank's own gradients are right, and what all of them have after the reduction is not.
 KIND_REDUCTION = "reduction"
@@ -51,8 +52,9 @@ def _part_by_rank(outputs: Sequence[Any]) -> list[tuple[StepLayout, dict[str, li
 
 
 def _find_taps(layout: StepLayout, taps: Sequence[Any], names: Sequence[str]) -> list[tuple[int, list[Any]]]:
-    """Runs of the expected modules that were looked into: (place of the first, outputs). A loop may show some alone: nobody can look into
-    what is compiled, nor at all tokens of an expert that one rank sends to another. names: of the expected ones."""
+    """Runs of the expected modules that were looked into: (place of the first, outputs). A loop may show some alone:
+    nobody can look into what is compiled, nor at all tokens of an expert that one rank sends to another. names: of the
+    expected ones."""
     seen = dict(zip(layout.taps, taps))
     found = list[tuple[int, list[Any]]]()
     for k, name in enumerate(names):
@@ -66,8 +68,9 @@ def _find_taps(layout: StepLayout, taps: Sequence[Any], names: Sequence[str]) ->
 
 
 class Train(Scenario):
-    """Kinds: the phase that is the first to be off at the first step that is ("loss", "raw gradients", "weights", …), "forward" where the
-    loss or a gradient is and the output of a module as well, "reduction", and "slope". The culprit is the module or the parameter."""
+    """Kinds: the phase that is the first to be off at the first step that is ("loss", "raw gradients", "weights", …),
+    "forward" where the loss or a gradient is and the output of a module as well, "reduction", and "slope". The culprit
+    is the module or the parameter."""
 
     name = "train"
     about = "a training run step by step: forward, gradients, clipping, the optimiser alone; the first phase that is off is named"
@@ -116,7 +119,8 @@ class Train(Scenario):
             steady = self._find_slope(worst, seen, sample)
             if steady is not None or not off:
                 return steady or worst
-        # What ranks exchange is off on all of them, and seen first at the first of them: what each has of its own is looked at before.
+        # What ranks exchange is off on all of them, and seen first at the first of them: what each has of its own is
+        # looked at before.
         first = min(off, key=lambda k: (seen[k].row, PHASES.index(seen[k].phase), k))
         phase, one = seen[first].phase, found[first]
         step = [k for k, x in enumerate(seen) if x.row == seen[first].row]
@@ -146,7 +150,8 @@ class Train(Scenario):
         return one.rule(one.status, kind, {"culprit": culprit, "error": words})
 
     def _find_slope(self, worst: Judgement, seen: Sequence[Observation], sample: PreparedSample) -> Judgement | None:
-        """What no step alone shows: a gradient, a buffer or the loss that is off along itself, by the same share at every step."""
+        """What no step alone shows: a gradient, a buffer or the loss that is off along itself, by the same share at
+        every step."""
         one = max(measure_slopes(seen, sample), key=lambda x: abs(x.score), default=None)
         if one is None or abs(one.score) <= SLOPE_LIMIT:
             return None
@@ -157,8 +162,8 @@ class Train(Scenario):
 
 @dataclass(frozen=True)
 class Along:
-    """An output of a phase of ALONG over all steps. score: the mean of ⟨x, reference⟩ / ⟨reference, reference⟩ − 1 in standard errors of what
-    rounding makes of it, or of its own scatter where that is larger."""
+    """An output of a phase of ALONG over all steps. score: the mean of ⟨x, reference⟩ / ⟨reference, reference⟩ − 1 in
+    standard errors of what rounding makes of it, or of its own scatter where that is larger."""
 
     phase: str
     name: str
@@ -176,7 +181,8 @@ def measure_slopes(seen: Sequence[Observation], sample: PreparedSample) -> list[
             continue
         assert reference is not None and floor is not None
         off = [slope(np.asarray(x.outputs[place - x.part[0]], np.float64), reference[x.row]) for x in steps]
-        # What the draws of a single number, or of a buffer, do not have may be the same at every step: a factor that float32 holds.
+        # What the draws of a single number, or of a buffer, do not have may be the same at every step: a factor that
+        # float32 holds.
         always = 0.0 if record.phases[place] == RAW else STORINGS * HALF * EPS[STORED]
         error = max(floor, float(np.std(off, ddof=1))) / math.sqrt(len(off)) + always
         found.append(Along(record.phases[place], record.names[place], float(np.mean(off)) / error if error else 0.0))

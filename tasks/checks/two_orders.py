@@ -23,8 +23,8 @@ TIMES = 64
 
 
 def explain_two_orders(sides: Sequence[Side]) -> dict[str, str]:
-    """Columns of a row that name two orders: cause, cause_code; none where the output is no sum that is known, an order cannot be read, both are the same, or
-    they do not give both results to the bit where these are furthest apart."""
+    """Columns of a row that name two orders: cause, cause_code; none where the output is no sum that is known, an order
+    cannot be read, both are the same, or they do not give both results to the bit where these are furthest apart."""
     (_, _, first, one, _), (_, _, second, other, _) = sides
     a, b = (np.asarray(x[0]) for x in (first, second))
     a, b = (x if row is None else x[row] for x, row in ((a, one), (b, other)))
@@ -57,8 +57,9 @@ def explain_two_orders(sides: Sequence[Side]) -> dict[str, str]:
 
 
 def explain_two_runs(run: Run, arrays: Sequence[Any], runs: Sequence[tuple[Sequence[Any], str]]) -> dict[str, str]:
-    """As `explain_two_orders`, of two runs of one program on the same arrays, (outputs, name) each. The element that is furthest apart is asked; the others keep their terms, and
-    those that differ tell which of the two orders a call has used. None where a call may use one order here and another one there."""
+    """As `explain_two_orders`, of two runs of one program on the same arrays, (outputs, name) each. The element that is
+    furthest apart is asked; the others keep their terms, and those that differ tell which of the two orders a call has
+    used. None where a call may use one order here and another one there."""
     first, second = (np.asarray(outputs[0]).reshape(-1) for outputs, _ in runs)
     where = locate_sum(arrays, np.asarray(runs[0][0][0]))
     apart = np.abs(first.astype(np.float64) - second.astype(np.float64))
@@ -90,7 +91,8 @@ def explain_two_runs(run: Run, arrays: Sequence[Any], runs: Sequence[tuple[Seque
 
 
 def _explain(run: Run, arrays: Sequence[Any], output: Any, place: int, at: np.ndarray, name: str) -> Explanation | None:
-    """How an element of an output is added; of sums that only show in it the order alone. None where it is no sum that is known."""
+    """How an element of an output is added; of sums that only show in it the order alone. None where it is no sum that
+    is known."""
     if (where := locate_sum(arrays, output)) is not None:
         return explain_elements(run, arrays, output, where, place, at, name)
     if (gated := locate_gated(arrays, output)) is not None:

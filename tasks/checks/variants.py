@@ -63,8 +63,8 @@ INTERNAL = ("InductorError", "CppCompileError", "InternalTorchDynamoError", "Ass
 
 
 class Refuses(Variant):
-    """A sample is a call that eager torch refuses, or the reference of a kernel. The backend must raise as well, in whatever class and words, when it is
-    compiled or run; that it does not is ``wrong``, of the kind "accepted"."""
+    """A sample is a call that eager torch refuses, or the reference of a kernel. The backend must raise as well, in
+    whatever class and words, when it is compiled or run; that it does not is ``wrong``, of the kind "accepted"."""
 
     name = "refuses"
     lacking = (

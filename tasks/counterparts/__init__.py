@@ -92,7 +92,8 @@ class Counterpart:
         return eval(self._code, _words(self.framework), self.bind_arguments(args, kwargs))
 
     def bind_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a call by their names, all of them. Raises Unsupported for those that the expression does not heed."""
+        """The arguments of a call by their names, all of them. Raises Unsupported for those that the expression does
+        not heed."""
         kwargs = {k: v for k, v in kwargs.items() if k not in WITHOUT_EFFECT}
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -124,7 +125,8 @@ def _signature(parameters: str) -> tuple[inspect.Signature, tuple[str, ...]]:
 
 @functools.cache
 def _words(framework: str) -> dict[str, Any]:
-    """What a framework's expressions may name; imports the framework. ``named``: its counterpart of another op of torch."""
+    """What a framework's expressions may name; imports the framework. ``named``: its counterpart of another op of
+    torch."""
 
     @functools.cache
     def named(name: str) -> Counterpart:

@@ -215,7 +215,8 @@ def matching(b: Any, a: Any) -> Any:
 
 
 def within(x: Any, index: Any, dim: int | None) -> Any:
-    """The part of ``x`` that ``index`` runs over on the axes other than ``dim`` (None: on all): torch allows a smaller index."""
+    """The part of ``x`` that ``index`` runs over on the axes other than ``dim`` (None: on all): torch allows a smaller
+    index."""
     if len(x.shape) != len(index.shape):
         absent("an index of another rank")
     cut = tuple(

@@ -30,8 +30,8 @@ def operators(names: Iterable[str] | None = None) -> dict[str, Evaluate]:
 def evaluate(
     model: Any, feeds: Mapping[str, np.ndarray], names: Iterable[str] | None = None
 ) -> list[np.ndarray] | None:
-    """The outputs of a ModelProto in float64, its operators of some names by torch (see `operators`); None where torch is not here or
-    does not take them."""
+    """The outputs of a ModelProto in float64, its operators of some names by torch (see `operators`); None where torch
+    is not here or does not take them."""
     try:
         graph = Graph(model, operators(names))
         found = graph.run(feeds)

@@ -17,7 +17,8 @@ EPSILON = 1e-12
 def bert_encoder(named: Named, x: Any, mask: Any, weights: Sequence[Any], heads: int) -> Any:
     """x (N, L, E), mask (N, 1, 1, L) added to scores, ``weights`` as PER_LAYER says -> (N, L, E).
 
-    Post-norm layers with GELU by erf: Devlin et al. 2018, arXiv:1810.04805, after Vaswani et al. 2017, arXiv:1706.03762.
+    Post-norm layers with GELU by erf: Devlin et al. 2018, arXiv:1810.04805, after Vaswani et al. 2017,
+    arXiv:1706.03762.
     """
     linear, norm, gelu = (named(f"nn.functional.{name}") for name in ("linear", "layer_norm", "gelu"))
     reshape, transpose, matmul, softmax = map(named, ("reshape", "transpose", "matmul", "softmax"))

@@ -146,7 +146,8 @@ _METHODS = {
 
 
 def resize(x: Any, size: Any, mode: str, align_corners: bool | None) -> Any:
-    """torch's "nearest" has no half-pixel centres: the two agree where a size is multiplied. Its cubic kernel is another."""
+    """torch's "nearest" has no half-pixel centres: the two agree where a size is multiplied. Its cubic kernel is
+    another."""
     align_off(align_corners)
     named(mode, *_METHODS)
     to = output_sizes(x, size)

@@ -81,8 +81,8 @@ def adaptive_average_pool(layer: Any, x: Any, output_size: Any, n: int) -> Any:
 
 
 def resize(x: Any, size: Any, mode: str, align_corners: bool | None) -> Any:
-    """mlx.nn.Upsample, which takes factors; its "nearest" agrees with torch's where a size is multiplied. It computes in float32,
-    and returns that."""
+    """mlx.nn.Upsample, which takes factors; its "nearest" agrees with torch's where a size is multiplied. It computes
+    in float32, and returns that."""
     align_off(align_corners)
     to, own = output_sizes(x, size), x.shape[2:]
     if any(a % b for a, b in zip(to, own)):
@@ -129,8 +129,8 @@ def _scale_and_shift(y: Any, weight: Any, bias: Any) -> Any:
 
 
 def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: float | None) -> Any:
-    """mx.fast.scaled_dot_product_attention on (N, heads, length, width); MLX's causal mask ends at the last key, torch's begins
-    at the first."""
+    """mx.fast.scaled_dot_product_attention on (N, heads, length, width); MLX's causal mask ends at the last key,
+    torch's begins at the first."""
     for x in (query, key, value):
         rank(x, 4)
     if causal and query.shape[2] != key.shape[2]:

@@ -164,7 +164,8 @@ _METHODS = {"bilinear": "bilinear", "nearest": "nearest", "nearest-exact": "near
 
 
 def resize(x: Any, size: Any, mode: str, align_corners: bool | None) -> Any:
-    """tf.image.resize: half-pixel centres, float32 inside and out; torch's "nearest" agrees where a size is multiplied."""
+    """tf.image.resize: half-pixel centres, float32 inside and out; torch's "nearest" agrees where a size is
+    multiplied."""
     align_off(align_corners)
     to = output_sizes(rank(x, 4), size)
     if mode == "nearest" and any(a % b for a, b in zip(to, x.shape[2:])):
@@ -205,7 +206,8 @@ def group_norm(x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
 
 
 def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: float | None) -> Any:
-    """Two products and tf.nn.softmax on (N, heads, length, width); heads of the keys are repeated for those of the queries."""
+    """Two products and tf.nn.softmax on (N, heads, length, width); heads of the keys are repeated for those of the
+    queries."""
     heads = query.shape[-3] // key.shape[-3]
     if heads > 1:
         key, value = tf.repeat(key, heads, axis=-3), tf.repeat(value, heads, axis=-3)
@@ -255,7 +257,8 @@ def reduced(loss: Any, reduction: str) -> Any:
 
 
 def cross_entropy(x: Any, target: Any, ignore_index: int, reduction: str) -> Any:
-    """tf.nn.sparse_softmax_cross_entropy_with_logits of (N, C) and class indices, those to ignore left out of the mean."""
+    """tf.nn.sparse_softmax_cross_entropy_with_logits of (N, C) and class indices, those to ignore left out of the
+    mean."""
     rank(x, 2)
     if not target.dtype.is_integer:
         absent("targets that are probabilities")

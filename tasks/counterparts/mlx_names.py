@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-#: Names whose JAX expression MLX reads as it stands, with its own functions in jax.numpy's place: both have NumPy's names.
+#: Names whose JAX expression MLX reads as it stands, with its own functions in jax.numpy's place: both have NumPy's
+#: names.
 LIKE_JAX = frozenset(
     """
 abs acos acosh asin asinh atan atanh ceil conj conj_physical cos cosh exp expm1 floor imag isfinite isinf isnan isneginf isposinf log

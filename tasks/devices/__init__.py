@@ -1,7 +1,7 @@
 """Devices, one file per vendor with all that is known of its: how they are found, described and restricted, what runtimes call them.
 
-Backends (which device do I need?), nodes (what do I offer?) and supervisors (which device was I given?) share them. Detection
-itself is `farm.fleet.detect`.
+Backends (which device do I need?), nodes (what do I offer?) and supervisors (which device was I given?) share them.
+Detection itself is `farm.fleet.detect`.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ DEVICES: tuple[Device, ...] = (
 )
 BY_LABEL: dict[str, Device] = {device.label: device for device in DEVICES}
 
-#: Variable of a child: the label of whose device it computes on, "" for none. What a kernel's own library (Triton) has to know
-#: before it is imported.
+#: Variable of a child: the label of whose device it computes on, "" for none. What a kernel's own library (Triton) has
+#: to know before it is imported.
 DEVICE_VENDOR = "FARM_DEVICE_VENDOR"
 
-#: Variable of a child: the number of its device among those of the vendor's on the node, for runtimes that see them all whatever
-#: the vendor's own variable says.
+#: Variable of a child: the number of its device among those of the vendor's on the node, for runtimes that see them all
+#: whatever the vendor's own variable says.
 DEVICE_NUMBER = "FARM_DEVICE_NUMBER"
 
 #: Every variable by which some vendor's devices are given to a process.
@@ -72,7 +72,8 @@ CALLED: dict[str, str] = {
 
 
 def chosen_by(device: str) -> str:
-    """How one of several devices is chosen, of those that torch names so or people do: by a variable, as the end of a sentence."""
+    """How one of several devices is chosen, of those that torch names so or people do: by a variable, as the end of a
+    sentence."""
     label = TORCH_DEVICES.get(CALLED.get(device, device), ("", device))[1]
     names = BY_LABEL[label].visible[:1] if label in BY_LABEL else ()
     said = (
@@ -89,8 +90,8 @@ def device_number() -> int:
 
 
 def driver_version(label: str, root: Path = Path("/")) -> str:
-    """Version of a vendor's driver in the kernel (Linux); "" where there is none or it does not say, and for a label nobody knows.
-    ``root``: of the files."""
+    """Version of a vendor's driver in the kernel (Linux); "" where there is none or it does not say, and for a label
+    nobody knows. ``root``: of the files."""
     return BY_LABEL[label].driver_version(root) if label in BY_LABEL else ""
 
 

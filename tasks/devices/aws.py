@@ -18,7 +18,8 @@ NEURON = Device(
     exclusive=True,
     driver=Driver("/sys/module/neuron/version"),
     torch={
-        # The compiler casts float32 to bfloat16 for its matrix unit by itself: --auto-cast=matmult is its default, and casts them all.
+        # The compiler casts float32 to bfloat16 for its matrix unit by itself: --auto-cast=matmult is its default, and
+        # casts them all.
         "neuron": TorchDevice(
             target="xla",
             kernels="AWS",

@@ -47,8 +47,8 @@ class Driver:
 
 @dataclass(frozen=True)
 class Toolkit:
-    """Libraries that compute and come from the vendor's installer, not with a backend's packages. folders: where they may be, a
-    variable of the environment or a path; file: below a folder, it has the version."""
+    """Libraries that compute and come from the vendor's installer, not with a backend's packages. folders: where they
+    may be, a variable of the environment or a path; file: below a folder, it has the version."""
 
     name: str
     folders: Sequence[str]
@@ -74,14 +74,14 @@ class Toolkit:
 class TorchDevice:
     """One device type of torch's as a backend names it.
 
-    target: what torch calls it ("" = the same); kernels: who wrote its kernels ("" = the device's maker); plugin: the module whose import
-    registers it; distribution: the package that has that; toolkit: whether that needs the maker's toolkit; variables: of the
-    environment, set before torch is imported where the user has not set them; platform: what PJRT calls it.
-    option: the switch that lets it compute products of float32 coarser, and the precision it then declares; coarser: variables
-    without which it does not; obeys: whether the switch is a command. Most allow it: cuDNN may still choose a kernel of float32.
-    packages: of an environment of its own, pinned, with the index that has them beside PyPI.
-    unsupported: what its errors say of a dtype, a device or sizes that there is no kernel for, beside torch's own words; sticky,
-    out_of_memory: how they say that.
+    target: what torch calls it ("" = the same); kernels: who wrote its kernels ("" = the device's maker); plugin: the
+    module whose import registers it; distribution: the package that has that; toolkit: whether that needs the maker's
+    toolkit; variables: of the environment, set before torch is imported where the user has not set them; platform: what
+    PJRT calls it. option: the switch that lets it compute products of float32 coarser, and the precision it then
+    declares; coarser: variables without which it does not; obeys: whether the switch is a command. Most allow it: cuDNN
+    may still choose a kernel of float32. packages: of an environment of its own, pinned, with the index that has them
+    beside PyPI. unsupported: what its errors say of a dtype, a device or sizes that there is no kernel for, beside
+    torch's own words; sticky, out_of_memory: how they say that.
     """
 
     target: str = ""
@@ -103,7 +103,8 @@ class TorchDevice:
 
 @dataclass(frozen=True)
 class Description:
-    """What is known of a device once a runtime on it has started: its driver's words, and what its maker's libraries are."""
+    """What is known of a device once a runtime on it has started: its driver's words, and what its maker's libraries
+    are."""
 
     name: str
     #: As compilers call it ("sm_90").
@@ -113,7 +114,8 @@ class Description:
     memory: int
     #: Words of a row's flags that tell it from its like.
     identity: tuple[str, ...] = ()
-    #: Versions by name of the maker's libraries that packages bring, for the version of a runtime that does not name them.
+    #: Versions by name of the maker's libraries that packages bring, for the version of a runtime that does not name
+    #: them.
     libraries: Mapping[str, str] = field(default_factory=dict, hash=False)
     #: Those that were loaded from elsewhere, as that version says it.
     loaded: tuple[str, ...] = ()
@@ -125,24 +127,26 @@ class Description:
 class Device:
     """A kind of device of one maker.
 
-    label: value of the node label "vendor"; name: the maker's; resource: the Ray resource that counts its devices; visible: the
-    variables by which a process is given some of them (the first is Ray's own); instead: another maker's, which its runtime reads
-    where the first is not set; nested: the first counts within the devices of the second, which Ray refuses alone.
+    label: value of the node label "vendor"; name: the maker's; resource: the Ray resource that counts its devices;
+    visible: the variables by which a process is given some of them (the first is Ray's own); instead: another maker's,
+    which its runtime reads where the first is not set; nested: the first counts within the devices of the second, which
+    Ray refuses alone.
 
     How a node detects them: files: globs of device nodes, each a device unless ``about`` counts them; pci: (vendor id,
-    class prefix) of sysfs's PCI devices, hexadecimal, which also tell whose a device node of a common class (drm, accel,
-    vfio) is; about: (glob, pattern) of text files of which each that matches is a device, group "model" its name, group "render" the
-    number of the node /dev/dri/renderD… that it takes besides;
-    commands: what the maker's tools say; platforms: those of ``sys.platform`` where it is looked for.
-    config: what is run on it first. numbered: the numbers of its variables count what is found, from 0. exclusive: one process at a time
-    may open a device, or a command that says so, where its pattern matches; shares: what lets several, where that is a setting. hidden:
-    the value of its first variable with which a process sees none of its devices, where a runtime of another's would look at them.
+    class prefix) of sysfs's PCI devices, hexadecimal, which also tell whose a device node of a common class (drm,
+    accel, vfio) is; about: (glob, pattern) of text files of which each that matches is a device, group "model" its
+    name, group "render" the number of the node /dev/dri/renderD… that it takes besides; commands: what the maker's
+    tools say; platforms: those of ``sys.platform`` where it is looked for. config: what is run on it first. numbered:
+    the numbers of its variables count what is found, from 0. exclusive: one process at a time may open a device, or a
+    command that says so, where its pattern matches; shares: what lets several, where that is a setting. hidden: the
+    value of its first variable with which a process sees none of its devices, where a runtime of another's would look
+    at them.
 
-    driver, toolkit: where their versions stand; libraries: of the toolkit, as a loader names one that it does not find, and what brings
-    them; architecture: what compilers call this node's, "" where no driver says; describe: what the driver says of the device of an
-    ordinal, None where nothing asks it. sanitizer: what watches its memory. condition: what says how hot and fast a device is, its argv to be
-    followed by what the first visible variable calls the device. torch: its types in torch, as backends name them; called: what people call the first of these,
-    beside the label.
+    driver, toolkit: where their versions stand; libraries: of the toolkit, as a loader names one that it does not find,
+    and what brings them; architecture: what compilers call this node's, "" where no driver says; describe: what the
+    driver says of the device of an ordinal, None where nothing asks it. sanitizer: what watches its memory. condition:
+    what says how hot and fast a device is, its argv to be followed by what the first visible variable calls the device.
+    torch: its types in torch, as backends name them; called: what people call the first of these, beside the label.
     """
 
     label: str
@@ -181,7 +185,8 @@ class Device:
         return self.driver.version(root) if self.driver else ""
 
     def describe_condition(self, env: Mapping[str, str]) -> str:
-        """Temperature and clock of the device that a process is given ("celsius=61 mhz=1980"); "" where nothing says."""
+        """Temperature and clock of the device that a process is given ("celsius=61 mhz=1980"); "" where nothing
+        says."""
         if self.condition is None:
             return ""
         device = (env.get(self.visible[0]) if self.visible else "") or "0"

@@ -67,7 +67,8 @@ def _capability(library: Any, device: c_int) -> tuple[str, str]:
 
 
 def identity(library: Any, ordinal: int = 0) -> list[str]:
-    """Which GPU this process sees, in words of a row's flags: uuid (as nvidia-smi writes it), ecc (on, off), and mig, of a slice of it.
+    """Which GPU this process sees, in words of a row's flags: uuid (as nvidia-smi writes it), ecc (on, off), and mig,
+    of a slice of it.
 
     No context is made. Raises CudaError.
     """

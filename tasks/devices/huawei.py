@@ -28,7 +28,8 @@ ASCEND = Device(
     ),
     libraries=(r"lib(?:ascend\w*|hccl|ge_\w+|opapi|acl_\w+)\.so", "part of CANN: source its set_env.sh first"),
     torch={
-        # 507xxx are CANN's errors of the device itself (aicore exception, timeout, lost); 161002 a parameter it does not take.
+        # 507xxx are CANN's errors of the device itself (aicore exception, timeout, lost); 161002 a parameter it does
+        # not take.
         "npu": TorchDevice(
             plugin="torch_npu",
             distribution="torch_npu",

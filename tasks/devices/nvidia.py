@@ -24,12 +24,14 @@ _NO_KERNEL = (
     r"not supported on CUDA$|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_(?:NOT_SUPPORTED|ARCH_MISMATCH)|CUFFT_(?:NOT_SUPPORTED|NOT_IMPLEMENTED|INVALID_TYPE)"
     r"|cuFFT only supports|no kernel image is available|invalid device function|[Uu]nable to find (?:an engine|a valid cuDNN)"
 )
-#: What torch's float8 and int8 products say of a GPU, a type or sizes that they are not for (ATen/native/cuda/Blas.cpp).
+#: What torch's float8 and int8 products say of a GPU, a type or sizes that they are not for
+#: (ATen/native/cuda/Blas.cpp).
 NO_SMALL_PRODUCT = (
     r"_scaled_mm is only supported|is only supported (?:for|on) (?:gfx|ROCm|CUDA|SM)|Multiplication of two Float8_\w+ matrices is not supported"
     r"|(?:needs?|[Ee]xpected?) .{0,60}(?:greater than|multiple of|divisible by) \d+"
 )
-#: What is said without memory beside torch's own allocator: by the driver, and by libraries, which cannot make their handles then.
+#: What is said without memory beside torch's own allocator: by the driver, and by libraries, which cannot make their
+#: handles then.
 _NO_MEMORY = (
     r"(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED|CUFFT_ALLOC_FAILED|CUDNN_STATUS_INTERNAL_ERROR_\w+_ALLOCATION_FAILED"
     r"|CUBLAS_STATUS_NOT_INITIALIZED,? when calling `?cublas(?:Lt)?Create|CUSOLVER_STATUS_\w+,? when calling `?cusolverDnCreate"
@@ -38,10 +40,11 @@ _NO_MEMORY = (
 
 #: Libraries that compute for runtimes on a GPU, and the packages that bring each.
 _LIBRARIES = {"cuDNN": ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"), "cuBLAS": ("nvidia-cublas", "nvidia-cublas-cu12")}
-#: Libraries that LD_LIBRARY_PATH may put in place of an environment's: the loader looks there before a wheel's own RUNPATH.
+#: Libraries that LD_LIBRARY_PATH may put in place of an environment's: the loader looks there before a wheel's own
+#: RUNPATH.
 _REPLACEABLE = re.compile(r"lib(?:cudnn|cublas|cublasLt|cudart|nvrtc|nvinfer)\.so[.\d]*")
-#: Adders that keep less than float32 (`tasks.arrays.accumulators`), by architecture. Blackwell's matrix units keep 25 bits of float8's
-#: products.
+#: Adders that keep less than float32 (`tasks.arrays.accumulators`), by architecture. Blackwell's matrix units keep 25
+#: bits of float8's products.
 _ACCUMULATORS = {"sm_90": ("hopper-float8",), "sm_89": ("ada-float8",)}
 
 

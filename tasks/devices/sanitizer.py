@@ -27,10 +27,11 @@ class Finding:
 class Sanitizer:
     """A maker's tool that stands before a program and its arguments.
 
-    command: its name; folders: where it may be beside the PATH; installs: what brings it; tools: name → options of those it is asked
-    for, one after the other; options: of all, with {tool} and {log}; variables: of the program, without which errors are hidden.
-    errors: pattern of what the log says of an error → kind of a row; the earliest match counts, of one place the first; line: pattern of
-    what stands before each of its lines; whole: of the end of a log that is complete.
+    command: its name; folders: where it may be beside the PATH; installs: what brings it; tools: name → options of
+    those it is asked for, one after the other; options: of all, with {tool} and {log}; variables: of the program,
+    without which errors are hidden. errors: pattern of what the log says of an error → kind of a row; the earliest
+    match counts, of one place the first; line: pattern of what stands before each of its lines; whole: of the end of a
+    log that is complete.
     """
 
     command: str

@@ -1,10 +1,10 @@
 """Why a result is wrong: the case computed again under error models; the first that gives the very result is the cause.
 
-What an op computes is told from its numbers, not from its name: a formula that gives the exact result of these inputs is
-the op's (`tasks.diagnose.formulas`), and then so are the ways in which it is known to go wrong. On numpy and nothing else,
-so that it runs where the result is judged, in any vendor's environment; an ONNX graph is computed again without its attributes where
-onnx is there (`tasks.diagnose.ignored`). No code of a user is called. Error models are imported once a
-result is off: most cells need none.
+What an op computes is told from its numbers, not from its name: a formula that gives the exact result of these inputs
+is the op's (`tasks.diagnose.formulas`), and then so are the ways in which it is known to go wrong. On numpy and nothing
+else, so that it runs where the result is judged, in any vendor's environment; an ONNX graph is computed again without
+its attributes where onnx is there (`tasks.diagnose.ignored`). No code of a user is called. Error models are imported
+once a result is off: most cells need none.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def cause(
 ) -> Cause:
     """The error model that explains a wrong or imprecise result.
 
-    inputs: the tensors of the call, in their dtypes; actual: the outputs, shaped as ``expected``. Of several outputs the
-    first is explained that is off. model: asked for the ONNX model that ``inputs`` are of, if it is one. elementwise: each
-    result is of the elements in its place alone: a glance at some of many tells which cannot be explained. uncast: of a whole
-    program that is no ONNX model, its outputs without its casts to narrower dtypes.
+    inputs: the tensors of the call, in their dtypes; actual: the outputs, shaped as ``expected``. Of several outputs
+    the first is explained that is off. model: asked for the ONNX model that ``inputs`` are of, if it is one.
+    elementwise: each result is of the elements in its place alone: a glance at some of many tells which cannot be
+    explained. uncast: of a whole program that is no ONNX model, its outputs without its casts to narrower dtypes.
     """
     if sum(x.size for x in inputs) > LARGE or len(actual) != len(expected):
         return Cause()
@@ -71,8 +71,8 @@ def cause(
 
 
 def within(names: Sequence[str], inputs: Sequence[np.ndarray], leaf: Leaf, op_class: OpClass) -> np.ndarray | None:
-    """How far a product of matrices may move in the accumulators (`tasks.arrays.accumulators`) of these names that its factors' dtypes
-    have there, shaped as the output; None where there is none, or the output is no such product."""
+    """How far a product of matrices may move in the accumulators (`tasks.arrays.accumulators`) of these names that its
+    factors' dtypes have there, shaped as the output; None where there is none, or the output is no such product."""
     from tasks.arrays import accumulators
     from tasks.diagnose import products
 
@@ -85,8 +85,8 @@ def within(names: Sequence[str], inputs: Sequence[np.ndarray], leaf: Leaf, op_cl
 
 
 def narrow_sums(inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expected: Sequence[Leaf]) -> Cause:
-    """How the sums of an output, of 16-bit numbers, lost digits that float32 would have kept (`tasks.diagnose.narrow`), be they within
-    the noise floor or not; none where they did not, or nothing is known of them."""
+    """How the sums of an output, of 16-bit numbers, lost digits that float32 would have kept (`tasks.diagnose.narrow`),
+    be they within the noise floor or not; none where they did not, or nothing is known of them."""
     if sum(x.size for x in (*inputs, *actual)) > LARGE:
         return Cause()
     from tasks.diagnose import narrow
@@ -101,7 +101,8 @@ def lost_cast(
     expected: Sequence[Leaf],
     graph: Callable[[], bytes | None],
 ) -> Cause:
-    """That outputs of a whole program, within their limits, are what its ONNX model gives without a cast that it compensates for."""
+    """That outputs of a whole program, within their limits, are what its ONNX model gives without a cast that it
+    compensates for."""
     if sum(x.size for x in (*inputs, *actual)) > LARGE or len(actual) != len(expected):
         return Cause()
     from tasks.diagnose import casts
@@ -116,7 +117,8 @@ def _find_cause(
     result: Result,
     elementwise: bool,
 ) -> Cause:
-    """The best of the models. Of many elements each of which is made of those in its place alone some are looked at first."""
+    """The best of the models. Of many elements each of which is made of those in its place alone some are looked at
+    first."""
     if elementwise and result.some and all(x.size == result.off.size for x in inputs):
         at, few = result.some
         if not _choose_best_model(models([x.reshape(-1)[at] for x in inputs], few), few).words:
@@ -125,8 +127,9 @@ def _find_cause(
 
 
 def _choose_best_model(models: Iterator[Model], result: Result) -> Cause:
-    """The model that explains the most elements bit for bit, the plainest of equals; of all that explain every element so, their words
-    joined by "or", as nothing tells them apart. Its code is arithmetic if it may be that, else what they have in common."""
+    """The model that explains the most elements bit for bit, the plainest of equals; of all that explain every element
+    so, their words joined by "or", as nothing tells them apart. Its code is arithmetic if it may be that, else what
+    they have in common."""
     named: list[Model] = []
     best = 0.0
     for model in models:

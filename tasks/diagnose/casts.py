@@ -16,8 +16,8 @@ from tasks.model.leaf import model_floor
 MISSING = "a cast that was asked for is missing"
 #: Casts of a graph that are left out one at a time, at most.
 CASTS = 8
-#: Of errors that a missing cast explains: elements at least, their root mean square in units at least, and the share of it that another
-#: cause may have.
+#: Of errors that a missing cast explains: elements at least, their root mean square in units at least, and the share of
+#: it that another cause may have.
 FEWEST, LEAST, LEFT = 16, 1.0, 0.25
 
 
@@ -49,8 +49,8 @@ class _Program:
 
 
 def models(graph: bytes, inputs: Sequence[np.ndarray], place: int) -> Iterator[Model]:
-    """Error models of the output at a ``place`` of an ONNX model: without any of its casts to narrower dtypes, and without one. None where
-    it has none, it has no float64 evaluation, or onnx is not there.
+    """Error models of the output at a ``place`` of an ONNX model: without any of its casts to narrower dtypes, and
+    without one. None where it has none, it has no float64 evaluation, or onnx is not there.
 
     inputs: of the graph, in its order.
     """
@@ -66,11 +66,11 @@ def is_missing(
     actual: Sequence[np.ndarray],
     expected: Sequence[Leaf],
 ) -> bool:
-    """Whether outputs within their limits are those of an ONNX model without one of its casts, or without any: their errors are the
-    difference that this makes, but for a share of LEFT.
+    """Whether outputs within their limits are those of an ONNX model without one of its casts, or without any: their
+    errors are the difference that this makes, but for a share of LEFT.
 
-    Only of a model that takes what a cast has lost (x - cast(x)), for that says that the digits of its casts count; in others, as in
-    mixed precision, who keeps more digits is right. An error below LEAST of a unit is no evidence.
+    Only of a model that takes what a cast has lost (x - cast(x)), for that says that the digits of its casts count; in
+    others, as in mixed precision, who keeps more digits is right. An error below LEAST of a unit is no evidence.
     """
     off = {}
     for place, (y, leaf) in enumerate(zip(actual, expected)):

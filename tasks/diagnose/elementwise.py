@@ -24,7 +24,8 @@ from tasks.operators.formulas import (
 
 
 def _rounding_once(function: Function) -> Function:
-    """A function of NumPy's rounded once: its own of float32 are off by several bits, those of libraries by hardly one."""
+    """A function of NumPy's rounded once: its own of float32 are off by several bits, those of libraries by hardly
+    one."""
     return lambda x: np.asarray(function(x.astype(np.float64)), np.float64).astype(x.dtype)
 
 

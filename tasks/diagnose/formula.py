@@ -12,8 +12,8 @@ from tasks.diagnose.model import Model
 
 @dataclass(frozen=True)
 class Formula:
-    """exact: of float64 inputs; may raise ValueError for inputs that do not fit. wrong: its error models, on the same. single: each
-    result is of the elements in its place."""
+    """exact: of float64 inputs; may raise ValueError for inputs that do not fit. wrong: its error models, on the same.
+    single: each result is of the elements in its place."""
 
     exact: Callable[[Sequence[np.ndarray]], np.ndarray]
     wrong: Callable[[Sequence[np.ndarray]], Iterator[Model]]
@@ -22,8 +22,8 @@ class Formula:
 
 @dataclass(frozen=True)
 class Summed:
-    """Some elements of an output as sums: scale·Σ terms + added. terms: (terms of a sum, elements), float64, of some inputs; of: those of
-    others."""
+    """Some elements of an output as sums: scale·Σ terms + added. terms: (terms of a sum, elements), float64, of some
+    inputs; of: those of others."""
 
     terms: np.ndarray
     of: Callable[[Sequence[np.ndarray]], np.ndarray]

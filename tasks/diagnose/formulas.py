@@ -16,8 +16,8 @@ from tasks.model.kind import CAUSE_ARITHMETIC
 
 
 def models(inputs: Sequence[np.ndarray], result: Result, alone: bool = False) -> Iterator[Model]:
-    """Error models of the formulas that give the exact result of these inputs; none where no formula is known to. alone: each
-    result is of the elements in its place."""
+    """Error models of the formulas that give the exact result of these inputs; none where no formula is known to.
+    alone: each result is of the elements in its place."""
     names = [dtype_name(x.dtype) for x in inputs]
     floats = [x.astype(np.float64) for x, name in zip(inputs, names) if is_inexact(name) and not is_complex(name)]
     if not floats or any(is_complex(name) for name in names):
@@ -42,7 +42,8 @@ def _wrong(formula: Formula, floats: Sequence[np.ndarray], dtype: str) -> Iterat
 
 
 def _is_open(formula: Formula, floats: Sequence[np.ndarray], result: Result) -> bool:
-    """Whether a few elements leave it open that the op is this formula and one of its wrong ways its result: most are not."""
+    """Whether a few elements leave it open that the op is this formula and one of its wrong ways its result: most are
+    not."""
     if not formula.single or result.some is None or any(x.shape != result.exact.shape for x in floats):
         return True
     at, few = result.some

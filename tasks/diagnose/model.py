@@ -25,15 +25,16 @@ from tasks.model.kind import CAUSE_OTHER
 SHARE = 0.8
 #: A model is better than a plainer one if it explains that much more.
 BETTER = 0.05
-#: What a model leaves may be so many times the largest error that it explains, in units: exp and log that differ by a bit are
-#: magnified where a formula cancels (some twenty times in exp(x) − 1), but an error of another size has another cause.
+#: What a model leaves may be so many times the largest error that it explains, in units: exp and log that differ by a
+#: bit are magnified where a formula cancels (some twenty times in exp(x) − 1), but an error of another size has another
+#: cause.
 LEFT = 100.0
 #: The errors of a result over the slack of a formula that cancels, at least and at most.
 SIZES = (0.02, 2.0)
 #: So few elements that are off must all be explained.
 FEW = 3
-#: Elements from which on a model is held against some of them first, how many of those that are off and of all, and the least share
-#: of these that it must give: less than `SHARE`, as they are a sample.
+#: Elements from which on a model is held against some of them first, how many of those that are off and of all, and the
+#: least share of these that it must give: less than `SHARE`, as they are a sample.
 MANY, LOOKED_AT, OPEN = 1 << 12, 256, 0.5
 #: Dtypes that are added in float32.
 NARROW = frozenset({"float16", "bfloat16"})
@@ -41,10 +42,11 @@ NARROW = frozenset({"float16", "bfloat16"})
 
 @dataclass(frozen=True)
 class Model:
-    """words: the cause; result: what comes out if it is (float64 where the output is inexact, before the last rounding).
-    digits: whether it is about digits, so that zeros, NaN and Inf are no evidence of it: much else gives those. slow: one of
-    many orders of a sum, each a matter of milliseconds. slack: of a formula that subtracts what is nearly equal, how far its
-    result may be from ``result``, as it hangs on the order of its sums. code: of the cause (`tasks.model.kind`)."""
+    """words: the cause; result: what comes out if it is (float64 where the output is inexact, before the last
+    rounding). digits: whether it is about digits, so that zeros, NaN and Inf are no evidence of it: much else gives
+    those. slow: one of many orders of a sum, each a matter of milliseconds. slack: of a formula that subtracts what is
+    nearly equal, how far its result may be from ``result``, as it hangs on the order of its sums. code: of the cause
+    (`tasks.model.kind`)."""
 
     words: str
     result: np.ndarray
@@ -56,7 +58,8 @@ class Model:
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a result is off. words: for people, "" where nothing explains it; code: what is decided on (`tasks.model.kind`), "" then too."""
+    """Why a result is off. words: for people, "" where nothing explains it; code: what is decided on
+    (`tasks.model.kind`), "" then too."""
 
     words: str = ""
     code: str = ""
@@ -76,7 +79,8 @@ class Result:
 
     @classmethod
     def of(cls, actual: np.ndarray, leaf: Leaf, op_class: OpClass) -> Result:
-        """The output ``actual`` for what is expected of an op of a class: an exact one has no unit but the very bits."""
+        """The output ``actual`` for what is expected of an op of a class: an exact one has no unit but the very
+        bits."""
         assert leaf.reference is not None
         y = leaf.reference
         noise: np.ndarray | float = 0.0 if leaf.noise is None or op_class in WITHOUT_NOISE else leaf.noise
@@ -108,7 +112,8 @@ class Result:
         telling = self._telling(model)
         near = self.near(result, model.slack)
         least = SHARE if telling.sum() >= FEW else 1.0
-        # Where the model is another result than the exact one, the result has to follow it: what is hardly off may lie between.
+        # Where the model is another result than the exact one, the result has to follow it: what is hardly off may lie
+        # between.
         apart = np.abs(result - self.exact) > self._unit(result) if is_inexact(self.dtype) else result != self.exact
         if apart.any() and near[apart].mean() < least:
             return 0.0
@@ -124,7 +129,8 @@ class Result:
         return float(near[self.off].mean() + same[self.off].mean()) / 2
 
     def _leaves_larger(self, result: np.ndarray, near: np.ndarray) -> bool:
-        """Whether what a model does not explain is far from it, and by far more than what it explains is from the exact result."""
+        """Whether what a model does not explain is far from it, and by far more than what it explains is from the exact
+        result."""
         if not is_inexact(self.dtype):
             return False
         explained, left = np.abs(self.actual - self.exact)[near & self.off], np.abs(self.actual - result)[~near]
@@ -140,7 +146,8 @@ class Result:
 
     @functools.cached_property
     def some(self) -> tuple[np.ndarray, Result] | None:
-        """(places of a few elements, flat; the result there): all that are off or some of them, and some of all. None of a small result."""
+        """(places of a few elements, flat; the result there): all that are off or some of them, and some of all. None
+        of a small result."""
         if self.off.size <= MANY:
             return None
         off = np.flatnonzero(self.off)
@@ -166,8 +173,8 @@ class Result:
         return all(not x.any() or near[x].mean() >= OPEN for x in (self.off, self._telling(model)))
 
     def is_exact(self, result: np.ndarray, at: np.ndarray | None = None) -> bool:
-        """Whether a formula in float64 gives the exact result, but for float64's own rounding; at: of which elements, in one dimension,
-        ``result`` is."""
+        """Whether a formula in float64 gives the exact result, but for float64's own rounding; at: of which elements,
+        in one dimension, ``result`` is."""
         exact = self.exact if at is None else self.exact.reshape(-1)[at]
         if result.shape != exact.shape:
             return False

@@ -1,7 +1,7 @@
 """Sums of 16-bit numbers that were rounded to 16 bits on the way, where rounding the inputs might have moved the result as far.
 
-The inputs of a product are given exactly, and matrix units add in float32. What such an adder leaves, rounded to 16 bits once at its
-end and once more before something is added, is far less than the noise floor of a long sum.
+The inputs of a product are given exactly, and matrix units add in float32. What such an adder leaves, rounded to 16
+bits once at its end and once more before something is added, is far less than the noise floor of a long sum.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tasks.model.dtypes import dtype_name, is_inexact
 ELEMENTS = 128
 #: Terms of a sum from which on its adder tells.
 TERMS = 32
-#: Beyond what float32 leaves, an error whose root mean square is so many times that of every factor of the sum rounded once more has
-#: been added up: one more rounding of both factors gives 0.4.
+#: Beyond what float32 leaves, an error whose root mean square is so many times that of every factor of the sum rounded
+#: once more has been added up: one more rounding of both factors gives 0.4.
 TIMES = 1.0
 #: Coarser factors are why a result is off, if what they leave is less than this share of its error.
 COARSE = 0.5
@@ -39,8 +39,8 @@ def is_off(actual: np.ndarray, leaf: Leaf) -> bool:
 
 
 def cause(inputs: Sequence[np.ndarray], actual: np.ndarray, leaf: Leaf) -> str:
-    """How the sums of an output lost digits that float32 would have kept, in words; "" where they did not, or it is no sum or product
-    of matrices of 16-bit numbers."""
+    """How the sums of an output lost digits that float32 would have kept, in words; "" where they did not, or it is no
+    sum or product of matrices of 16-bit numbers."""
     y, dtype = leaf.reference, leaf.dtype
     given = [x for x in inputs if is_inexact(dtype_name(x.dtype))]
     if y is None or {dtype_name(x.dtype) for x in given} != {dtype}:
@@ -89,8 +89,8 @@ def _explain_narrow_sums(found: Summed, floats: Sequence[np.ndarray], actual: np
 
 
 def _of_float32(found: Summed, dtype: str) -> np.ndarray:
-    """How far sums may be off that are added in float32 in any usual order, cut off at every step even, and rounded to a dtype at their
-    end and again with what is added."""
+    """How far sums may be off that are added in float32 in any usual order, cut off at every step even, and rounded to
+    a dtype at their end and again with what is added."""
     terms = found.terms
     partial, sizes = np.abs(np.cumsum(terms, axis=0)).max(0), np.abs(terms).sum(0)
     adder = EPS["float32"] * (len(terms) * partial + np.sqrt(len(terms)) * sizes)
@@ -100,7 +100,8 @@ def _of_float32(found: Summed, dtype: str) -> np.ndarray:
 
 
 def _sum_in_dtype(terms: np.ndarray, dtype: str, plain: bool) -> Iterator[np.ndarray]:
-    """The sums with an accumulator in a dtype; plain: one term after another alone, as few numbers agree with one of many by chance."""
+    """The sums with an accumulator in a dtype; plain: one term after another alone, as few numbers agree with one of
+    many by chance."""
 
     def narrow(x: np.ndarray) -> np.ndarray:
         return rounding.to(x, dtype)

@@ -21,8 +21,8 @@ from tasks.passport.locate import pair_factors
 
 @dataclass(frozen=True)
 class _Product:
-    """alpha·a·b + beta·c of inputs by place. turned: the last two axes of b are swapped; rows: a row of a times the same row
-    of b, summed; added: the place of c, None where nothing is added."""
+    """alpha·a·b + beta·c of inputs by place. turned: the last two axes of b are swapped; rows: a row of a times the
+    same row of b, summed; added: the place of c, None where nothing is added."""
 
     a: int
     b: int
@@ -52,8 +52,8 @@ class _Product:
         return a, np.swapaxes(b, -1, -2) if self.turned and b.ndim > 1 else b
 
     def terms_at(self, given: Sequence[np.ndarray], shape: tuple[int, ...], at: np.ndarray) -> np.ndarray:
-        """The terms, along a first axis, of the elements of a result of a shape at some places, flat. Raises ValueError where the product
-        is of another shape."""
+        """The terms, along a first axis, of the elements of a result of a shape at some places, flat. Raises ValueError
+        where the product is of another shape."""
         left, right = pair_factors(*self._factors(given), shape, at, self.rows)
         return np.asarray(left * right)
 
@@ -134,7 +134,8 @@ def formulas(
 
 
 def floor_in(adder: Accumulator, floats: Sequence[np.ndarray], result: Result) -> np.ndarray | None:
-    """How far a result, a product of matrices, may move where a matrix unit adds so; None where it is no such product."""
+    """How far a result, a product of matrices, may move where a matrix unit adds so; None where it is no such
+    product."""
     for found in _fit_products(floats, result.exact):
         with contextlib.suppress(ValueError):
             if result.is_exact(found.exact(floats)):

@@ -46,8 +46,9 @@ def ties_away(x: np.ndarray, name: str) -> np.ndarray:
 
 
 def up_if_odd(x: np.ndarray, name: str) -> np.ndarray:
-    """float64 numbers cut off to the digits of a format, and rounded up from the half on only where the last digit kept is odd:
-    bits + ((bits & last digit) >> 1), which is taken for rounding to nearest even (OpenVINO's bfloat16::round_to_nearest_even)."""
+    """float64 numbers cut off to the digits of a format, and rounded up from the half on only where the last digit kept
+    is odd: bits + ((bits & last digit) >> 1), which is taken for rounding to nearest even (OpenVINO's
+    bfloat16::round_to_nearest_even)."""
     kept = cut(x, name)
     significand, _ = np.frexp(kept)
     odd = significand / (EPS[name] / 2) % 2 == 1
@@ -142,8 +143,8 @@ def orders(count: int) -> Iterator[Order]:
 
 
 def accumulate_terms(terms: np.ndarray, name: str) -> Iterator[np.ndarray]:
-    """Sums of ``terms`` (n, …) along their first axis with an accumulator in a format, in each of some orders; with exact
-    terms, then with rounded ones."""
+    """Sums of ``terms`` (n, …) along their first axis with an accumulator in a format, in each of some orders; with
+    exact terms, then with rounded ones."""
     if terms.size > TERMS or not len(terms):
         return
 

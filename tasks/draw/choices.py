@@ -1,7 +1,7 @@
 """The one way in which generated cases are decided: a list of bounded integers, 0 the simplest of each.
 
-The same code of a generator is driven by a seed, by a list that was kept, or by Hypothesis. What it took stands in `taken`:
-that list makes the same case again without the seed, and what makes a case smaller works on the list alone.
+The same code of a generator is driven by a seed, by a list that was kept, or by Hypothesis. What it took stands in
+`taken`: that list makes the same case again without the seed, and what makes a case smaller works on the list alone.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Choices:
 
     @classmethod
     def from_hypothesis(cls, draw: Callable[[Any], Any]) -> Choices:
-        """Drawn by Hypothesis, which then makes the case smaller itself. draw: what its ``data()`` or ``composite`` gives."""
+        """Drawn by Hypothesis, which then makes the case smaller itself. draw: what its ``data()`` or ``composite``
+        gives."""
         from hypothesis import strategies
 
         return cls(lambda count: int(draw(strategies.integers(0, count - 1))))
@@ -105,8 +106,8 @@ class Choices:
 
     @contextlib.contextmanager
     def leaning(self, times: Int, of: Int) -> Iterator[None]:
-        """In ``times`` of ``of`` seeds every choice made within is the largest. That is none of the case's choices: what makes
-        a case smaller (Hypothesis too, which tries ends by itself) lowers each of them alone."""
+        """In ``times`` of ``of`` seeds every choice made within is the largest. That is none of the case's choices:
+        what makes a case smaller (Hypothesis too, which tries ends by itself) lowers each of them alone."""
         source = self._source
         if self._below is not None and self._below(of) < times:
             self._source = lambda count: count - 1

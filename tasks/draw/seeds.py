@@ -1,8 +1,8 @@
 """Random numbers that every language makes alike, bit for bit, from a seed of 64 bits.
 
 splitmix64 fills the state of an xorshift128+ whose second word is mixed in place (not the textbook's order of shifts);
-`derive` makes a seed of its own for each use of one. All arithmetic is modulo 2⁶⁴. tests/tasks/test_choices.py holds the
-vectors that an implementation in another language must give.
+`derive` makes a seed of its own for each use of one. All arithmetic is modulo 2⁶⁴. tests/tasks/test_choices.py holds
+the vectors that an implementation in another language must give.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Structured inputs: what an input is (an index, an offset, a mask …), and the arrangements that kernels of it stumble over.
 
-A kernel that is right for evenly drawn indices may be wrong where all of them are equal, where one value is missing, where
-they end at the boundary of a block. Each kind of input (KINDS) has its structures, and each structure is made by whole
-numbers of `tasks.draw.seeds.words` and exact arithmetic, so that a seed makes the same bytes in any language
+A kernel that is right for evenly drawn indices may be wrong where all of them are equal, where one value is missing,
+where they end at the boundary of a block. Each kind of input (KINDS) has its structures, and each structure is made by
+whole numbers of `tasks.draw.seeds.words` and exact arithmetic, so that a seed makes the same bytes in any language
 (tests/tasks/test_structure.py holds vectors).
 """
 
@@ -61,8 +61,8 @@ DOMINANT = 64.0
 
 @dataclass(frozen=True)
 class Input:
-    """What an input is. kind: one of KINDS; low, high: its values lie in low ≤ x < high (None: no bounds; of floats, high is a value
-    too); declared: by the user, rather than inferred."""
+    """What an input is. kind: one of KINDS; low, high: its values lie in low ≤ x < high (None: no bounds; of floats,
+    high is a value too); declared: by the user, rather than inferred."""
 
     kind: str
     shape: tuple[int, ...]
@@ -74,10 +74,11 @@ class Input:
 
 @dataclass(frozen=True)
 class Kind:
-    """words: what such an input is; integers: whether it must be of whole numbers (None: as may be); bounded: whether it needs `below`;
-    structures: the most telling first; make: (input, structure, seed, plain values) → values, None where it has none such;
-    constrained: whether ordinary samples are made by it too; discrete: whether its values select or count; tied: structures in which floats are equal, of which a gradient
-    or the index of a maximum may not be defined."""
+    """words: what such an input is; integers: whether it must be of whole numbers (None: as may be); bounded: whether
+    it needs `below`; structures: the most telling first; make: (input, structure, seed, plain values) → values, None
+    where it has none such; constrained: whether ordinary samples are made by it too; discrete: whether its values
+    select or count; tied: structures in which floats are equal, of which a gradient or the index of a maximum may not
+    be defined."""
 
     words: str
     structures: tuple[str, ...]
@@ -92,8 +93,8 @@ class Kind:
 def fill(given: Input, structure: str, seed: int, plain: np.ndarray | None = None) -> np.ndarray | None:
     """An array of an input's shape and dtype with a structure of its kind, None where its shape or range has none such.
 
-    seed: 64 bits; plain: ordinary values of it, which structures of "values" and "sorted" arrange. Raises KeyError for an
-    unknown kind or structure.
+    seed: 64 bits; plain: ordinary values of it, which structures of "values" and "sorted" arrange. Raises KeyError for
+    an unknown kind or structure.
     """
     kind = KINDS[given.kind]
     if structure not in (*kind.structures, PLAIN):
@@ -118,9 +119,10 @@ _ORDERS = ("sorted", "reversed", "rotated")
 
 
 def like(x: np.ndarray, turn: int, seed: int) -> tuple[str, np.ndarray] | None:
-    """(a structure, values with it) of an input of which nobody says what it is, from values that its op is known to take: a mask for
-    booleans; integers between the smallest and the largest, of negative ones those seen alone. Where no value comes twice
-    along some axis, the op may not take one that does, and only the order changes. None where there is none such."""
+    """(a structure, values with it) of an input of which nobody says what it is, from values that its op is known to
+    take: a mask for booleans; integers between the smallest and the largest, of negative ones those seen alone. Where
+    no value comes twice along some axis, the op may not take one that does, and only the order changes. None where
+    there is none such."""
     if x.size < 2 or x.dtype.kind not in "biu":
         return None
     if x.dtype.kind == "b":
@@ -209,8 +211,8 @@ _FLOATS = {
 
 
 def infer(name: str, given: Input) -> Input:
-    """An input with the kind that its dtype, bounds and name suggest. Every value of that kind is one that it may have: an inferred
-    kind never widens what is declared."""
+    """An input with the kind that its dtype, bounds and name suggest. Every value of that kind is one that it may have:
+    an inferred kind never widens what is declared."""
     parts = re.findall(r"[a-z0-9]+", name.lower())
     parts += [a + b for a, b in zip(parts, parts[1:])]
 
@@ -230,7 +232,8 @@ def infer(name: str, given: Input) -> Input:
 
 
 def _hash_below(seed: int, count: int, bound: int, stream: int = 0) -> np.ndarray:
-    """(count,) int64 from 0 to bound - 1: the number of splitmix64 modulo the bound. stream: apart from other uses of the seed."""
+    """(count,) int64 from 0 to bound - 1: the number of splitmix64 modulo the bound. stream: apart from other uses of
+    the seed."""
     drawn = words(seed + (stream << 32), count) >> np.uint64(1)
     return (drawn % np.uint64(max(bound, 1))).astype(np.int64)
 

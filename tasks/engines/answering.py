@@ -12,11 +12,11 @@ from tasks.model.engine import LEFT, Decoder, Sampling, ServedModel
 
 
 class Answering:
-    """Base of a `tasks.model.engine.AnsweringEngine`. A sequence is its tokens, which are given anew with each request: whether they are computed
-    again or found in a cache of prefixes is up to the engine.
+    """Base of a `tasks.model.engine.AnsweringEngine`. A sequence is its tokens, which are given anew with each request:
+    whether they are computed again or found in a cache of prefixes is up to the engine.
 
-    A subclass has `predict`, `echo`, `answer`, `complete` and what it loads. Logarithms are rows (…, vocabulary), float32, NaN of a token of which nothing
-    is said.
+    A subclass has `predict`, `echo`, `answer`, `complete` and what it loads. Logarithms are rows (…, vocabulary),
+    float32, NaN of a token of which nothing is said.
     """
 
     gives_logprobs = True
@@ -40,7 +40,8 @@ class Answering:
         raise NotImplementedError
 
     def answer(self, prompts: list[list[int]], count: int) -> list[tuple[list[int], np.ndarray]]:
-        """The likeliest tokens behind each prompt, asked for together, and the logarithms (tokens, vocabulary) from which each was chosen."""
+        """The likeliest tokens behind each prompt, asked for together, and the logarithms (tokens, vocabulary) from
+        which each was chosen."""
         raise NotImplementedError
 
     def complete(self, tokens: list[int], how: Sampling, length: int, count: int, seed: int) -> list[list[int]]:
@@ -54,7 +55,8 @@ class Answering:
             raise Unsupported("the engine chooses its cache when it is started")
         sequence = self._open([]) if after is None else after
         whole = self._tokens[sequence] = self._tokens[sequence] + [int(x) for x in tokens]
-        # Engines with a cache of prefixes compute a prompt anew that is to be echoed, and no other: both ways are asked for.
+        # Engines with a cache of prefixes compute a prompt anew that is to be echoed, and no other: both ways are asked
+        # for.
         last = self.predict([whole])
         before = self.echo(whole)[len(whole) - len(tokens) :] if len(tokens) > 1 else last[:0]
         return sequence, np.concatenate([before, last])
@@ -109,7 +111,8 @@ class Answering:
 
 
 class Packaged(Answering):
-    """Base of those that a package in this process serves; they load a checkpoint as transformers writes it. A subclass has `open_model`."""
+    """Base of those that a package in this process serves; they load a checkpoint as transformers writes it. A subclass
+    has `open_model`."""
 
     def __init__(self, decoder: Decoder, **options: Any) -> None:
         super().__init__(decoder.vocabulary)

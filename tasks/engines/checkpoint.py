@@ -15,7 +15,8 @@ from tasks.model.engine import ServedModel
 
 
 def save_checkpoint(model: ServedModel, folder: Path) -> None:
-    """Write a folder that transformers, vLLM, SGLang and converters of others load: weights, configuration, tokenizer."""
+    """Write a folder that transformers, vLLM, SGLang and converters of others load: weights, configuration,
+    tokenizer."""
     make_network(model).save_pretrained(folder)
     save_tokenizer(folder, model.decoder.vocabulary)
 
@@ -26,8 +27,8 @@ def keep_checkpoint(model: ServedModel) -> Path:
 
 
 def keep_made(name: str, make: Callable[[Path, Path], None]) -> Path:
-    """What the cache has of this name, made where it has nothing. make: is given the path of the file or folder to write, and an empty
-    folder for what it needs meanwhile. Raises what it raises, and keeps nothing then."""
+    """What the cache has of this name, made where it has nothing. make: is given the path of the file or folder to
+    write, and an empty folder for what it needs meanwhile. Raises what it raises, and keeps nothing then."""
     kept = default_cache() / "engines" / name
     if kept.exists():
         return kept
@@ -65,8 +66,8 @@ def save_tokenizer(folder: Path, vocabulary: int) -> None:
 
 
 def make_network(model: ServedModel, attention: str = "sdpa") -> Any:
-    """The network (LlamaForCausalLM, with a window MistralForCausalLM) in the model's dtype, for evaluation. attention: transformers' name
-    of the implementation."""
+    """The network (LlamaForCausalLM, with a window MistralForCausalLM) in the model's dtype, for evaluation. attention:
+    transformers' name of the implementation."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 

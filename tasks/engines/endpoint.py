@@ -16,7 +16,8 @@ from tasks.engines.answering import Answering
 from tasks.model import Unsupported
 from tasks.model.engine import Decoder, Sampling, ServedModel
 
-#: How a served checkpoint's tokens are named: by number where a server is asked to (vLLM), else as `checkpoint.save_tokenizer` has them.
+#: How a served checkpoint's tokens are named: by number where a server is asked to (vLLM), else as
+#: `checkpoint.save_tokenizer` has them.
 _TOKEN = re.compile(r"\s*(?:token_id:|t)(\d+)\s*")
 #: How a token of any vocabulary is named by number.
 _NUMBERED = re.compile(r"token_id:(\d+)")
@@ -31,10 +32,11 @@ BUSY, WAITS_S = (429, 503), (0.5, 1.0, 2.0)
 class EndpointEngine(Answering):
     """A `tasks.model.engine.AnsweringEngine` that sends requests.
 
-    address: up to the version ("http://host:8000/v1"); decoder: what is served there, with weights of the catalog's, None for a model that nobody knows, which is asked for its own
-    answers alone; model: the server's name of it, "" for the only one that it has; logprobs: how many
-    tokens' logarithms are asked for, 0 for all; key: sent as a bearer token. What the server does not do, it refuses with Unsupported; what goes wrong raises RuntimeError in a
-    line that names the address.
+    address: up to the version ("http://host:8000/v1"); decoder: what is served there, with weights of the catalog's,
+    None for a model that nobody knows, which is asked for its own answers alone; model: the server's name of it, "" for
+    the only one that it has; logprobs: how many tokens' logarithms are asked for, 0 for all; key: sent as a bearer
+    token. What the server does not do, it refuses with Unsupported; what goes wrong raises RuntimeError in a line that
+    names the address.
     """
 
     most = 128
@@ -50,7 +52,8 @@ class EndpointEngine(Answering):
     ) -> None:
         super().__init__(WIDTH if decoder is None else decoder.vocabulary)
         logprobs = logprobs or (FEW if decoder is None else 0)
-        #: Of an unknown vocabulary: the number here of a token that is named otherwise there, and its number there, None where it has no other name than its text.
+        #: Of an unknown vocabulary: the number here of a token that is named otherwise there, and its number there,
+        #: None where it has no other name than its text.
         self._numbers: dict[str, int] = {}
         self._theirs: dict[int, int | None] = {}
         self._address, self._model, self._logprobs = address.rstrip("/"), model, logprobs
@@ -138,7 +141,8 @@ class EndpointEngine(Answering):
         return int(found[1])
 
     def _number_unknown(self, name: str) -> int:
-        """The number here of a token of an unknown vocabulary: the server's own where a prompt may have it, else one behind these."""
+        """The number here of a token of an unknown vocabulary: the server's own where a prompt may have it, else one
+        behind these."""
         found = _NUMBERED.fullmatch(name)
         if found is not None and int(found[1]) < PROMPT_TOKENS:
             return int(found[1])
@@ -160,7 +164,8 @@ class EndpointEngine(Answering):
         return [int(x) for x in sent if x is not None]
 
     def _complete(self, asked: dict[str, Any]) -> list[dict[str, Any]]:
-        """The logprobs of each completion. Raises Unsupported where there are none, or the server does not take the request."""
+        """The logprobs of each completion. Raises Unsupported where there are none, or the server does not take the
+        request."""
         self._model = self._model or self.find_model()
         said = self._ask("completions", asked | {"model": self._model, "return_tokens_as_token_ids": True})
         found = [x.get("logprobs") or {} for x in sorted(said.get("choices", ()), key=lambda x: int(x.get("index", 0)))]

@@ -35,8 +35,8 @@ NAMES = {
 
 
 class LlamaCppEngine:
-    """A `tasks.model.engine.Engine`. A batch is read as it is: nothing is padded. flash: whether attention is fused, which rounds to float16 on
-    a CPU."""
+    """A `tasks.model.engine.Engine`. A batch is read as it is: nothing is padded. flash: whether attention is fused,
+    which rounds to float16 on a CPU."""
 
     _context: Any = None
 
@@ -137,7 +137,8 @@ class LlamaCppEngine:
             self._lib.llama_state_seq_set_data(self._context, kept, len(kept), sequence)
 
     def _read(self, parts: list[tuple[int, list[int]]]) -> list[np.ndarray]:
-        """Read further tokens of some sequences together. Returns the logits behind each token, float32, per sequence."""
+        """Read further tokens of some sequences together. Returns the logits behind each token, float32, per
+        sequence."""
         for sequence, _ in parts:
             self._restore(sequence)
         count = sum(len(tokens) for _, tokens in parts)
@@ -170,7 +171,8 @@ def _be_silent() -> Any:
 
 
 def keep_gguf(model: ServedModel) -> Path:
-    """The GGUF file of a served model, written once for its content. Weights of one dimension stay float32, as llama.cpp asks."""
+    """The GGUF file of a served model, written once for its content. Weights of one dimension stay float32, as
+    llama.cpp asks."""
     import gguf
 
     def write(made: Path, _: Path) -> None:
@@ -209,7 +211,8 @@ def _name_tensor(name: str) -> str:
 
 
 def _order_rotary(name: str, weight: np.ndarray, decoder: Decoder) -> np.ndarray:
-    """Rows of queries and keys as llama.cpp's rotary positions take them: neighbours are turned, where Llama's checkpoints turn halves."""
+    """Rows of queries and keys as llama.cpp's rotary positions take them: neighbours are turned, where Llama's
+    checkpoints turn halves."""
     part = name.split(".")[-2]
     if part not in ("q_proj", "k_proj"):
         return weight

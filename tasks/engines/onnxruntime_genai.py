@@ -35,7 +35,8 @@ class GenAiEngine:
 
         self._genai, self._positions, self._vocabulary = genai, model.decoder.positions, model.decoder.vocabulary
         self._model = genai.Model(str(find_built(model)))
-        #: Of each sequence: its generator (None while it is evicted) and its tokens; sequences of one batch share a generator.
+        #: Of each sequence: its generator (None while it is evicted) and its tokens; sequences of one batch share a
+        #: generator.
         self._generators: dict[int, Any] = {}
         self._tokens: dict[int, list[int]] = {}
         self._next = 0
@@ -116,13 +117,15 @@ class GenAiEngine:
 
     @staticmethod
     def _all_logits(generator: Any, count: int) -> np.ndarray:
-        """Logits (rows, tokens, vocabulary) behind the tokens that were read last: all of them where the graph gives them."""
+        """Logits (rows, tokens, vocabulary) behind the tokens that were read last: all of them where the graph gives
+        them."""
         logits = np.asarray(generator.get_output("logits"), np.float32)
         return logits if logits.shape[1] == count else np.asarray(generator.get_logits(), np.float32)
 
 
 def find_built(model: ServedModel) -> Path:
-    """The folder of a served model as the library's builder makes it; kept by its content. Raises RuntimeError in the builder's words."""
+    """The folder of a served model as the library's builder makes it; kept by its content. Raises RuntimeError in the
+    builder's words."""
     import onnxruntime_genai
 
     def build(made: Path, beside: Path) -> None:

@@ -16,7 +16,8 @@ from tasks.model.engine import DYNAMIC, INT8, LEFT, PAGED, RIGHT, STATIC, Sampli
 
 
 class PlainEngine:
-    """A `tasks.model.engine.Engine` on the CPU. Methods with a leading underscore are its parts, of which a planted fault replaces one."""
+    """A `tasks.model.engine.Engine` on the CPU. Methods with a leading underscore are its parts, of which a planted
+    fault replaces one."""
 
     #: "module:Class" of one rank of several (`tasks.model.engine.SpreadEngine`).
     rank_class = "tasks.engines.plain_rank:PlainRank"
@@ -117,7 +118,8 @@ class PlainEngine:
     # --- the decoder ----------------------------------------------------------------------------------------------
 
     def _read(self, sequences: Sequence[int], tokens: Sequence[list[int]]) -> list[np.ndarray]:
-        """Read further tokens of some sequences together. Returns the logits behind each token, float32, per sequence."""
+        """Read further tokens of some sequences together. Returns the logits behind each token, float32, per
+        sequence."""
         import torch
 
         caches = [self._cache_of(x) for x in sequences]

@@ -15,7 +15,8 @@ class Cache(Protocol):
     length: int
 
     def append(self, layer: int, key: Any, value: Any) -> None:
-        """Keep further tokens of a layer behind the first `length`. `length` grows when the last layer has them (`grow`)."""
+        """Keep further tokens of a layer behind the first `length`. `length` grows when the last layer has them
+        (`grow`)."""
 
     def grow(self, count: int) -> None:
         """All layers have so many further tokens."""
@@ -61,7 +62,8 @@ class DynamicCache:
 
 
 class StaticCache:
-    """Has room for as many tokens as a sequence may have; all of it is read, and what lies behind the tokens is masked."""
+    """Has room for as many tokens as a sequence may have; all of it is read, and what lies behind the tokens is
+    masked."""
 
     def __init__(self, layers: int, kv_heads: int, positions: int, width: int, dtype: Any) -> None:
         import torch

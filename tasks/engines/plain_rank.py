@@ -9,13 +9,15 @@ from tasks.engines.plain import PlainEngine
 from tasks.model import Unsupported
 from tasks.model.engine import ServedModel
 
-#: Of weights (outputs, inputs), those of which a rank keeps a part of the outputs, and of the inputs; it keeps all of the others.
+#: Of weights (outputs, inputs), those of which a rank keeps a part of the outputs, and of the inputs; it keeps all of
+#: the others.
 BY_OUTPUTS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 BY_INPUTS = ("o_proj", "down_proj")
 
 
 class PlainRank(PlainEngine):
-    """The plain engine within `torch.distributed`'s default group. Embedding, norms and head are whole on every rank."""
+    """The plain engine within `torch.distributed`'s default group. Embedding, norms and head are whole on every
+    rank."""
 
     rank, ranks = 0, 1
 

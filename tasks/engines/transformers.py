@@ -145,7 +145,8 @@ class TransformersEngine:
             self._read(batch, tokens)
 
     def _read(self, batch: _Batch, tokens: list[list[int]], wide: int = 0, side: str = "") -> np.ndarray:
-        """Read further tokens of a batch's rows, padded to a width on a side. Returns logits (rows, width, vocabulary), float32."""
+        """Read further tokens of a batch's rows, padded to a width on a side. Returns logits (rows, width, vocabulary),
+        float32."""
         import torch
 
         self._restore(batch)

@@ -1,7 +1,7 @@
 """The one table of generated operators: how cases of each are made, and how it is put into a graph.
 
-What is true of an operator whoever asks is its row in `tasks.operators.table`; what only generating asks is here, so that the core knows
-nothing of it.
+What is true of an operator whoever asks is its row in `tasks.operators.table`; what only generating asks is here, so
+that the core knows nothing of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tasks.model.dtypes import TABLE
 
 @dataclass(frozen=True)
 class Spec:
-    """An operator that is generated. Which dtypes and operator sets it has is asked of `onnx.defs`, within what is said here."""
+    """An operator that is generated. Which dtypes and operator sets it has is asked of `onnx.defs`, within what is said
+    here."""
 
     #: ONNX's name of it.
     op: str
@@ -40,8 +41,9 @@ class Spec:
     ranks: range = range(0, 6)
     #: Whether torch is its second oracle: onnx's evaluator computes it element by element in Python.
     by_torch: bool = False
-    #: Where onnx's evaluator (1.23) and the farm's reference disagree, or it refuses a valid case: what it does, and the sentence of the
-    #: operator's text by which the farm's reference is right. tests/tasks/test_fuzz_references.py holds both against each other.
+    #: Where onnx's evaluator (1.23) and the farm's reference disagree, or it refuses a valid case: what it does, and
+    #: the sentence of the operator's text by which the farm's reference is right. tests/tasks/test_fuzz_references.py
+    #: holds both against each other.
     at_fault: tuple[str, str] | None = None
 
 
@@ -51,8 +53,8 @@ _STASH = (
     "Depending on `stash_type` attribute, the actual computation must happen in different floating-point precision."
 )
 
-#: Those that are put into graphs are first, the simplest first of all. A graph is a list of numbers, which choose among them in this
-#: order: a new one goes below the last of them.
+#: Those that are put into graphs are first, the simplest first of all. A graph is a list of numbers, which choose among
+#: them in this order: a new one goes below the last of them.
 _ROWS = (
     Spec("Relu", elements.draw_plain(), (*FLOATS, *SIGNED), put=steps.put_function("Relu")),
     Spec("Sigmoid", draw_function(values.REAL), put=steps.put_function("Sigmoid")),
@@ -377,7 +379,8 @@ def first_opset(op: str) -> int:
 
 @functools.cache
 def opsets(op: str, dtype: str) -> tuple[int, ...]:
-    """Operator sets in which an operator takes a first input of a dtype, the simplest first; none where it never does."""
+    """Operator sets in which an operator takes a first input of a dtype, the simplest first; none where it never
+    does."""
     spec = SPECS[op]
     if dtype not in spec.dtypes:
         return ()

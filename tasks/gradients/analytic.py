@@ -1,8 +1,8 @@
 """Derivatives of functions of arrays without a difference quotient's roundoff: the complex step, differences on a linear piece,
 differences in many digits.
 
-None works for every function, and no list says for which: a function is run, and what comes out is held against its own values and
-against differences in float64.
+None works for every function, and no list says for which: a function is run, and what comes out is held against its own
+values and against differences in float64.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from tasks.gradients.differences import (
 DIGITS, STEP = 80, 25
 COMPLEX, MANY = "complex step", f"differences in {DIGITS} digits"
 LINEAR, EXTRAPOLATED = "differences on a linear piece", "extrapolated differences"
-#: Share of Σ |gradient·direction| that a slope must be known to, to stand alone; and by which a gradient may miss it: float64's own
-#: rounding in a sum of many terms.
+#: Share of Σ |gradient·direction| that a slope must be known to, to stand alone; and by which a gradient may miss it:
+#: float64's own rounding in a sum of many terms.
 TIGHT, ROUNDING = 2.0**-30, 2.0**-40
-#: Directions that are looked along. Whatever is wrong in a gradient shows in any of them, unless it is orthogonal to it.
+#: Directions that are looked along. Whatever is wrong in a gradient shows in any of them, unless it is orthogonal to
+#: it.
 WAYS = 2
 #: Pairs of directions whose slopes must add up before a gradient is contradicted.
 PAIRS = 4
@@ -42,23 +43,24 @@ PAIRS = 4
 PIECES = (2.0**-6, 2.0**-12, 2.0**-17)
 #: How often the long step of an extrapolation is shortened, to an eighth: near a pole, or a kink.
 RUNGS = 5
-#: Elements that a contradiction is traced to at most, and slopes that are looked at for it. A part of a gradient whose own gap is less
-#: than LEAST of the whole's is left.
+#: Elements that a contradiction is traced to at most, and slopes that are looked at for it. A part of a gradient whose
+#: own gap is less than LEAST of the whole's is left.
 TRACED, LOOKS, LEAST = 16, 192, 2.0**-8
 #: The imaginary step, relative to the scale of an element: its square is lost beside 1 (Squire and Trapp, 1998).
 IMAGINARY = 2.0**-100
 #: Most elements that are moved in many digits, each by Python's own arithmetic.
 FEW = 24
-#: How near the values must be that both ways compute: a function that is not what it was when it is given other numbers is no oracle.
+#: How near the values must be that both ways compute: a function that is not what it was when it is given other numbers
+#: is no oracle.
 NEAR = 1e-6
 
 
 def complex_step(function: Function, inputs: Arrays, cotangents: Arrays, beside: Differences) -> Differences | None:
     """The gradient of Σ⟨cotangent, output⟩ by the imaginary part of the function at inputs + i·step.
 
-    None where the function does not take complex numbers, has other real parts there, or other slopes than the differences
-    ``beside`` it, or than those at numbers near 1, where they are good (an absolute value is no analytic function). An
-    element beyond its range has no error estimate.
+    None where the function does not take complex numbers, has other real parts there, or other slopes than the
+    differences ``beside`` it, or than those at numbers near 1, where they are good (an absolute value is no analytic
+    function). An element beyond its range has no error estimate.
     """
     if any(np.iscomplexobj(x) for x in (*inputs, *cotangents)):
         return None
@@ -123,12 +125,14 @@ def _is_analytic(function: Function, inputs: Arrays, cotangents: Arrays) -> bool
 def look_along(
     function: Function, inputs: Arrays, cotangents: Arrays, gradients: Arrays, numbers: str = "real"
 ) -> tuple[str, list[np.ndarray]] | None:
-    """What the slopes along random directions say of ``gradients``: (COMPLEX, LINEAR or EXTRAPOLATED, the gradients), or None if nothing.
+    """What the slopes along random directions say of ``gradients``: (COMPLEX, LINEAR or EXTRAPOLATED, the gradients),
+    or None if nothing.
 
-    Where a way tells the slopes to TIGHT and they are those of the gradients, these are returned as they are. A function that is not
-    analytic, or not linear nearby, has other slopes by those ways, and none is right by chance: so the first way that agrees is believed.
-    Where all disagree, a way is believed that central differences confirm, and up to TRACED elements, those that are furthest off, are
-    as they are by it. numbers: "complex" where the function may be given such.
+    Where a way tells the slopes to TIGHT and they are those of the gradients, these are returned as they are. A
+    function that is not analytic, or not linear nearby, has other slopes by those ways, and none is right by chance: so
+    the first way that agrees is believed. Where all disagree, a way is believed that central differences confirm, and
+    up to TRACED elements, those that are furthest off, are as they are by it. numbers: "complex" where the function may
+    be given such.
     """
     if not all(np.isfinite(g).all() for g in gradients):
         return None
@@ -152,8 +156,8 @@ def look_along(
 
 
 def _has_gradient(way: Callable[[Along, Arrays], Slope], line: Along, centre: Arrays) -> bool:
-    """Whether there is a gradient: slopes along two directions add up to the one along their sum. At a tie a median is linear along
-    every line, and has none."""
+    """Whether there is a gradient: slopes along two directions add up to the one along their sum. At a tie a median is
+    linear along every line, and has none."""
 
     def look(direction: Arrays) -> tuple[Slope, float]:
         slope = way(Along(line.function, line.inputs, line.cotangents, direction), centre)
@@ -190,8 +194,9 @@ def _is_apart(slope: Slope, line: Along, gradients: Arrays) -> bool:
 
 
 def _is_confirmed(slope: Slope, line: Along, centre: Arrays, gradients: Arrays) -> bool:
-    """Whether central differences of real numbers are nearer to a slope than to the gradients. Near a pole or in a tail complex arithmetic
-    underflows where the function does not, and differences are 0 as well: such a slope is none. Nor is the mean of both sides of a kink."""
+    """Whether central differences of real numbers are nearer to a slope than to the gradients. Near a pole or in a tail
+    complex arithmetic underflows where the function does not, and differences are 0 as well: such a slope is none. Nor
+    is the mean of both sides of a kink."""
     if not slope.error <= abs(slope.value) / 16 or not _is_apart(slope, line, gradients):
         return False  # of a function that has saturated a step on, a slope says what is there
     beside = line.steepest(centre)
@@ -234,7 +239,8 @@ def _trace(way: Callable[[Along, Arrays], Slope], line: Along, centre: Arrays, g
 
 
 def _complex_slope(line: Along, centre: Arrays) -> Slope:
-    """By the imaginary part at inputs + i·step·direction. Its error is what a change of the inputs by two spacings makes of it."""
+    """By the imaginary part at inputs + i·step·direction. Its error is what a change of the inputs by two spacings
+    makes of it."""
     nothing = Slope(np.nan, np.inf)
     if any(np.iscomplexobj(x) for x in (*line.inputs, *line.cotangents, *centre)):
         return nothing
@@ -259,7 +265,8 @@ def _complex_slope(line: Along, centre: Arrays) -> Slope:
 
 
 def _linear_slope(line: Along, centre: Arrays) -> Slope:
-    """By the longest step on which the function is linear: what is left of its second difference, curvature or roundoff, is the error."""
+    """By the longest step on which the function is linear: what is left of its second difference, curvature or
+    roundoff, is the error."""
     best = Slope(np.nan, np.inf)
     for h in PIECES:
         up, half, down = line.at(h), line.at(h / 2), line.at(-h)
@@ -279,8 +286,8 @@ def _linear_slope(line: Along, centre: Arrays) -> Slope:
 
 
 def _extrapolated_slope(line: Along, centre: Arrays) -> Slope:
-    """By Romberg's extrapolation of four central differences. The last correction is the error, and what rounding does to outputs of
-    their size; what it does to larger numbers inside, the corrections show."""
+    """By Romberg's extrapolation of four central differences. The last correction is the error, and what rounding does
+    to outputs of their size; what it does to larger numbers inside, the corrections show."""
     best = Slope(np.nan, np.inf)
     for rung in range(RUNGS):
         longest = LONG_STEP / 8**rung
@@ -336,7 +343,8 @@ def _is_near_exact(value: np.ndarray, right: np.ndarray) -> bool:
 
 
 class Number:
-    """A real number of `DIGITS` digits, of which NumPy makes arrays of objects: its functions call the method of their name."""
+    """A real number of `DIGITS` digits, of which NumPy makes arrays of objects: its functions call the method of their
+    name."""
 
     __slots__ = ("value",)
 
@@ -403,10 +411,12 @@ def many_digits(
     cotangents: Arrays,
     only: Sequence[np.ndarray],
 ) -> Differences | None:
-    """The gradient by differences in `DIGITS` digits, of the elements in ``only``: neither roundoff nor a step too long is left.
+    """The gradient by differences in `DIGITS` digits, of the elements in ``only``: neither roundoff nor a step too long
+    is left.
 
-    function: takes arrays of `Number`; outputs: its values in float64. None where it does not take them, or they are other
-    values (it overflows or cancels in float64, and is then another function); no more than `FEW` elements are moved.
+    function: takes arrays of `Number`; outputs: its values in float64. None where it does not take them, or they are
+    other values (it overflows or cancels in float64, and is then another function); no more than `FEW` elements are
+    moved.
     """
     if sum(int(mask.sum()) for mask in only) > FEW or any(np.iscomplexobj(x) for x in (*inputs, *cotangents)):
         return None
@@ -465,8 +475,8 @@ def _in_many_digits(
 
 
 def best(first: Differences, *others: Differences | None) -> Differences:
-    """Per element the derivative whose error estimate is least. A kink remains one, unless differences in many digits look nearer: the
-    complex step takes one side of it."""
+    """Per element the derivative whose error estimate is least. A kink remains one, unless differences in many digits
+    look nearer: the complex step takes one side of it."""
     chosen = [np.zeros(e.shape, np.int64) for e in first.errors]
     known = [first, *filter(None, others)]
     for number, other in enumerate(known[1:], 1):

@@ -23,7 +23,8 @@ DIFFERENCES = differences.NAME
 ZERO = f"{DIFFERENCES}, whose error a gradient of 0 is within"
 #: Share of the outputs, moved by as much as an element is large, below which a slope is none.
 NOTHING = 2.0**-20
-#: Share of the gradient within which differences agree with it by no accident, even where their error is said to be larger than both.
+#: Share of the gradient within which differences agree with it by no accident, even where their error is said to be
+#: larger than both.
 NEAR = 2.0**-10
 #: Of a gradient that is to be differentiated.
 WITHOUT_GRAPH = "the gradient has no graph: what the backward pass computes cannot be differentiated"
@@ -97,8 +98,8 @@ def cotangents(outputs: Sequence[tuple[tuple[int, ...], str]], seed: str) -> lis
 
 
 class Untouched:
-    """What a backward pass must leave as it is: inputs, cotangents, outputs, and what functions of one's own saved for it. writable:
-    inputs that it may write to, saved or returned or not."""
+    """What a backward pass must leave as it is: inputs, cotangents, outputs, and what functions of one's own saved for
+    it. writable: inputs that it may write to, saved or returned or not."""
 
     def __init__(self, inputs: Sequence[Any], cotangents: Sequence[Any], writable: Sequence[Any] = ()) -> None:
         self.saved = 0
@@ -200,8 +201,9 @@ def compute_gradients(
 ) -> list[Any]:
     """What the check of a form other than "forward" computes: a training step, if it is of one, else gradients.
 
-    call: ``form.call``, or what a compiler made of it; cotangents: those of the form, on its device. Raises Misbehaviour where
-    the backward pass writes to what is not its own, if that is ``watched``, which takes longer than many a gradient.
+    call: ``form.call``, or what a compiler made of it; cotangents: those of the form, on its device. Raises
+    Misbehaviour where the backward pass writes to what is not its own, if that is ``watched``, which takes longer than
+    many a gradient.
     """
     if isinstance(form.call, TrainingStep):
         return form.call.run_first_step(call, args)
@@ -222,15 +224,18 @@ def compute_gradients(
     return found
 
 
-#: How far two results of one backward pass may be from each other, as a share of the largest of them, that adds up in another order.
+#: How far two results of one backward pass may be from each other, as a share of the largest of them, that adds up in
+#: another order.
 _ORDER = 2.0**-8
 
 
 def _check_strides(found: Sequence[Any], form: Form, args: Any, kwargs: Any, cotangents: Sequence[Any]) -> None:
-    """Raise Misbehaviour where a kernel of one's own gives other gradients for the same cotangents with gaps between their elements.
+    """Raise Misbehaviour where a kernel of one's own gives other gradients for the same cotangents with gaps between
+    their elements.
 
-    The cotangents of a sum are expanded, those of a transposed result transposed: a backward pass is not given contiguous ones alone.
-    One that refuses them is not wrong, and one that never gives the same gradients is another fault.
+    The cotangents of a sum are expanded, those of a transposed result transposed: a backward pass is not given
+    contiguous ones alone. One that refuses them is not wrong, and one that never gives the same gradients is another
+    fault.
     """
     gaps = [_with_gaps(c) for c in cotangents]
     if all(x is y for x, y in zip(gaps, cotangents)):
@@ -290,8 +295,8 @@ def backward(
     "backward": the gradient of Σ Re⟨cotangent, output⟩ with respect to each tensor at the places ``wrt``.
     "double_backward": with one further cotangent per gradient, the gradient of Σ Re⟨cotangent, gradient⟩ with respect
     to the same tensors and then to the cotangents of the outputs. A cotangent of None leaves its output (or gradient)
-    out, and so does an output beside others that depends on no input. Nothing given is written to. saved: applied to every
-    tensor that the forward pass keeps for the backward one; made: told of the outputs before the backward pass.
+    out, and so does an output beside others that depends on no input. Nothing given is written to. saved: applied to
+    every tensor that the forward pass keeps for the backward one; made: told of the outputs before the backward pass.
     """
     import torch
 
@@ -309,7 +314,8 @@ def backward(
 def differentiate_outputs(
     check: str, outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any], keep: bool = False
 ) -> list[Any]:
-    """What `backward` computes, of outputs that are there with their graph. keep: whether the graph is differentiated again."""
+    """What `backward` computes, of outputs that are there with their graph. keep: whether the graph is differentiated
+    again."""
     import torch
 
     twice, inputs = check == "double_backward", list(inputs)
@@ -345,15 +351,16 @@ class OnceDifferentiable(RuntimeError):
 
 
 def _refuse_once(gradients: Sequence[Any]) -> None:
-    """Raise what torch means to raise of a backward pass marked with once_differentiable: its node leads to no input, so a
-    gradient that may be unused is None instead."""
+    """Raise what torch means to raise of a backward pass marked with once_differentiable: its node leads to no input,
+    so a gradient that may be unused is None instead."""
     for node in nodes(gradients):
         if type(node).name(node) == "torch::autograd::Error":  # a Function's context may have a name of its own
             raise OnceDifferentiable(ONCE)
 
 
 def outputs_of(check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt: Sequence[int]) -> list[Any]:
-    """Per output of ``call`` a tensor that autograd can start from, or None; for "double_backward" the gradients follow."""
+    """Per output of ``call`` a tensor that autograd can start from, or None; for "double_backward" the gradients
+    follow."""
     import torch
 
     with torch.enable_grad():
@@ -374,7 +381,8 @@ def outputs_of(check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt
 
 @dataclass(frozen=True)
 class Problem:
-    """What finite differences need of a torch call: a function of float64 arrays, where it is looked at, its cotangents."""
+    """What finite differences need of a torch call: a function of float64 arrays, where it is looked at, its
+    cotangents."""
 
     function: differences.Function
     inputs: list[np.ndarray]
@@ -416,7 +424,8 @@ def problem(
         step = not any(map(np.iscomplexobj, inputs)) and any(map(np.iscomplexobj, values))
         tensors = [torch.from_numpy(v.copy()).to(device) for v in values]
         new_args, new_kwargs = fresh(tensors[: len(wrt)])
-        # Autograd's gradient of complex numbers is the conjugate of an analytic function, of the inputs and the conjugate cotangents.
+        # Autograd's gradient of complex numbers is the conjugate of an analytic function, of the inputs and the
+        # conjugate cotangents.
         left = iter([c.conj() for c in tensors[len(wrt) :]] if step else tensors[len(wrt) :])
         found = backward(
             "backward", call, new_args, new_kwargs, wrt, [None if c is None else next(left) for c in first]
@@ -446,13 +455,14 @@ def second_oracle(
 
     Its references are the values within the differences' own error that are nearest to autograd's: equal to them
     unless the two really disagree. Where only projections are taken, the smallest change that explains them. step: of
-    projections, relative to the scale of the inputs, instead of one that fits; a shorter one meets fewer of the kinks that a
-    whole network has. slack: so many times their error they may be off, whose estimate is one draw of roundoff. eps: by how
-    much every element is moved, at most, instead of a step that fits it. numbers: "complex" where the function may be given
-    complex numbers, which a kernel that somebody wrote may not.
+    projections, relative to the scale of the inputs, instead of one that fits; a shorter one meets fewer of the kinks
+    that a whole network has. slack: so many times their error they may be off, whose estimate is one draw of roundoff.
+    eps: by how much every element is moved, at most, instead of a step that fits it. numbers: "complex" where the
+    function may be given complex numbers, which a kernel that somebody wrote may not.
 
-    Before that, without a step of somebody's, the slopes along random directions are looked at by better ways (`analytic.look_along`):
-    where one has them as ``gradients`` say, or shows that they are others, no element is moved on its own.
+    Before that, without a step of somebody's, the slopes along random directions are looked at by better ways
+    (`analytic.look_along`): where one has them as ``gradients`` say, or shows that they are others, no element is moved
+    on its own.
     """
     if found.elements == 0:
         return None, "no elements"
@@ -483,15 +493,16 @@ def _differ(values: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
 
 
 def _agree_beyond_chance(how: differences.Differences, gradients: Sequence[np.ndarray]) -> bool:
-    """Whether differences come so near to the gradients that it is no accident, whatever roundoff might have done to them: of inputs of
-    1e-12 they allow for outputs that are computed from numbers of size 1, as few are."""
+    """Whether differences come so near to the gradients that it is no accident, whatever roundoff might have done to
+    them: of inputs of 1e-12 they allow for outputs that are computed from numbers of size 1, as few are."""
     most = max((float(np.abs(g).max(initial=0.0)) for g in gradients), default=0.0)
     return all((np.abs(y - g) <= NEAR * most).all() for y, g in zip(how.gradients, gradients))
 
 
 def _explains_slopes(found: Problem, how: differences.Differences, gradients: Sequence[np.ndarray]) -> bool:
-    """Whether differences of single elements explain the slopes along some directions, which they add up to. At a tie of three a median stands
-    still under each of them alone, and yet moves with all of them; max(min(x, y), min(x, z)) moves with y and z, if both fall."""
+    """Whether differences of single elements explain the slopes along some directions, which they add up to. At a tie
+    of three a median stands still under each of them alone, and yet moves with all of them; max(min(x, y), min(x, z))
+    moves with y and z, if both fall."""
     centre = found.function(found.inputs)
     (mixed,) = differences.directions(found.inputs, 1)
     alike = [np.abs(d) for d in mixed]
@@ -517,8 +528,8 @@ def _adds_up(
 
 
 def _is_nothing(found: Problem, how: differences.Differences, gradients: Sequence[np.ndarray]) -> bool:
-    """Whether the gradient is 0 as far as float64 tells: an element that moves by its own scale moves the outputs by less than a
-    millionth of their size. What is small because its outputs are, is not."""
+    """Whether the gradient is 0 as far as float64 tells: an element that moves by its own scale moves the outputs by
+    less than a millionth of their size. What is small because its outputs are, is not."""
     total = sum(float(np.sum(np.abs(c) * np.abs(y))) for c, y in zip(found.cotangents, found.function(found.inputs)))
     for x, value, given, error, size in zip(found.inputs, how.gradients, gradients, how.errors, how.sizes):
         near = np.maximum(np.abs(value), np.abs(value - given)) <= error

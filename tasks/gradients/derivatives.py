@@ -1,9 +1,9 @@
 """Derivatives of functions of one or two numbers, and of softmaxes, each by a formula of its own that keeps its digits in float64.
 
-torch differentiates many a function by its rounded result: tanh′ = 1 − y², which is 0 from 19.1 on in float64, where tanh′ is 1e-16. In
-here (`own`) torch's kernels stand with these derivatives instead, first and second, wherever a composite op calls them. The formulas are
-those of NIST's DLMF (4.20, 4.34, 7.2, 10.29) and of the papers that define the activations, written so that nothing nearly equal is
-subtracted. torch is imported inside functions.
+torch differentiates many a function by its rounded result: tanh′ = 1 − y², which is 0 from 19.1 on in float64, where
+tanh′ is 1e-16. In here (`own`) torch's kernels stand with these derivatives instead, first and second, wherever a
+composite op calls them. The formulas are those of NIST's DLMF (4.20, 4.34, 7.2, 10.29) and of the papers that define
+the activations, written so that nothing nearly equal is subtracted. torch is imported inside functions.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class NoRule(Exception):
 class Rule:
     """The derivative of one aten operator.
 
-    backward: from the output's gradient and the operator's arguments to a gradient per tensor among them, in operations that
-    torch differentiates again; several: whether it has further outputs, which are not differentiated; kept: whether torch, and every
-    other framework, computes the derivative from the rounded result (1 − y²), which loses digits that the input still tells; along:
-    whether it is a function of numbers along a dimension.
+    backward: from the output's gradient and the operator's arguments to a gradient per tensor among them, in operations
+    that torch differentiates again; several: whether it has further outputs, which are not differentiated; kept:
+    whether torch, and every other framework, computes the derivative from the rounded result (1 − y²), which loses
+    digits that the input still tells; along: whether it is a function of numbers along a dimension.
     """
 
     operator: str
@@ -178,7 +178,8 @@ def _derive_erfcx2(x: Tensor) -> Tensor:
 
 
 def _of_erfcx(x: Tensor, order: int) -> Tensor:
-    """The first or second derivative of Σ (−1)ᵏ·(2k − 1)!!/2ᵏ·x^−(2k + 1)/√π, which erfcx is far from 0 (DLMF 7.12.1)."""
+    """The first or second derivative of Σ (−1)ᵏ·(2k − 1)!!/2ᵏ·x^−(2k + 1)/√π, which erfcx is far from 0 (DLMF
+    7.12.1)."""
     import torch
 
     total, factor = torch.zeros_like(x), _ERF / 2
@@ -395,7 +396,8 @@ def keeping(nodes: Collection[str]) -> list[str]:
 
 @contextlib.contextmanager
 def own(nodes: Collection[str]) -> Iterator[None]:
-    """In here torch's kernels on the CPU for these nodes have the derivatives of RULES. What is called with complex numbers raises NoRule."""
+    """In here torch's kernels on the CPU for these nodes have the derivatives of RULES. What is called with complex
+    numbers raises NoRule."""
     import torch
 
     library = torch.library.Library("aten", "IMPL", "AutogradCPU")

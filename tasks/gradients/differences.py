@@ -1,8 +1,9 @@
 """Finite differences in float64: the gradient of any function of arrays, with an estimate of its own error.
 
-A central difference is right where its step is short for the function and long for float64. Its default step fits the scale of an
-element; where the function turns out to change faster than that (a softmax at a tie of 1e9), or is not finite or has a kink
-within it, the step is shortened rung by rung, until two of them agree or a number cannot be moved by less.
+A central difference is right where its step is short for the function and long for float64. Its default step fits the
+scale of an element; where the function turns out to change faster than that (a softmax at a tie of 1e9), or is not
+finite or has a kink within it, the step is shortened rung by rung, until two of them agree or a number cannot be moved
+by less.
 """
 
 from __future__ import annotations
@@ -17,23 +18,25 @@ EPS64 = 2.0**-52
 #: Step of a central difference relative to its input: truncation h² and roundoff ε/h are balanced near ε^⅓ (Numerical
 #: Recipes, 5.7). A power of two, so that inputs of a narrower dtype are moved without rounding.
 STEP = 2.0 ** round(math.log2(EPS64 ** (1 / 3)))
-#: Longest step of `extrapolate`: its error term is h⁶, which moves the balance to ε^(1/7), here with a margin for kinks.
+#: Longest step of `extrapolate`: its error term is h⁶, which moves the balance to ε^(1/7), here with a margin for
+#: kinks.
 LONG_STEP = 2.0**-8
 
-#: An output that does not change may have changed by less than its last bit. It counts if it is larger than this times what is moved, where
-#: that bit hides a slope of 1: most that do not change do not hang on what is moved.
+#: An output that does not change may have changed by less than its last bit. It counts if it is larger than this times
+#: what is moved, where that bit hides a slope of 1: most that do not change do not hang on what is moved.
 HIDES = 2.0**36
 
 #: By how much each rung shortens the step, and how often.
 RUNG, RUNGS = 2.0**-6, 12
 #: Shortest step, in spacings of the number that is moved: half of it must be exact as well.
 SPACINGS = 4
-#: Two central differences of which one step is half the other's differ by a quarter of h²f‴/2 where f is smooth. If they differ by
-#: this share, the step is no short one.
+#: Two central differences of which one step is half the other's differ by a quarter of h²f‴/2 where f is smooth. If
+#: they differ by this share, the step is no short one.
 RESOLVED = 2.0**-5
 #: An error this small, relative to the slope, is good enough to stop at.
 GOOD = 2.0**-18
-#: Steps along which a function's own roundoff is measured, relative to the inputs' scale: what is smooth stands still in them.
+#: Steps along which a function's own roundoff is measured, relative to the inputs' scale: what is smooth stands still
+#: in them.
 STILL = 2.0**-44
 #: Spacings of its outputs by which a function may jump at steps along which it stands still.
 SMOOTH = 64
@@ -50,9 +53,9 @@ Function = Callable[[Arrays], Arrays]
 
 @dataclass(frozen=True)
 class Slope:
-    """One derivative. error: estimate of |value − exact|, infinite where there is none; why: then the reason. roundoff: the part of it
-    that rounding has; apart: how far two steps, or the two sides, disagree; size: Σ |cotangent|·|output| over the outputs that
-    change, own: Σ |cotangent|·noise."""
+    """One derivative. error: estimate of |value − exact|, infinite where there is none; why: then the reason. roundoff:
+    the part of it that rounding has; apart: how far two steps, or the two sides, disagree; size: Σ |cotangent|·|output|
+    over the outputs that change, own: Σ |cotangent|·noise."""
 
     value: float
     error: float
@@ -67,8 +70,8 @@ class Slope:
 class Differences:
     """Gradients by differences, one per input (float64 or complex128), with the error estimate of each element.
 
-    why: reasons for which elements have none (their error is infinite), sorted; kinks: the elements at which the function is not
-    differentiable; sizes: `Slope.size`, 0 where it is not known; how: in words.
+    why: reasons for which elements have none (their error is infinite), sorted; kinks: the elements at which the
+    function is not differentiable; sizes: `Slope.size`, 0 where it is not known; how: in words.
     """
 
     gradients: list[np.ndarray]
@@ -82,8 +85,8 @@ class Differences:
 class Along:
     """φ(t) = Σ Re⟨cotangent, function(inputs + t·direction)⟩, its differences taken output by output before the sum.
 
-    inputs, cotangents, direction: float64 or complex128 arrays; the sum of differences loses less than the difference of
-    sums. noise: per output, what its elements may be off by through the function's own roundoff (`own_roundoff`).
+    inputs, cotangents, direction: float64 or complex128 arrays; the sum of differences loses less than the difference
+    of sums. noise: per output, what its elements may be off by through the function's own roundoff (`own_roundoff`).
     """
 
     def __init__(
@@ -100,8 +103,8 @@ class Along:
     def weight(self, upper: Arrays, lower: Arrays, nearer: Arrays) -> float:
         """Σ |cotangent|·|output| over what changes: what roundoff is relative to.
 
-        nearer: the outputs halfway to ``upper``. They tell what changes where the two sides are equal: x² at an x that is
-        lost beside the step.
+        nearer: the outputs halfway to ``upper``. They tell what changes where the two sides are equal: x² at an x that
+        is lost beside the step.
 
         An output counts as at least the size of what it may have been computed from: the inputs, or 1 (1 + erf(x) for x
         far below 0).
@@ -110,7 +113,8 @@ class Along:
         least = max(least, 1.0) if math.isfinite(least) else 1.0
         total = least * max((float(np.abs(c).max()) for c in self.cotangents if c.size), default=0.0)
         compared = [*zip(self.cotangents, upper, lower, nearer)]
-        # Where none changes, a longer step shows whether they hang on what is moved: then each of them may hide its slope.
+        # Where none changes, a longer step shows whether they hang on what is moved: then each of them may hide its
+        # slope.
         still = not any(((c != 0) & ((u != v) | (u != w))).any() for c, u, v, w in compared)
         hides = 0.0 if still and self._moves_far(nearer) else self._hides
         for c, u, v, w in compared:
@@ -136,11 +140,11 @@ class Along:
         return self.between(self.at(h), self.at(-h)) / (2 * h)
 
     def slope(self, centre: Arrays, h: float) -> Slope:
-        """Richardson's extrapolation of central differences at h and h/2; four times their distance is the error estimate
-        (it is one draw of what the function's own roundoff does).
+        """Richardson's extrapolation of central differences at h and h/2; four times their distance is the error
+        estimate (it is one draw of what the function's own roundoff does).
 
-        A kink: one-sided differences disagree by h·φ″ where φ is smooth, so 2·s(h/2) − s(h) is nearly zero there, and falls with
-        the step; at a kink it stays.
+        A kink: one-sided differences disagree by h·φ″ where φ is smooth, so 2·s(h/2) − s(h) is nearly zero there, and
+        falls with the step; at a kink it stays.
         """
         up, down = self.at(h), self.at(-h)
         near_up, near_down = self.at(h / 2), self.at(-h / 2)
@@ -177,8 +181,8 @@ class Along:
     def steepest(self, centre: Arrays) -> Slope:
         """The `slope` at the longest step that shows the function as it is at the input.
 
-        Shorter steps than STEP are taken where that one meets a kink, what is not finite, or a function that it does not
-        resolve. A kink at the input itself is there at every step.
+        Shorter steps than STEP are taken where that one meets a kink, what is not finite, or a function that it does
+        not resolve. A kink at the input itself is there at every step.
         """
         if not all(np.isfinite(y[np.broadcast_to(c != 0, y.shape)]).all() for y, c in zip(centre, self.cotangents)):
             return Slope(math.nan, math.inf, NOT_FINITE)
@@ -206,8 +210,8 @@ class Along:
         return found if found.why or self._is_resolved(found) else Slope(found.value, math.inf, UNRESOLVED)
 
     def _is_resolved(self, found: Slope) -> bool:
-        """Whether the step is short for the function, or what it shows is roundoff; not the measured one of a function that has long
-        settled within the step, which jumps at every step that float64 has."""
+        """Whether the step is short for the function, or what it shows is roundoff; not the measured one of a function
+        that has long settled within the step, which jumps at every step that float64 has."""
         if found.apart <= RESOLVED * abs(found.value):
             return True
         return found.apart <= found.roundoff and found.own <= SMOOTH * EPS64 * found.size
@@ -232,8 +236,8 @@ class Along:
 
 
 def scales(x: np.ndarray) -> np.ndarray:
-    """How far an element is moved, relative to 1: its size, or a tenth of the input's root mean square, but no more than 1: beside
-    1e17 a tanh would be stepped over."""
+    """How far an element is moved, relative to 1: its size, or a tenth of the input's root mean square, but no more
+    than 1: beside 1e17 a tanh would be stepped over."""
     size = np.abs(x)
     typical = float(np.sqrt(np.mean(np.square(size)))) if x.size else 0.0
     floor = min(typical / 10, 1.0) if 0 < typical < np.inf else 1.0
@@ -242,8 +246,8 @@ def scales(x: np.ndarray) -> np.ndarray:
 
 
 def own_roundoff(function: Function, inputs: Arrays) -> list[np.ndarray]:
-    """Per output, what its elements are off by through the function's own roundoff: the variance of 1e8 + x by squares has next to no
-    right digit. Third differences along steps in which nothing smooth moves (Moré and Wild, ECNoise)."""
+    """Per output, what its elements are off by through the function's own roundoff: the variance of 1e8 + x by squares
+    has next to no right digit. Third differences along steps in which nothing smooth moves (Moré and Wild, ECNoise)."""
     along = directions(inputs, 1)[0]
     at = [function([np.asarray(x + k * STILL * d) for x, d in zip(inputs, along)]) for k in range(-3, 4)]
     found = []
@@ -267,8 +271,8 @@ def gradient(
 
     As autograd has it: the gradient of Σ Re⟨cotangent, output⟩, for a complex input ∂/∂Re + i·∂/∂Im.
     accurate: three long steps beside the two short ones, and the better of both (about 1e-11 relative where smooth).
-    eps: the step of every element, instead of one that fits it. only: which elements to look at, a mask per input; the others
-    have no error estimate.
+    eps: the step of every element, instead of one that fits it. only: which elements to look at, a mask per input; the
+    others have no error estimate.
     """
     centre, noise = function(inputs), own_roundoff(function, inputs)
     found = Differences(
@@ -305,7 +309,8 @@ def gradient(
 
 
 def directions(inputs: Arrays, count: int, alike: bool = False) -> list[list[np.ndarray]]:
-    """``count`` fixed random directions: every element moves by ±[½, 1] of its scale, or of 1 if all are to move ``alike``."""
+    """``count`` fixed random directions: every element moves by ±[½, 1] of its scale, or of 1 if all are to move
+    ``alike``."""
     made = []
     for k in range(count):
         generator = np.random.Generator(np.random.PCG64([5, k]))

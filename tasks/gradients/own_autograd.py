@@ -19,12 +19,13 @@ def autograd(
 ) -> Callable[..., Any]:
     """Decorate a function of a library's tensors: it becomes one of NumPy arrays, with its gradient as ``backward``.
 
-    tensor: makes a tensor of an array, with ``requires_grad=True`` if it takes that; data, grad, backward: what a tensor calls
-    its array, its gradient (an array or a tensor; None for 0) and the method that computes gradients. The function is
-    called with tensors for floating arrays, and with everything else as it is; it returns a tensor or a tuple of them.
+    tensor: makes a tensor of an array, with ``requires_grad=True`` if it takes that; data, grad, backward: what a
+    tensor calls its array, its gradient (an array or a tensor; None for 0) and the method that computes gradients. The
+    function is called with tensors for floating arrays, and with everything else as it is; it returns a tensor or a
+    tuple of them.
 
-    ``backward`` is called with the output's gradient, an array, if it takes an argument; else, and for several outputs, on
-    the sum of every output times its gradient, for which the library's tensors need ``*``, ``+`` and ``.sum()``.
+    ``backward`` is called with the output's gradient, an array, if it takes an argument; else, and for several outputs,
+    on the sum of every output times its gradient, for which the library's tensors need ``*``, ``+`` and ``.sum()``.
     """
     try:
         flagged = "requires_grad" in inspect.signature(tensor).parameters

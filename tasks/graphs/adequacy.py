@@ -1,7 +1,7 @@
 """Which weight layers of a network its outputs show: one that can be scaled by 1 + 2⁻⁶ unnoticed is not tested by them.
 
-Random weights hide whole layers (a residual branch that ends in a zero gain), and so may inputs: what is wrong in such a
-layer passes on every backend.
+Random weights hide whole layers (a residual branch that ends in a zero gain), and so may inputs: what is wrong in such
+a layer passes on every backend.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from tasks.graphs.evaluate import Graph
 
 
 def inline_branches(model: Any, feeds: Mapping[str, np.ndarray]) -> Any:
-    """The ModelProto with the branches that ``feeds`` lead into in place of its Ifs, those of the branches as well; itself
-    if it has none. Raises NoOracle where it has no float64 evaluation."""
+    """The ModelProto with the branches that ``feeds`` lead into in place of its Ifs, those of the branches as well;
+    itself if it has none. Raises NoOracle where it has no float64 evaluation."""
     while conditions := [node.input[0] for node in model.graph.node if _is_if(node)]:
         values = Graph(model).run(feeds, keep=conditions)
         known = {x.name: feeds[x.name] for x in model.graph.input if x.name in feeds} | values
@@ -41,8 +41,8 @@ def _splice_branches(model: Any, conditions: Mapping[str, bool]) -> Any:
 
 
 def _splice(graph: Any, body: Any, outputs: list[str], prefix: str) -> None:
-    """Append the nodes of a branch, its outputs as ``outputs``. Its own tensors keep their names unless another branch has
-    had them."""
+    """Append the nodes of a branch, its outputs as ``outputs``. Its own tensors keep their names unless another branch
+    has had them."""
     import onnx
 
     own = [x.name for x in body.initializer] + [name for node in body.node for name in node.output if name]

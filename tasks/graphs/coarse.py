@@ -1,7 +1,7 @@
 """A model whose products take rounded weights, as a runtime rounds them that computes in TF32 or bfloat16.
 
-The weights alone: every runtime rounds them alike, while the roundings of what is computed hang on its order of sums, and
-are others in each. So the part of the error that the weights make is a fingerprint of the precision.
+The weights alone: every runtime rounds them alike, while the roundings of what is computed hang on its order of sums,
+and are others in each. So the part of the error that the weights make is a fingerprint of the precision.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def with_weights_in(graph: Graph, feeds: Mapping[str, Any], precision: str) -> l
 
 
 def in_precision(model: bytes, inputs: Sequence[Any], precision: str) -> Iterator[list[np.ndarray]]:
-    """The outputs of an ONNX model in float64 where all that floats is rounded to ``precision`` first, inputs, weights and what nodes
-    make: numbers beyond its range to Inf, then to its largest number.
+    """The outputs of an ONNX model in float64 where all that floats is rounded to ``precision`` first, inputs, weights
+    and what nodes make: numbers beyond its range to Inf, then to its largest number.
 
     Nothing where onnx is missing, a node has no float64 evaluation, or the precision has the range of float32 (TF32).
     """
@@ -52,8 +52,8 @@ def in_precision(model: bytes, inputs: Sequence[Any], precision: str) -> Iterato
 
 
 class OfProducts(Graph):
-    """A graph whose products take the factors that ``change`` makes of theirs (`tasks.graphs.products`); ``found``: names of the
-    products and Fourier transforms that were computed."""
+    """A graph whose products take the factors that ``change`` makes of theirs (`tasks.graphs.products`); ``found``:
+    names of the products and Fourier transforms that were computed."""
 
     def __init__(self, model: Any, change: Change | None = None) -> None:
         super().__init__(model)

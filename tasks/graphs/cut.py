@@ -12,10 +12,10 @@ _SMALL = 1 << 10
 def cut(model: Any, inputs: Collection[str], outputs: Collection[str], types: Mapping[str, Any] | None = None) -> Any:
     """The part of a ModelProto that makes the tensors ``outputs`` of the tensors ``inputs``, as a valid ModelProto.
 
-    Initializers, functions, opset imports and the types of tensors come along, also what only the body of an If, Loop or
-    Scan reads from outside. An input may be any tensor of the main graph, an initializer too. types: ValueInfoProto by
-    name, as `types_of` finds them (default: it is asked). Raises ValueError for a tensor that the graph does not have, for
-    an output that is no node's, and where the part reads an input of the graph that is not among ``inputs``.
+    Initializers, functions, opset imports and the types of tensors come along, also what only the body of an If, Loop
+    or Scan reads from outside. An input may be any tensor of the main graph, an initializer too. types: ValueInfoProto
+    by name, as `types_of` finds them (default: it is asked). Raises ValueError for a tensor that the graph does not
+    have, for an output that is no node's, and where the part reads an input of the graph that is not among ``inputs``.
 
     onnx.utils.Extractor loses what only a body reads, takes a missing input silently, and refuses a tensor whose type
     shape inference does not know.
@@ -67,8 +67,8 @@ def add_outputs(model: Any, names: Iterable[str], types: Mapping[str, Any] | Non
 
 
 def crossing(graph: Any, places: Collection[int]) -> tuple[list[str], list[str]]:
-    """(inputs, outputs) of some nodes of a GraphProto, by their places: the tensors that come to them from other nodes or
-    the graph's inputs, and those of theirs that others or the graph's outputs take. `cut` takes both.
+    """(inputs, outputs) of some nodes of a GraphProto, by their places: the tensors that come to them from other nodes
+    or the graph's inputs, and those of theirs that others or the graph's outputs take. `cut` takes both.
 
     What a Constant makes comes to nobody: `cut` takes the Constant along.
     """
@@ -114,7 +114,8 @@ def types_of(model: Any) -> dict[str, Any]:
 
 
 def infer_types(model: Any) -> Any:
-    """The model with types by shape inference, in bodies too; its own functions are written out, large weights are inputs."""
+    """The model with types by shape inference, in bodies too; its own functions are written out, large weights are
+    inputs."""
     import onnx
     from onnx import inliner, shape_inference
 

@@ -43,8 +43,9 @@ class Graph:
     """An ONNX model in float64.
 
     nodes: those of the main graph in order, with unique names; inputs, outputs: names of tensors; weights: of the main
-    graph, as stored; dtypes: of all tensors whose type is known, as the model has them; places: a number of each tensor;
-    movable: the weights that noise moves. Operators are those given (`tasks.operators.table`), else of onnx's evaluator.
+    graph, as stored; dtypes: of all tensors whose type is known, as the model has them; places: a number of each
+    tensor; movable: the weights that noise moves. Operators are those given (`tasks.operators.table`), else of onnx's
+    evaluator.
     """
 
     def __init__(self, model: Any, operators: Mapping[str, Evaluate] = EVALUATED) -> None:
@@ -91,12 +92,14 @@ class Graph:
         keep: Collection[str] = (),
         round: Round | None = None,
     ) -> dict[str, np.ndarray]:
-        """The outputs, and the tensors named in ``keep`` (those of a subgraph: from its last run), by name; floats as float64.
+        """The outputs, and the tensors named in ``keep`` (those of a subgraph: from its last run), by name; floats as
+        float64.
 
-        A Cast to a narrower dtype rounds to it: the model asks for that. feeds: an array for every input, in the model's dtype or
-        wider. move: what moves floating inputs, movable weights and the outputs of nodes that round. round: what such a Cast makes
-        instead; ``move`` then moves its result where a node that rounds reads it, by the ε of what that computes in. Raises KeyError
-        for an input that is not given, NoOracle for a node that has no float64 evaluation.
+        A Cast to a narrower dtype rounds to it: the model asks for that. feeds: an array for every input, in the
+        model's dtype or wider. move: what moves floating inputs, movable weights and the outputs of nodes that round.
+        round: what such a Cast makes instead; ``move`` then moves its result where a node that rounds reads it, by the
+        ε of what that computes in. Raises KeyError for an input that is not given, NoOracle for a node that has no
+        float64 evaluation.
         """
         values: Values = {}
         for name in self.inputs:
@@ -119,8 +122,8 @@ class Graph:
             return self._outputs(node, [widen(x) for x in inputs], {}, Run(move))
 
     def run_among(self, node: Node, values: Values, move: Move | None = None) -> list[Any]:
-        """Outputs of a node of the main graph on tensors by name; the weights that it reads come from the model, as ``move``
-        moves them. Raises NoOracle."""
+        """Outputs of a node of the main graph on tensors by name; the weights that it reads come from the model, as
+        ``move`` moves them. Raises NoOracle."""
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             reads = {name: self._value(name, self.block, values, move) for name in node.reads}
@@ -147,8 +150,8 @@ class Graph:
         return [self._value(name, block, values, run.move) for name in block.outputs]
 
     def _read(self, name: str, node: Node, block: Block, values: Values, run: Run) -> Any:
-        """A tensor as a node reads it. Beside casts, what was given or cast is exact: it moves for a node that sums or composes, whose
-        rounding inside that stands for, and not for one that rounds its result alone."""
+        """A tensor as a node reads it. Beside casts, what was given or cast is exact: it moves for a node that sums or
+        composes, whose rounding inside that stands for, and not for one that rounds its result alone."""
         given = name in self._still or name in block.weights
         if run.round is None or not self._still or not given:
             return self._value(name, block, values, run.move)
@@ -209,7 +212,8 @@ class Graph:
         return value.astype(np.float64)
 
     def _by_onnx(self, node: Node, inputs: list[Any]) -> list[Any]:
-        """Outputs by onnx's own evaluator, of a model of this node alone; it is built once for each dtype of the inputs."""
+        """Outputs by onnx's own evaluator, of a model of this node alone; it is built once for each dtype of the
+        inputs."""
         given = {name: x for name, x in zip(node.inputs, inputs) if name}
         key = (node.name, *(x.dtype.name if isinstance(x, np.ndarray) else "" for x in given.values()))
         if key not in self._foreign:

@@ -16,8 +16,8 @@ from tasks.model import Leaf, OpClass
 
 
 def compute_expected(graph: Graph, feeds: Mapping[str, Any], draws: int) -> tuple[list[Leaf], OpClass]:
-    """(a leaf per output in order, the class they are judged by): the class of its op for one node, "composite" for many, or
-    "exact" where none of them rounds. Raises NoOracle."""
+    """(a leaf per output in order, the class they are judged by): the class of its op for one node, "composite" for
+    many, or "exact" where none of them rounds. Raises NoOracle."""
     values: list[tuple[Any, np.ndarray | None]]
     if len(graph.nodes) == 1 and not graph.nodes[0].blocks:
         (node,) = graph.nodes

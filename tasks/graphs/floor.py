@@ -1,8 +1,8 @@
 """The noise floor of a whole model, of one node and of one call: how far float64 results move when what rounds moves by ε.
 
-One draw (`step`) moves a tensor in all of them. Of a model, inputs, movable weights and the outputs of all nodes that round
-are moved (`reference_and_floor`): inputs alone are no floor, since those of a language model are integers. Of a node, a
-generated case or a case of ONNX's node suite, the inputs alone (`input_floors`).
+One draw (`step`) moves a tensor in all of them. Of a model, inputs, movable weights and the outputs of all nodes that
+round are moved (`reference_and_floor`): inputs alone are no floor, since those of a language model are integers. Of a
+node, a generated case or a case of ONNX's node suite, the inputs alone (`input_floors`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _LEAST = 2.0**-24
 
 
 def step(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
-    """float64 numbers as a draw moves what has this ε in the model (`tasks.arrays.noise`); ``place`` tells tensors apart."""
+    """float64 numbers as a draw moves what has this ε in the model (`tasks.arrays.noise`); ``place`` tells tensors
+    apart."""
     made = noise.perturb_values(x, eps, draw, place)
     if eps == EPS["float16"] and x.size:  # whose subnormal numbers are not rare: 3e-8 is rounded by as much, 0 is not
         least = np.where(x == 0.0, 0.0, _LEAST)
@@ -43,8 +44,8 @@ def mover(graph: Graph, draw: int) -> Move:
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """An input of a node or a case. value: an array in float64 (integers in their own dtype), a list of them, or None; eps: of the
-    dtype that it has in the model, 0 for one that stands still; places: a number for each of its arrays."""
+    """An input of a node or a case. value: an array in float64 (integers in their own dtype), a list of them, or None;
+    eps: of the dtype that it has in the model, 0 for one that stands still; places: a number for each of its arrays."""
 
     value: Any
     eps: float
@@ -84,11 +85,11 @@ def input_floors(
     draws: int,
     witness: noise.Witness | None = None,
 ) -> list[np.ndarray | None]:
-    """δ of every output of one or more nodes whose inputs move; None for zero everywhere, infinite where a draw is refused or
-    changes a shape.
+    """δ of every output of one or more nodes whose inputs move; None for zero everywhere, infinite where a draw is
+    refused or changes a shape.
 
-    ops: of the nodes; dtypes: of the outputs in the model; witness: see `tasks.arrays.noise.compute_noise_floor`. What rounds to nothing
-    counts as moved (`_estimate_flush_loss`), and no δ is lower than `raise_floor` says.
+    ops: of the nodes; dtypes: of the outputs in the model; witness: see `tasks.arrays.noise.compute_noise_floor`. What
+    rounds to nothing counts as moved (`_estimate_flush_loss`), and no δ is lower than `raise_floor` says.
     """
 
     def draw_outputs(places: Sequence[int]) -> Iterator[list[np.ndarray] | None]:
@@ -116,10 +117,11 @@ def raise_floor(
 ) -> np.ndarray | None:
     """The noise floor of an output ``y`` of some nodes: None for zero everywhere.
 
-    At least ε for a recurrent operator: its gates and states lie in [-1, 1] and are rounded there, so 1 - z of a saturated gate z is off
-    by ε. At least ε of the largest element for a Fourier transform and where no input is a float: the error of a transform is a share of
-    the largest output (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 24.2: about log2(n) ε in the 2-norm), so
-    an output that cancels to zero has none of its own.
+    At least ε for a recurrent operator: its gates and states lie in [-1, 1] and are rounded there, so 1 - z of a
+    saturated gate z is off by ε. At least ε of the largest element for a Fourier transform and where no input is a
+    float: the error of a transform is a share of the largest output (Higham, Accuracy and Stability of Numerical
+    Algorithms, 2nd ed., theorem 24.2: about log2(n) ε in the 2-norm), so an output that cancels to zero has none of its
+    own.
     """
     found = np.zeros(y.shape) if floor is None else floor
     sums = {operators.of(op).sums for op in ops}
@@ -134,9 +136,9 @@ def raise_floor(
 class Expected(NamedTuple):
     """What a graph's outputs are to be, in order: float64, integers in their own dtype.
 
-    floors: δ of each element. rows: as the outputs of a model are judged (`tasks.model.leaf.model_floor`). steady: δ where every cast
-    to a narrower dtype rounds as it does to exact values, which is pooled over rows; jumps: what it adds to an element that some round
-    the other way, None where none may.
+    floors: δ of each element. rows: as the outputs of a model are judged (`tasks.model.leaf.model_floor`). steady: δ
+    where every cast to a narrower dtype rounds as it does to exact values, which is pooled over rows; jumps: what it
+    adds to an element that some round the other way, None where none may.
     """
 
     references: list[np.ndarray]
@@ -147,7 +149,8 @@ class Expected(NamedTuple):
 
 
 def reference_and_floor(graph: Graph, feeds: Mapping[str, Any], draws: int) -> Expected:
-    """What a graph gives, with the noise floors. What a node makes is not surer in a graph than by itself (`raise_floor`).
+    """What a graph gives, with the noise floors. What a node makes is not surer in a graph than by itself
+    (`raise_floor`).
 
     Raises NoOracle for a model that has no float64 evaluation.
     """
@@ -178,8 +181,8 @@ def reference_and_floor(graph: Graph, feeds: Mapping[str, Any], draws: int) -> E
 def node_floor(graph: Graph, node: Node, inputs: Sequence[Any], draws: int) -> list[np.ndarray]:
     """Element floors δ of a node's outputs on the float64 inputs of its places (None for one left out).
 
-    Every floating input is moved by the ε of its dtype in the model, unless it says what is computed and not on what, or is
-    a constant of one element. Raises NoOracle.
+    Every floating input is moved by the ε of its dtype in the model, unless it says what is computed and not on what,
+    or is a constant of one element. Raises NoOracle.
     """
     wide = [widen(x) for x in inputs]
     references = [np.asarray(y) for y in graph.run_node(node, wide)]

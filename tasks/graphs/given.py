@@ -19,12 +19,14 @@ class GivenError(Refusal):
 
 
 def read_case(model: Path, inputs: Path) -> tuple[Any, dict[str, np.ndarray]]:
-    """(ModelProto with its external data, an array for every input of it) from an .onnx and an .npz file. Raises GivenError."""
+    """(ModelProto with its external data, an array for every input of it) from an .onnx and an .npz file. Raises
+    GivenError."""
     return check_inputs(read_model(model), arrays(inputs), str(inputs))
 
 
 def read_model(path: Path) -> Any:
-    """A ModelProto that onnx's checker takes, its external data read, of operator sets that there are. Raises GivenError."""
+    """A ModelProto that onnx's checker takes, its external data read, of operator sets that there are. Raises
+    GivenError."""
     import onnx
 
     try:
@@ -51,8 +53,9 @@ def read_model(path: Path) -> Any:
 
 
 def unknown_opset(model: Any) -> str:
-    """Which operator set of ONNX's own domains a ModelProto asks for and the installed onnx does not know; "" for none. Its checker takes
-    such a model, each operator as its newest version, and so do some runtimes: but nobody has said what it computes."""
+    """Which operator set of ONNX's own domains a ModelProto asks for and the installed onnx does not know; "" for none.
+    Its checker takes such a model, each operator as its newest version, and so do some runtimes: but nobody has said
+    what it computes."""
     import onnx
 
     known = onnx.defs.C.schema_version_map()

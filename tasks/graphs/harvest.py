@@ -1,7 +1,7 @@
 """Distinct nodes of models with their true tensors, each as a model of its own: what a catalog of nodes is made of.
 
-Two nodes are the same case if op, operator set, attributes, shapes, dtypes and small integers among the weights are. Of each
-case two instances are kept: the one with the largest numbers, and the one that cancels most.
+Two nodes are the same case if op, operator set, attributes, shapes, dtypes and small integers among the weights are. Of
+each case two instances are kept: the one with the largest numbers, and the one that cancels most.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _SMALL = 64
 class Instance:
     """A node where it stood. op: its type; key: digest of its case; source: the model and sample; node: its name there;
     dtype: of its first floating input, else of its first; largest: |x| of its floating inputs; cancels: how many times
-    their relative movement its result's is (root mean squares); model: serialized, of the node alone; inputs: by name."""
+    their relative movement its result's is (root mean squares); model: serialized, of the node alone; inputs: by
+    name."""
 
     op: str
     key: str
@@ -67,8 +68,8 @@ class Harvest:
                     kept[one.key] = one
 
     def select_instances(self, mib: float) -> tuple[list[tuple[str, Instance]], int]:
-        """(kind, instance) of what fits into ``mib`` MiB, small ones first, so that as many cases as can be are among them;
-        and how many cases are not. kind: "largest", "cancelling", or "only" where one instance is both."""
+        """(kind, instance) of what fits into ``mib`` MiB, small ones first, so that as many cases as can be are among
+        them; and how many cases are not. kind: "largest", "cancelling", or "only" where one instance is both."""
         left, found, lost = mib * 2**20, [], 0
         for key in sorted(self.largest, key=lambda key: self.largest[key].size):
             one, other = self.largest[key], self.cancelling[key]
@@ -85,8 +86,8 @@ class Harvest:
 def instances(
     model: Any, feeds: Mapping[str, Any], source: str, only: Collection[str], left_out: dict[str, int]
 ) -> Iterator[Instance]:
-    """The nodes of a ModelProto's main graph with the tensors that come to them: float64 results, rounded to the dtypes that
-    they have in the model. ``left_out`` counts others by reason. Raises NoOracle."""
+    """The nodes of a ModelProto's main graph with the tensors that come to them: float64 results, rounded to the dtypes
+    that they have in the model. ``left_out`` counts others by reason. Raises NoOracle."""
     from onnx import helper
 
     if model.functions:

@@ -1,7 +1,8 @@
 """A torch module evaluated in float64, operation by operation as it is called: nothing is traced. torch is imported inside functions.
 
-What cannot be traced is evaluated all the same: operators of one's own, control flow that hangs on data, writes in place. And
-what is evaluated is what eager torch does: a tracer and a compiler may be shown something else (`torch.compiler.is_compiling`).
+What cannot be traced is evaluated all the same: operators of one's own, control flow that hangs on data, writes in
+place. And what is evaluated is what eager torch does: a tracer and a compiler may be shown something else
+(`torch.compiler.is_compiling`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from tasks.model.dtypes import holds
 
 #: Of a tensor in float64: the dtype that the module believes it has.
 _OWN = "_own_dtype"
-#: Of a tensor in float64: whether it is what was given, or moved, chosen or cast of that; whether a cast to a narrower dtype made it.
+#: Of a tensor in float64: whether it is what was given, or moved, chosen or cast of that; whether a cast to a narrower
+#: dtype made it.
 _GIVEN, _STILL = "_given", "_of_cast"
 #: Makers of tensors of the memory of others in another dtype: what they give is made of the dtype's own bits.
 _BITS = ("view.dtype", "view_copy.dtype")
@@ -49,8 +51,8 @@ class Seen:
 
 
 def run(module: Any, inputs: Sequence[np.ndarray], gradients: bool = False) -> list[Any]:
-    """What eager torch returns on the CPU in the module's own dtypes: flat tensors. gradients: whether they are recorded meanwhile.
-    What it raises is passed on."""
+    """What eager torch returns on the CPU in the module's own dtypes: flat tensors. gradients: whether they are
+    recorded meanwhile. What it raises is passed on."""
     return call(module, tensors(inputs), gradients)
 
 
@@ -92,15 +94,16 @@ def exactly(
     round: Round | None = None,
     read: Read | None = None,
 ) -> list[np.ndarray]:
-    """Outputs in float64 (complex128; integers in their own dtype). The module is left as it was, whatever it writes to.
+    """Outputs in float64 (complex128; integers in their own dtype). The module is left as it was, whatever it writes
+    to.
 
-    The module goes on believing that its tensors have the dtypes that it was written for: what asks for one (`x.dtype`, torch.finfo)
-    is told so. A cast to a narrower dtype rounds, as the program asks, and so do a copy into a tensor of one and `torch.autocast`. An
-    operation that takes no float64 is computed in its own dtype.
+    The module goes on believing that its tensors have the dtypes that it was written for: what asks for one (`x.dtype`,
+    torch.finfo) is told so. A cast to a narrower dtype rounds, as the program asks, and so do a copy into a tensor of
+    one and `torch.autocast`. An operation that takes no float64 is computed in its own dtype.
 
-    draw: a draw of the noise (`tasks.arrays.noise`): floating inputs, weights and every result that its dtype had to round are moved by
-    that dtype's ε. precision: the weights of products are rounded to it. round: what a cast makes instead; read: see `tasks.graphs.roundings`, without a
-    draw. What torch raises is passed on.
+    draw: a draw of the noise (`tasks.arrays.noise`): floating inputs, weights and every result that its dtype had to
+    round are moved by that dtype's ε. precision: the weights of products are rounded to it. round: what a cast makes
+    instead; read: see `tasks.graphs.roundings`, without a draw. What torch raises is passed on.
     """
     import torch
 
@@ -167,7 +170,8 @@ def _of_bits(func: Any) -> bool:
 
 
 def is_structural(x: np.ndarray) -> bool:
-    """Whether an array says what is done and not on what: a mask, counts, exponents. No rounding moves whole numbers."""
+    """Whether an array says what is done and not on what: a mask, counts, exponents. No rounding moves whole
+    numbers."""
     return bool((np.round(x) == x).all()) if x.dtype.kind == "f" else True
 
 
@@ -199,7 +203,8 @@ def _modes() -> Any:
         return x
 
     def copy_array(x: Any) -> np.ndarray:
-        """An array of its own: torch no longer resizes the memory that NumPy was shown, and a resize_ that fails leaves the new sizes."""
+        """An array of its own: torch no longer resizes the memory that NumPy was shown, and a resize_ that fails leaves
+        the new sizes."""
         return torch_tree.to_numpy(x.clone())
 
     def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -219,7 +224,8 @@ def _modes() -> Any:
             yield value
 
     def inside(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        """What an operator of functions (torch.cond) returns, what these dispatch being dispatched to the mode as well."""
+        """What an operator of functions (torch.cond) returns, what these dispatch being dispatched to the mode as
+        well."""
 
         def enter_callable(x: Any) -> Any:
             if isinstance(x, torch.Tensor) or not callable(x):
@@ -258,7 +264,8 @@ def _modes() -> Any:
             self.place = 0
             #: Whether what was given is as it was given.
             self.sure = True
-            #: Wide twins of the tensors that the module holds, by id; what is written to one of them is written to its twin.
+            #: Wide twins of the tensors that the module holds, by id; what is written to one of them is written to its
+            #: twin.
             self.twins: dict[int, tuple[Any, Any]] = {}
             self.weights: set[int] = set()
             #: The dtype of `torch.autocast`, which casts no float64, where the module is within one.
@@ -359,7 +366,8 @@ def _modes() -> Any:
             return x
 
         def cast(self, x: Any, own: Any, known: bool) -> Any:
-            """What the program asks for when it casts to a narrower dtype; known: whether no rounding makes the values uncertain."""
+            """What the program asks for when it casts to a narrower dtype; known: whether no rounding makes the values
+            uncertain."""
             if self.round is None or x.is_meta or x._is_zerotensor():
                 made = x.to(own).to(x.dtype)
             else:
@@ -371,7 +379,8 @@ def _modes() -> Any:
             return made
 
         def perturb_cast(self, x: Any) -> Any:
-            """A tensor as an operation reads it that computes with it: what a cast made is moved, in a draw by the ε of its dtype."""
+            """A tensor as an operation reads it that computes with it: what a cast made is moved, in a draw by the ε of
+            its dtype."""
             if not isinstance(x, torch.Tensor) or not getattr(x, _STILL, False) or not x.numel():
                 return x
             if x.numel() == 1 or is_structural(torch_tree.to_numpy(x)):
@@ -444,7 +453,8 @@ def _modes() -> Any:
 
         @staticmethod
         def narrow(func: Any, args: Any, kwargs: Any) -> Any:
-            """An operation on tensors of the dtypes that the module believes they have; what it writes to is written to their twins."""
+            """An operation on tensors of the dtypes that the module believes they have; what it writes to is written to
+            their twins."""
             pairs: list[tuple[Any, Any]] = []
 
             def own(x: Any) -> Any:

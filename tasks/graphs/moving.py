@@ -24,8 +24,9 @@ def rounds(node: Node, dtypes: Mapping[str, str]) -> bool:
 
 
 def casts(block: Block, dtypes: Mapping[str, str]) -> dict[str, str]:
-    """By the name of a node that casts to a floating dtype that does not hold every number of the one before: the dtype. That is a
-    rounding which the model asks for, unlike that of an operator, which may be left out where more digits are kept."""
+    """By the name of a node that casts to a floating dtype that does not hold every number of the one before: the
+    dtype. That is a rounding which the model asks for, unlike that of an operator, which may be left out where more
+    digits are kept."""
     found = {}
     for node in block.walk():
         if node.operator.acts == "cast":
@@ -36,7 +37,8 @@ def casts(block: Block, dtypes: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_exact(block: Block, dtypes: Mapping[str, str]) -> frozenset[str]:
-    """Names of the tensors that no rounding makes uncertain: inputs, weights, and what is moved, chosen, compared or cast of such."""
+    """Names of the tensors that no rounding makes uncertain: inputs, weights, and what is moved, chosen, compared or
+    cast of such."""
     found = {*block.inputs, *block.all_weights()}
     for node in block.walk():
         plain = not node.blocks and (node.operator.acts == "cast" or not rounds(node, dtypes))
@@ -67,8 +69,8 @@ def is_structural(node: Node, place: int) -> bool:
 
 
 def find_fixed(block: Block, dtypes: Mapping[str, str]) -> frozenset[str]:
-    """Names of the tensors that are left alone: weights and what is made of weights and shapes alone, where it ends as a
-    shape, scale, exponent, bound or axis; and weights of one element."""
+    """Names of the tensors that are left alone: weights and what is made of weights and shapes alone, where it ends as
+    a shape, scale, exponent, bound or axis; and weights of one element."""
     nodes, weights = list(block.walk()), block.all_weights()
     static = set(weights)
     for node in nodes:

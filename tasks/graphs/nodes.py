@@ -21,8 +21,8 @@ from tasks.operators.table import Operator
 class Node:
     """A node of a model.
 
-    name: unique in the model; op: its type, with its domain before a dot unless it is ONNX's own; inputs, outputs: names
-    of tensors, "" for one that is left out; attributes: Python values of those that it gives (floats exactly as
+    name: unique in the model; op: its type, with its domain before a dot unless it is ONNX's own; inputs, outputs:
+    names of tensors, "" for one that is left out; attributes: Python values of those that it gives (floats exactly as
     the model's float32), subgraphs apart as ``blocks``; proto: the node in double; version: of its domain's operators.
     """
 
@@ -49,7 +49,8 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A graph or subgraph: names of its inputs and outputs, its nodes in order, its weights as the model stores them."""
+    """A graph or subgraph: names of its inputs and outputs, its nodes in order, its weights as the model stores
+    them."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -87,8 +88,8 @@ class Block:
 def read(model: Any) -> tuple[Block, dict[str, str]]:
     """The main graph of a ModelProto, and the dtype of every tensor whose type is known, by name.
 
-    Functions of the model's own are written out in it; nodes Constant become weights. Raises NoOracle for what it cannot
-    hold (sparse weights, weights in files that were not loaded).
+    Functions of the model's own are written out in it; nodes Constant become weights. Raises NoOracle for what it
+    cannot hold (sparse weights, weights in files that were not loaded).
     """
     from onnx import numpy_helper
     from onnx.external_data_helper import uses_external_data

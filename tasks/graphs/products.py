@@ -1,7 +1,7 @@
 """The products inside a computation: whether there are any, and what comes out where each of their factors is changed.
 
-The computation itself is asked, not the name of its op. A torch program tells by the ops that it dispatches, a NumPy function
-by the functions that it calls; an ONNX graph has its nodes (`tasks.graphs.coarse`).
+The computation itself is asked, not the name of its op. A torch program tells by the ops that it dispatches, a NumPy
+function by the functions that it calls; an ONNX graph has its nodes (`tasks.graphs.coarse`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def is_product(name: str) -> bool:
 
 @functools.cache
 def is_transform(name: str) -> bool:
-    """Whether a kernel of ATen or an operator of ONNX is a Fourier transform, whose sums of products no matrix unit computes."""
+    """Whether a kernel of ATen or an operator of ONNX is a Fourier transform, whose sums of products no matrix unit
+    computes."""
     from tasks.operators import table as operators
 
     return name.startswith("_fft_") or operators.of(name).sums == "transform"
@@ -59,9 +60,11 @@ def _list_counted_kernels() -> frozenset[str]:
 
 @contextlib.contextmanager
 def in_torch(change: Change | None = None, stepwise: bool = True) -> Iterator[list[str]]:
-    """In here the products and transforms that torch calls are noted, and each wide factor of a product is what ``change`` makes of it.
+    """In here the products and transforms that torch calls are noted, and each wide factor of a product is what
+    ``change`` makes of it.
 
-    stepwise: attention is computed step by step, as a fused kernel, itself a product, shows nobody its second product's factors.
+    stepwise: attention is computed step by step, as a fused kernel, itself a product, shows nobody its second product's
+    factors.
     """
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -118,7 +121,8 @@ _PRODUCTS = "dot vdot inner einsum tensordot convolve correlate matmul vecdot ma
 
 
 class InNumpy(Run):
-    """A run of a NumPy function: `watched` gives its arrays, ``found`` has the names of the products that it then computed."""
+    """A run of a NumPy function: `watched` gives its arrays, ``found`` has the names of the products that it then
+    computed."""
 
     def __init__(self, change: Change | None = None) -> None:
         self.found: list[str] = []

@@ -35,8 +35,8 @@ class Part:
 def trace_module(call: Any, args: Sequence[Any]) -> Any:
     """The graph of operations (a torch.fx.GraphModule) that a torch module is for these arguments, with its weights.
 
-    What writes to a part of a tensor makes a new one instead: no edge would lead from there to what reads the whole. Raises Unsupported
-    where it is no module, or where torch.export does not take it.
+    What writes to a part of a tensor makes a new one instead: no edge would lead from there to what reads the whole.
+    Raises Unsupported where it is no module, or where torch.export does not take it.
     """
     import torch
 
@@ -55,8 +55,9 @@ def trace_module(call: Any, args: Sequence[Any]) -> Any:
 
 
 def trace_step(step: TrainingStep, args: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """(the graph of operations of a training step in float32, backward ones among them, whose results are the loss and the gradients;
-    its arguments: the parameters and buffers, then the step's own). Raises Unsupported where it computes under autocast or cannot be traced.
+    """(the graph of operations of a training step in float32, backward ones among them, whose results are the loss and
+    the gradients; its arguments: the parameters and buffers, then the step's own). Raises Unsupported where it computes
+    under autocast or cannot be traced.
     """
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -91,8 +92,8 @@ def trace_step(step: TrainingStep, args: Sequence[Any]) -> tuple[Any, list[Any]]
 
 
 def _prune_program(graph: Callable[[bool], Any], failed: str) -> Any:
-    """A program of what its results need; graph: makes it, as a functional one if need be; failed: begins what is said where that
-    cannot be done. Raises Unsupported."""
+    """A program of what its results need; graph: makes it, as a functional one if need be; failed: begins what is said
+    where that cannot be done. Raises Unsupported."""
     try:
         found = graph(False)
         if any(map(_writes_apart, found.graph.nodes)):
@@ -109,8 +110,8 @@ def _prune_program(graph: Callable[[bool], Any], failed: str) -> Any:
 
 
 def _writes_apart(node: Any) -> bool:
-    """Whether an operation writes to what others read by another name, or to an argument or a weight, and not only for the next call
-    (a count of batches)."""
+    """Whether an operation writes to what others read by another name, or to an argument or a weight, and not only for
+    the next call (a count of batches)."""
     if not getattr(getattr(node.target, "_schema", None), "is_mutable", False):
         return False
     written = node.all_input_nodes[0]
@@ -129,7 +130,8 @@ def operation(node: Any) -> str:
 def part(program: Any, wanted: Part) -> Any:
     """A GraphModule of a part of a traced program, with the weights of the whole. Its arguments are the part's inputs.
 
-    Raises ValueError for a tensor that the program does not have, or where the part reads an argument that is not given.
+    Raises ValueError for a tensor that the program does not have, or where the part reads an argument that is not
+    given.
     """
     import torch
 
@@ -157,8 +159,8 @@ def part(program: Any, wanted: Part) -> Any:
 
 
 def lift_weights(program: Any) -> tuple[Any, dict[str, np.ndarray]]:
-    """(a traced program whose weights are arguments after its own, these weights by name). Raises Unsupported for a weight that is no
-    tensor, as the body of a loop is none."""
+    """(a traced program whose weights are arguments after its own, these weights by name). Raises Unsupported for a
+    weight that is no tensor, as the body of a loop is none."""
     import torch
 
     given, weights = [x.name for x in program.graph.nodes if x.op == "placeholder"], dict[str, np.ndarray]()
@@ -172,8 +174,8 @@ def lift_weights(program: Any) -> tuple[Any, dict[str, np.ndarray]]:
 
 
 def encode_program(program: Any) -> dict[str, Any]:
-    """A traced program without weights (`lift_weights`) as JSON, of which `read` makes it again. Raises Unsupported for what is no operation
-    of ATen's, or takes what cannot be stored."""
+    """A traced program without weights (`lift_weights`) as JSON, of which `read` makes it again. Raises Unsupported for
+    what is no operation of ATen's, or takes what cannot be stored."""
     import torch
 
     def leaf(x: Any) -> Any | None:
@@ -220,15 +222,17 @@ def read(stored: Mapping[str, Any]) -> Any:
 
 
 def _name(text: Any) -> str:
-    """A name of a stored program: torch.fx writes it into source that it runs. Raises Unsupported for what is more than a name."""
+    """A name of a stored program: torch.fx writes it into source that it runs. Raises Unsupported for what is more than
+    a name."""
     if not isinstance(text, str) or not text.isidentifier():
         raise Unsupported(f"{text!r} is no name of an argument")
     return text
 
 
 def function(name: str) -> Any:
-    """What an operation of a stored program calls, "aten.linear.default". It comes from a file: nothing but ATen's operations and the
-    choice of one of several results is taken, and no operation that opens files. Raises Unsupported."""
+    """What an operation of a stored program calls, "aten.linear.default". It comes from a file: nothing but ATen's
+    operations and the choice of one of several results is taken, and no operation that opens files. Raises
+    Unsupported."""
     import torch
 
     if name == PICK:
@@ -250,8 +254,8 @@ def evaluate_program(
 ) -> dict[str, Any]:
     """Tensors of a traced program in float64, by name: those in ``keep`` and its outputs.
 
-    feeds: its arguments; given: tensors that are these, whatever would make them; move: asked for each floating weight of
-    more than one element and each result that was not given. What torch raises is passed on.
+    feeds: its arguments; given: tensors that are these, whatever would make them; move: asked for each floating weight
+    of more than one element and each result that was not given. What torch raises is passed on.
     """
     import torch
 
@@ -281,7 +285,8 @@ def evaluate_program(
 
 
 def _cast_to(node: Any) -> str:
-    """The dtype of a cast to one that does not have every number of the one before: the program rounds there. "" for anything else."""
+    """The dtype of a cast to one that does not have every number of the one before: the program rounds there. "" for
+    anything else."""
     import torch
 
     if node.op != "call_function" or operation(node) not in ("_to_copy", "to") or not node.all_input_nodes:

@@ -1,7 +1,7 @@
 """Roundings that a program asks for: casts to a narrower dtype, in its reference and in the draws of its noise floor.
 
-They are part of what the program computes, so that its exact result has them. A value that was computed, though, may lie on the other side
-of the middle of two numbers in a runtime that errs by a little: then the neighbour is as right.
+They are part of what the program computes, so that its exact result has them. A value that was computed, though, may
+lie on the other side of the middle of two numbers in a runtime that errs by a little: then the neighbour is as right.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from tasks.judge.plain import spacing_of
 from tasks.model import EPS, SMALLEST_NORMAL, round_to_dtype, row_floor
 from tasks.model.dtypes import is_complex
 
-#: What a cast to a narrower dtype makes of float64 values: of (the values, the dtype, whether they were given exactly, a node's name).
+#: What a cast to a narrower dtype makes of float64 values: of (the values, the dtype, whether they were given exactly,
+#: a node's name).
 Round = Callable[[np.ndarray, str, bool, str], np.ndarray]
-#: What an operation that rounds reads in the place of what a cast made: its own rounding moves that as it moves any other number.
+#: What an operation that rounds reads in the place of what a cast made: its own rounding moves that as it moves any
+#: other number.
 Read = Callable[[np.ndarray], np.ndarray]
 #: Times the noise of a draw by which a value may lie from where a runtime has it when a cast rounds it.
 REACH = 8.0
@@ -25,11 +27,13 @@ SHARE, DENSE = 0.25, 2.0
 
 
 class Roundings:
-    """What the casts to narrower dtypes made of the exact values of a run, in its order: what others may make of them instead."""
+    """What the casts to narrower dtypes made of the exact values of a run, in its order: what others may make of them
+    instead."""
 
     def __init__(self) -> None:
         self._made: list[tuple[np.ndarray, np.ndarray, bool]] = []
-        #: Whether there is any; whether some value was computed and is rounded, so that it may be rounded the other way.
+        #: Whether there is any; whether some value was computed and is rounded, so that it may be rounded the other
+        #: way.
         self.any = self.open = False
 
     def first(self, x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
@@ -51,8 +55,9 @@ class Roundings:
         return round
 
     def either(self) -> Round:
-        """Casts that make the nearest number, or its neighbour where REACH times as much noise would: a runtime whose error is larger than
-        one draw's must find its step among them. Values that were given exactly have one nearest number."""
+        """Casts that make the nearest number, or its neighbour where REACH times as much noise would: a runtime whose
+        error is larger than one draw's must find its step among them. Values that were given exactly have one nearest
+        number."""
         known = iter(self._made)
 
         def round(x: np.ndarray, dtype: str, exact: bool, node: str) -> np.ndarray:
@@ -81,8 +86,9 @@ def _either_way(exact: np.ndarray, moved: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def jumping(steady: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """The noise floor of casts that may round either way: pooled over the rows most of which move with them, as where each element is a
-    sum over many of what was cast. Elsewhere an element that does not move has none, whatever its neighbours do."""
+    """The noise floor of casts that may round either way: pooled over the rows most of which move with them, as where
+    each element is a sum over many of what was cast. Elsewhere an element that does not move has none, whatever its
+    neighbours do."""
     if not (found.ndim and found.size):
         return found
     many = (found > DENSE * row_floor(steady)).mean(-1, keepdims=True) >= SHARE

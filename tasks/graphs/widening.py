@@ -25,7 +25,8 @@ def is_floating(value: Any) -> bool:
 
 
 def widen(value: Any, move: Callable[[np.ndarray, float], np.ndarray] | None = None) -> Any:
-    """float64 twin of an array (or list of them) of a narrow dtype, as ``move`` moves it by ε; anything else as it is."""
+    """float64 twin of an array (or list of them) of a narrow dtype, as ``move`` moves it by ε; anything else as it
+    is."""
     if isinstance(value, list):
         return [widen(x, move) for x in value]
     if not isinstance(value, np.ndarray) or value.dtype.name not in WIDENED:

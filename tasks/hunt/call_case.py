@@ -21,8 +21,8 @@ from tasks.prepare import derived
 
 @dataclass(frozen=True, eq=False)
 class CallCase:
-    """args, kwargs: encoded trees (`tasks.arrays.tree`) over ``stored``; group: of its catalog, which makes its reference;
-    draws: of the noise floor; structure: the labels of its structured inputs (`tasks.draw.structure`)."""
+    """args, kwargs: encoded trees (`tasks.arrays.tree`) over ``stored``; group: of its catalog, which makes its
+    reference; draws: of the noise floor; structure: the labels of its structured inputs (`tasks.draw.structure`)."""
 
     args: Any
     kwargs: Any
@@ -36,7 +36,8 @@ class CallCase:
         return cls(*sample.encoded(), tuple(sample.arrays), group, draws, sample.columns.get("structure") or "")
 
     def ordinary(self, seed: int, every: bool = False) -> CallCase | None:
-        """The case with ordinary values in the place of structured inputs, or of every one; None where nobody knows any."""
+        """The case with ordinary values in the place of structured inputs, or of every one; None where nobody knows
+        any."""
         given = Sample(0, self.args, self.kwargs, arrays=list(self.stored))
         try:
             found = catalogs.get(self.group.catalog).ordinary(self.group, given, "" if every else self.structure, seed)
@@ -141,7 +142,8 @@ class CallCase:
         return replace(self.group, samples=1), sample
 
     def as_made(self) -> CallCase:
-        """The case with the arguments that its catalog made of it: sizes that are among a kernel's own follow its inputs'."""
+        """The case with the arguments that its catalog made of it: sizes that are among a kernel's own follow its
+        inputs'."""
         return replace(CallCase.of(self.make_sample()[1], self.group, self.draws), structure=self.structure)
 
     def key(self) -> Any:

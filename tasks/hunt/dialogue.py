@@ -24,8 +24,8 @@ class Runnable(Protocol):
 
 @dataclass(frozen=True)
 class Piece:
-    """Some nodes of a program, to be run by themselves. program: a ModelProto, or a `tasks.graphs.program.Part` of the torch
-    program; feeds: its inputs by name; outputs: names."""
+    """Some nodes of a program, to be run by themselves. program: a ModelProto, or a `tasks.graphs.program.Part` of the
+    torch program; feeds: its inputs by name; outputs: names."""
 
     program: Any
     feeds: Mapping[str, np.ndarray]
@@ -35,8 +35,8 @@ class Piece:
 @dataclass(frozen=True)
 class Ask:
     """What is to be run on the backend. case: None for the stored one, as it was run; setting: of the backend
-    (`tasks.backends.base.Backend.at`); before: which of the earlier cases of its process, by number, are to be run before it in
-    a process of their own; fresh: in a new process; patient: one that hangs is given its whole deadline;
+    (`tasks.backends.base.Backend.at`); before: which of the earlier cases of its process, by number, are to be run
+    before it in a process of their own; fresh: in a new process; patient: one that hangs is given its whole deadline;
     explained: its row says why it is off, as far as the device tells."""
 
     case: Runnable | Piece | None = None
@@ -49,8 +49,9 @@ class Ask:
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of it. outputs: flat and in the order of the program's outputs, of a search that looks at them itself; None where
-    it raised, died or was refused: ``error``; row: what it was judged to be, of a search that goes by that."""
+    """What came of it. outputs: flat and in the order of the program's outputs, of a search that looks at them itself;
+    None where it raised, died or was refused: ``error``; row: what it was judged to be, of a search that goes by
+    that."""
 
     outputs: Sequence[np.ndarray] | None = None
     error: str = ""

@@ -28,10 +28,10 @@ from tasks.prepare.derived.batch_invariance import by_row
 
 @dataclass(frozen=True, eq=False)
 class GraphCase:
-    """model: a ModelProto; feeds: by the names of its inputs, an array each, a list of them or None; group: what it comes from;
-    draws: of the noise floor; judged: whether it has a float64 reference, else what ONNX's checker takes is valid; whole: how
-    many nodes it had at first and the class that its op is judged by, which holds as long as it has them all; batched: the inputs
-    whose rows must be computed each by itself, of a case of batch_invariance."""
+    """model: a ModelProto; feeds: by the names of its inputs, an array each, a list of them or None; group: what it
+    comes from; draws: of the noise floor; judged: whether it has a float64 reference, else what ONNX's checker takes is
+    valid; whole: how many nodes it had at first and the class that its op is judged by, which holds as long as it has
+    them all; batched: the inputs whose rows must be computed each by itself, of a case of batch_invariance."""
 
     model: Any = field(repr=False)
     feeds: Mapping[str, Any] = field(repr=False)
@@ -150,7 +150,8 @@ class GraphCase:
         return self._program.places
 
     def values(self) -> dict[str, np.ndarray]:
-        """What every node makes, by the float64 evaluation, in the dtypes that the tensors have; nothing where there is none."""
+        """What every node makes, by the float64 evaluation, in the dtypes that the tensors have; nothing where there is
+        none."""
         try:
             found = self._program.exact if self.judged else {}
         except NoOracle:
@@ -158,7 +159,8 @@ class GraphCase:
         return {name: x for name, x in found.items() if isinstance(x, np.ndarray) and x.dtype.kind not in "OUS"}
 
     def of(self, places: Collection[int], given: Mapping[str, Any]) -> GraphCase:
-        """Some of its nodes, with the constants that they read. given: values of the tensors that come to them from the others."""
+        """Some of its nodes, with the constants that they read. given: values of the tensors that come to them from the
+        others."""
         piece = self._program.piece(places, given)
         model, feeds = piece.program, piece.feeds
         inputs = [

@@ -78,10 +78,12 @@ class OnnxProgram(Program):
         return dict(zip(node.outputs, self.evaluated.run_node(node, inputs)))
 
     def spread_of(self, place: int, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What `floor_of` comes to for a sum of products, by one evaluation instead of one a draw; nothing for other nodes.
+        """What `floor_of` comes to for a sum of products, by one evaluation instead of one a draw; nothing for other
+        nodes.
 
         Each term a·b is moved by ε(s·u + s′·u′) with random signs and u in [½, 1], so the variance of their sum is
-        2·E[u²]·ε²·Σ a²b², E[u²] = 7/12: the same node of squares. The largest of four draws is 1.5 times the root of it.
+        2·E[u²]·ε²·Σ a²b², E[u²] = 7/12: the same node of squares. The largest of four draws is 1.5 times the root of
+        it.
         """
         node, inputs = self._call(place, feeds)
         plain = float(node.attributes.get("alpha", 1)) == float(node.attributes.get("beta", 1)) == 1

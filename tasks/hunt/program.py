@@ -16,7 +16,8 @@ Move = Callable[[str, np.ndarray], np.ndarray]
 
 
 class Program:
-    """Base of both; by itself, one that nobody can take apart. feeds: inputs by name; dtype: of the case; outputs: names.
+    """Base of both; by itself, one that nobody can take apart. feeds: inputs by name; dtype: of the case; outputs:
+    names.
 
     A place is a node's number in the program's order.
     """
@@ -43,7 +44,8 @@ class Program:
 
     @functools.cached_property
     def exact(self) -> dict[str, np.ndarray]:
-        """Every tensor that a node makes, by the float64 evaluation, rounded to its dtype; the inputs as well. Raises NoOracle."""
+        """Every tensor that a node makes, by the float64 evaluation, rounded to its dtype; the inputs as well. Raises
+        NoOracle."""
         found = self.evaluate(keep=[name for place in self.places for name in self.makes(place) if name])
         return dict(self.feeds) | {name: self.rounded(name, value) for name, value in found.items()}
 
@@ -89,7 +91,8 @@ class Program:
         raise NotImplementedError
 
     def piece(self, places: Collection[int], given: Mapping[str, np.ndarray] | None = None) -> Piece:
-        """Some nodes by themselves. given: what comes to them from others (default: what they make in float64, rounded)."""
+        """Some nodes by themselves. given: what comes to them from others (default: what they make in float64,
+        rounded)."""
         raise NotImplementedError
 
     def probed(self, names: Sequence[str]) -> Piece:
@@ -130,7 +133,8 @@ class Program:
         }
 
     def with_values(self, values: Mapping[str, np.ndarray]) -> list[Any]:
-        """The outputs, when these tensors have these values and all else is exact. Raises whatever what follows raises."""
+        """The outputs, when these tensors have these values and all else is exact. Raises whatever what follows
+        raises."""
         raise NotImplementedError
 
     def with_moves(self, move: Move) -> list[Any]:

@@ -22,8 +22,8 @@ from tasks.wire import ToRun
 
 
 class Searcher:
-    """Base of the searches: `begin` starts one, `go_on` tells it what became of what it wanted; each returns what it wants next, or
-    what it found."""
+    """Base of the searches: `begin` starts one, `go_on` tells it what became of what it wanted; each returns what it
+    wants next, or what it found."""
 
     #: Whether it looks at the outputs of what is run itself; else it goes by the row.
     looks: ClassVar[bool]

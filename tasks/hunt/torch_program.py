@@ -19,8 +19,8 @@ from tasks.model.dtypes import EPS, dtype_name, np_dtype
 
 
 class TorchProgram(Program):
-    """program: as `tasks.graphs.program.trace_module` makes it; feeds: its arguments by name. A node of several outputs stands
-    for those that pick them out of it as well."""
+    """program: as `tasks.graphs.program.trace_module` makes it; feeds: its arguments by name. A node of several outputs
+    stands for those that pick them out of it as well."""
 
     maker = "capture"
 

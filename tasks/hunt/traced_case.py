@@ -24,8 +24,8 @@ from tasks.model import Form, Group, Leaf, OpClass
 
 @dataclass(frozen=True, eq=False)
 class TracedCase:
-    """program: as `tasks.graphs.program.encode_program` has it; arrays: its arguments by name, in their order; group: what it comes from;
-    draws: of the noise floor."""
+    """program: as `tasks.graphs.program.encode_program` has it; arrays: its arguments by name, in their order; group:
+    what it comes from; draws: of the noise floor."""
 
     program: Mapping[str, Any] = field(repr=False)
     arrays: dict[str, np.ndarray] = field(repr=False)
@@ -96,7 +96,8 @@ class TracedCase:
         return self._operations.places
 
     def values(self) -> dict[str, np.ndarray]:
-        """Its arguments and what every operation makes, in float64, in the dtypes that they have; nothing where that is not known."""
+        """Its arguments and what every operation makes, in float64, in the dtypes that they have; nothing where that is
+        not known."""
         try:
             return self._operations.exact
         except NoOracle:

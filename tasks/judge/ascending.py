@@ -12,8 +12,8 @@ from tasks.model.dtypes import dtype_name, np_dtype
 
 @dataclass(frozen=True, eq=False)
 class Ascending:
-    """order: (n,) places of the inputs that are numbers or infinite; values: (n,) they as float64; by_bits: of a dtype of up to 16 bits
-    the place in ``values`` of each bit pattern that is among them, and 0 of any other."""
+    """order: (n,) places of the inputs that are numbers or infinite; values: (n,) they as float64; by_bits: of a dtype
+    of up to 16 bits the place in ``values`` of each bit pattern that is among them, and 0 of any other."""
 
     order: np.ndarray
     values: np.ndarray
@@ -32,7 +32,8 @@ class Ascending:
         return np.where(np.abs(x[above - 1] + x) < np.abs(x[above] + x), above - 1, above).clip(min=0)
 
     def places(self, numbers: np.ndarray) -> np.ndarray:
-        """The place in ``values`` of each number (in the inputs' dtype); an arbitrary place for one that is not there."""
+        """The place in ``values`` of each number (in the inputs' dtype); an arbitrary place for one that is not
+        there."""
         if self.by_bits is not None:
             return np.asarray(self.by_bits[numbers.view(_bits(numbers.dtype))])
         return np.minimum(np.searchsorted(self.values, numbers.astype(np.float64)), len(self.values) - 1)

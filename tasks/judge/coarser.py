@@ -11,12 +11,15 @@ from tasks.judge.plain import compare, error_unit
 from tasks.judge.policy import Policy, judge
 from tasks.model import Leaf, OpClass, Status, is_inexact
 
-#: Precisions that runtimes take for float32 without being asked. float16 has as many digits as TF32, which stands for both.
+#: Precisions that runtimes take for float32 without being asked. float16 has as many digits as TF32, which stands for
+#: both.
 SUSPECTS = ("tfloat32", "bfloat16")
-#: Least correlation of a result's errors with those of rounded weights; how often it is beyond what chance gives (one standard
-#: deviation of n independent numbers is 1/√n), and beyond what the errors of two precisions, which share nothing, have.
+#: Least correlation of a result's errors with those of rounded weights; how often it is beyond what chance gives (one
+#: standard deviation of n independent numbers is 1/√n), and beyond what the errors of two precisions, which share
+#: nothing, have.
 ALIKE, CHANCE, APART = 0.35, 6.0, 3.0
-#: The errors of a result over those of rounded weights: what is computed is rounded too, which adds as much again or twice.
+#: The errors of a result over those of rounded weights: what is computed is rounded too, which adds as much again or
+#: twice.
 TIMES = (0.75, 6.0)
 
 
@@ -38,11 +41,11 @@ def suspect_precision(
 ) -> Suspicion | None:
     """The precision that the errors of a model's outputs tell of; None where they tell of none.
 
-    twins: per precision, the exact outputs with the weights of products rounded to it (`tasks.graphs.coarse`). A result is
-    suspected of a precision if it would be right were it declared, and its errors, in units, are as large as the twin's
-    and correlate with them. A fault of another kind does not: its errors have nothing to do with how weights round. A
-    runtime that folds scales into its weights before it rounds them is not recognised, nor is one of a model whose error is
-    carried by a few numbers, as that of a single distribution is: those are alike by chance.
+    twins: per precision, the exact outputs with the weights of products rounded to it (`tasks.graphs.coarse`). A result
+    is suspected of a precision if it would be right were it declared, and its errors, in units, are as large as the
+    twin's and correlate with them. A fault of another kind does not: its errors have nothing to do with how weights
+    round. A runtime that folds scales into its weights before it rounds them is not recognised, nor is one of a model
+    whose error is carried by a few numbers, as that of a single distribution is: those are alike by chance.
     """
     best: Suspicion | None = None
     ours, errors = (

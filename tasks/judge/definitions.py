@@ -24,8 +24,8 @@ class Part:
 def derive(name: str, args: Any, kwargs: Any, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> list[np.ndarray]:
     """What is compared instead of ``outputs``: float64 arrays (or exact ones) that do not depend on the choice.
 
-    args, kwargs: the encoded argument trees (`tasks.arrays.tree`) over ``inputs``. Outputs of the right count, shapes and
-    dtypes never raise, whatever their values. Raises KeyError for an unknown name.
+    args, kwargs: the encoded argument trees (`tasks.arrays.tree`) over ``inputs``. Outputs of the right count, shapes
+    and dtypes never raise, whatever their values. Raises KeyError for an unknown name.
     """
     return [part.value for part in _parts(name, args, kwargs, inputs, outputs)]
 
@@ -93,10 +93,11 @@ def _statistics(rows: np.ndarray, name: str) -> np.ndarray:
 def predict_drawn_leaves(
     name: str, args: Any, kwargs: Any, inputs: list[np.ndarray], draws: Sequence[Sequence[np.ndarray]], dtype: str
 ) -> list[Leaf]:
-    """What `derive` is to make of right outputs of an algorithm that draws numbers on its way, from many draws of the reference.
+    """What `derive` is to make of right outputs of an algorithm that draws numbers on its way, from many draws of the
+    reference.
 
-    What the numbers do not change is expected as by `predict_leaves`. What they do may lie in the range that theory gives it
-    (`RANGES`), else in that of the draws and `BEYOND` standard deviations further, as in `moments`.
+    What the numbers do not change is expected as by `predict_leaves`. What they do may lie in the range that theory
+    gives it (`RANGES`), else in that of the draws and `BEYOND` standard deviations further, as in `moments`.
     """
     each = [predict_leaves(name, args, kwargs, inputs, draw, dtype) for draw in draws]
     given = RANGES[name](*_decode(args, kwargs, inputs), draws) if name in RANGES else {}
@@ -152,7 +153,8 @@ def _wide(array: np.ndarray) -> np.ndarray:
 
 
 def _view_as_integers(part: Part) -> Part:
-    """A float64 array that must be equal, as integers: between neighbouring float64 numbers there is no room for an ε."""
+    """A float64 array that must be equal, as integers: between neighbouring float64 numbers there is no room for an
+    ε."""
     if part.value.dtype != np.float64 or np.any(part.scale):
         return part
     values = np.where(np.isnan(part.value), np.nan, part.value + 0.0)  # one NaN, one zero
@@ -445,8 +447,9 @@ def _low_rank(
 ) -> list[Part]:
     """U, S, V of A = abᵀ, less M or the mean of its rows, by a random basis Q of q vectors: the svd of QQᴴA.
 
-    Whatever Q is, the factors are orthogonal and UᴴA = SVᴴ exactly, or AV = US where A has fewer rows than columns; hence no
-    value of S is beyond the spectrum. How close S comes to it is drawn (Halko, Martinsson and Tropp, SIAM Review 53, 2011).
+    Whatever Q is, the factors are orthogonal and UᴴA = SVᴴ exactly, or AV = US where A has fewer rows than columns;
+    hence no value of S is beyond the spectrum. How close S comes to it is drawn (Halko, Martinsson and Tropp, SIAM
+    Review 53, 2011).
     """
     u, s, v = outputs
     given = _product(a, b, center, M)
@@ -470,11 +473,13 @@ def _product(a: np.ndarray, b: np.ndarray, center: bool, M: np.ndarray | None) -
 def _low_rank_ranges(
     args: Any, kwargs: Any, draws: Sequence[Sequence[np.ndarray]], *, center: bool
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """The range of S, by its place among the parts of `_low_rank`: from what a basis may lose at worst to the spectrum itself.
+    """The range of S, by its place among the parts of `_low_rank`: from what a basis may lose at worst to the spectrum
+    itself.
 
-    The i-th of q values loses a share 1 − (sᵢ/σᵢ)² that goes with ‖Ωᵢ⁺‖², where Ωᵢ is i × q and Gaussian. That has a heavy tail:
-    P(‖Ωᵢ⁺‖ > x) falls as x^−(q−i+1) (Chen and Dongarra, SIAM J. Matrix Anal. Appl. 27, 2005; Halko, Martinsson and Tropp,
-    proposition 10.4). From the share of a usual draw, the median of ``draws``, follows the one that a draw in 10⁹ exceeds.
+    The i-th of q values loses a share 1 − (sᵢ/σᵢ)² that goes with ‖Ωᵢ⁺‖², where Ωᵢ is i × q and Gaussian. That has a
+    heavy tail: P(‖Ωᵢ⁺‖ > x) falls as x^−(q−i+1) (Chen and Dongarra, SIAM J. Matrix Anal. Appl. 27, 2005; Halko,
+    Martinsson and Tropp, proposition 10.4). From the share of a usual draw, the median of ``draws``, follows the one
+    that a draw in 10⁹ exceeds.
     """
     a, b, *_ = args
     spectrum = np.linalg.svd(_product(a, b, kwargs.get("center", center), kwargs.get("M")), compute_uv=False)
@@ -530,7 +535,8 @@ DEFINITIONS: dict[str, Callable[..., list[Part]]] = {
     "moments": _moments,
     "squashed moments": _squashed_moments,
 }
-#: The ranges of what an algorithm's numbers change, by part of its definition, given its arguments and many of its results.
+#: The ranges of what an algorithm's numbers change, by part of its definition, given its arguments and many of its
+#: results.
 RANGES: dict[str, Callable[..., dict[int, tuple[np.ndarray, np.ndarray]]]] = {
     "low rank": functools.partial(_low_rank_ranges, center=False),
     "principal components": functools.partial(_low_rank_ranges, center=True),

@@ -82,7 +82,8 @@ def _compute_signed_errors(a: np.ndarray, leaf: Leaf, op_class: OpClass, precisi
 
 
 def _fill_nonfinite(errors: np.ndarray, a: np.ndarray, y: np.ndarray, tolerance: np.ndarray, dtype: str) -> np.ndarray:
-    """``errors`` where they are not finite: 0 for a NaN or Inf where the reference has it, infinite where it has none."""
+    """``errors`` where they are not finite: 0 for a NaN or Inf where the reference has it, infinite where it has
+    none."""
     a = a.astype(y.dtype)
     if is_complex(dtype):
         a, y = np.concatenate([a.real, a.imag]), np.concatenate([y.real, y.imag])

@@ -15,7 +15,8 @@ _NEAR = 4.0
 
 
 def may_matter(expected: Sequence[Leaf], given: np.ndarray | None) -> tuple[str, ...]:
-    """Dtypes of subnormal numbers among exact results, and of the one input of an op of single elements (None: of another)."""
+    """Dtypes of subnormal numbers among exact results, and of the one input of an op of single elements (None: of
+    another)."""
     found = [leaf.dtype for leaf in expected if _mask_subnormal(leaf.reference, leaf.dtype).any()]
     if given is not None and _mask_subnormal(given, dtype := dtype_name(given.dtype)).any():
         found.append(dtype)
@@ -25,7 +26,8 @@ def may_matter(expected: Sequence[Leaf], given: np.ndarray | None) -> tuple[str,
 def restore_flushed(
     actual: list[np.ndarray], expected: Sequence[Leaf], flushes: Flushes, given: np.ndarray | None
 ) -> list[np.ndarray]:
-    """The outputs with what the device makes 0 put right. given: of an op of single elements, its input, which has both zeros."""
+    """The outputs with what the device makes 0 put right. given: of an op of single elements, its input, which has both
+    zeros."""
     made = []
     for a, leaf in zip(actual, expected):
         y = leaf.reference

@@ -17,8 +17,8 @@ def find_broken(
 ) -> str:
     """The first invariant, as (name, argument), that an output breaks, in words; "" where all are kept.
 
-    Where some outputs are floating, they alone are looked at (the indices beside them are no probabilities). Inputs with
-    NaN or Inf excuse everything but the shape.
+    Where some outputs are floating, they alone are looked at (the indices beside them are no probabilities). Inputs
+    with NaN or Inf excuse everything but the shape.
     """
     finite = all(np.isfinite(x.astype(np.complex128)).all() for x in inputs.values() if is_inexact(dtype_name(x.dtype)))
     floating = [(i, x) for i, x in enumerate(outputs) if is_inexact(dtype_name(x.dtype))]

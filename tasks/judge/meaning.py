@@ -18,8 +18,8 @@ from tasks.model.leaf import Leaf
 from tasks.model.op_class import OpClass
 from tasks.operators.formulas import compute_softmax
 
-#: What an output may stand for. logits, probabilities: the largest along an axis is the decision; mask: what lies above a
-#: threshold, number by number; embedding: nothing is decided by it alone.
+#: What an output may stand for. logits, probabilities: the largest along an axis is the decision; mask: what lies above
+#: a threshold, number by number; embedding: nothing is decided by it alone.
 WORDS = ("logits", "probabilities", "mask", "embedding")
 _FORM = re.compile(rf"({'|'.join(WORDS)})(?: (axis|above) (-?\d+(?:\.\d+)?))?")
 #: Error units up to which a flipped decision is a tie, where the policy counts no units.
@@ -117,8 +117,8 @@ def _count(metrics: Metrics, flipped: np.ndarray, margin: np.ndarray, limit: flo
 
 
 def _compute_divergence(p: np.ndarray, q: np.ndarray, smallest: float) -> float:
-    """The largest Kullback-Leibler divergence of a row, Σ p·ln(p/q) − p + q, in nats; what is below ``smallest`` counts as
-    that much: a softmax in the dtype has lost it. Infinite where a number is NaN."""
+    """The largest Kullback-Leibler divergence of a row, Σ p·ln(p/q) − p + q, in nats; what is below ``smallest`` counts
+    as that much: a softmax in the dtype has lost it. Infinite where a number is NaN."""
     p, q = np.maximum(p, smallest), np.maximum(q, smallest)
     largest = float((p * np.log(p / q) - p + q).sum(-1).max())
     return np.inf if np.isnan(largest) else max(largest, 0.0)

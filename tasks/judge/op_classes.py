@@ -80,7 +80,8 @@ def _place_by_definition(definition: str, why: str) -> Placement:
 
 #: The catalog whose ops `tasks.operators.table` places.
 ONNX = "onnx"
-#: Per catalog: (placement, names separated by blanks). A name with a variant ("std_mean.unbiased") goes before the op's.
+#: Per catalog: (placement, names separated by blanks). A name with a variant ("std_mean.unbiased") goes before the
+#: op's.
 # fmt: off
 TABLE: dict[str, list[tuple[Placement, str]]] = {
     "torch": [

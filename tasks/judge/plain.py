@@ -26,10 +26,11 @@ from tasks.model.op_class import WITHOUT_NOISE, OpClass
 
 #: Elements handled at a time: the working set of one block stays inside a core's cache.
 BLOCK = 1 << 15
-#: Error units up to which a result is right where nothing closer is said: the default policy's first limit (error_units.json).
+#: Error units up to which a result is right where nothing closer is said: the default policy's first limit
+#: (error_units.json).
 USUAL_UNITS = 32.0
-#: Noise floors beyond which rounded inputs excuse nothing: a few draws of a sum that cancels may miss as much; it is what the
-#: strictest limit in error units allows.
+#: Noise floors beyond which rounded inputs excuse nothing: a few draws of a sum that cancels may miss as much; it is
+#: what the strictest limit in error units allows.
 _MISSED = 4
 
 
@@ -42,10 +43,10 @@ class Metrics:
     max_diff, max_rel, rmse: over elements finite on both sides; max_ulp: in spacings of the output dtype (of a
     coarser declared precision, if there is one) at the reference; error_units: max |a−y| / (ε|y| + δ + tiny), inf for
     a misplaced NaN or Inf; mismatched: elements outside the classic tolerance; nonfinite: misplaced NaN/Inf among
-    them; classic: mismatched == 0; bias, bias_sigmas: see `measure_bias`; zero_signs: zeros of the wrong sign, where an op's definition
-    fixes it. The last six are of outputs of stated meaning (`interpret`): decisions that
-    were compared; flips: of them, other ones beyond the limit, and ties: within it; flip_units: the largest margin of
-    these, in error units; divergence, in nats; overlap of the decisive parts of masks.
+    them; classic: mismatched == 0; bias, bias_sigmas: see `measure_bias`; zero_signs: zeros of the wrong sign, where an
+    op's definition fixes it. The last six are of outputs of stated meaning (`interpret`): decisions that were compared;
+    flips: of them, other ones beyond the limit, and ties: within it; flip_units: the largest margin of these, in error
+    units; divergence, in nats; overlap of the decisive parts of masks.
     """
 
     kind: str = ""
@@ -112,10 +113,10 @@ def compare(
     Complex numbers are measured by the modulus of the difference, which bounds that of both parts; those of an EXACT op
     part by part. RANDOM compares shape, dtype and finiteness, UNINITIALISED shape and dtype alone; EXACT and ELEMENTARY
     do not consult the noise floor; DISCONTINUOUS takes it as the size of the jump that excuses an element which is not
-    the reference rounded; all others measure error units, MODEL of the row floor. precision: dtype name of a declared coarser compute
-    precision ("" for none); ε and the spacing are the coarser of the two, its range counts, and the noise floor grows in
-    proportion. The inputs are then not given exactly, and ulps of an exact or elementary op count from four
-    times the noise floor on. dtypes: of the outputs, where they have been widened since.
+    the reference rounded; all others measure error units, MODEL of the row floor. precision: dtype name of a declared
+    coarser compute precision ("" for none); ε and the spacing are the coarser of the two, its range counts, and the
+    noise floor grows in proportion. The inputs are then not given exactly, and ulps of an exact or elementary op count
+    from four times the noise floor on. dtypes: of the outputs, where they have been widened since.
     """
     metrics = Metrics()
     arrays = [np.asarray(a) for a in actual]
@@ -144,8 +145,9 @@ def compare(
 
 #: Classes whose results are sums of many rounded terms, of which the errors of one sign do not cancel.
 ACCUMULATES = (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.NORMALISATION)
-#: Mean signed error in error units, in standard errors, and elements, from all of which on results are biased. Of 720 sound cases of
-#: `critical` and `gemm` (four runtimes, random numbers) contractions are within 0.008, none is beyond 11 standard errors (docs/verdict.md).
+#: Mean signed error in error units, in standard errors, and elements, from all of which on results are biased. Of 720
+#: sound cases of `critical` and `gemm` (four runtimes, random numbers) contractions are within 0.008, none is beyond 11
+#: standard errors (docs/verdict.md).
 BIAS, SIGMAS, ELEMENTS = 0.02, 16.0, 1 << 12
 #: Fewest elements of which a mean says something, and in how many groups its scatter is taken.
 _ENOUGH, _GROUPS = 256, 16
@@ -154,13 +156,14 @@ _ENOUGH, _GROUPS = 256, 16
 def measure_bias(
     actual: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass, precision: str = ""
 ) -> tuple[float | None, float | None]:
-    """(mean signed error in error units, by how many standard errors it is not 0); (None, None) of too few elements, no standard errors
-    where they are many and the results may have one error in common: where a norm's rounded factor, say, is that of fewer than 16 groups
-    (`Leaf.shared`), and where results repeat.
+    """(mean signed error in error units, by how many standard errors it is not 0); (None, None) of too few elements, no
+    standard errors where they are many and the results may have one error in common: where a norm's rounded factor,
+    say, is that of fewer than 16 groups (`Leaf.shared`), and where results repeat.
 
-    Signed by the number line or, where that is larger, by the result's own sign: a truncation makes every result smaller. The errors of
-    neighbours may be alike, as they share terms, so the scatter is that of the means of 16 groups: the larger of those of neighbours and
-    of every sixteenth element, and of single elements (a batch-means estimate: Law, Simulation Modeling and Analysis, 9.5.3).
+    Signed by the number line or, where that is larger, by the result's own sign: a truncation makes every result
+    smaller. The errors of neighbours may be alike, as they share terms, so the scatter is that of the means of 16
+    groups: the larger of those of neighbours and of every sixteenth element, and of single elements (a batch-means
+    estimate: Law, Simulation Modeling and Analysis, 9.5.3).
     """
     errors, outward, leaves = [], [], []
     with np.errstate(all="ignore"):
@@ -239,7 +242,8 @@ def classic_tolerance(dtype: str) -> tuple[float, float]:
 
 
 def tolerance_of(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[float, float]:
-    """(rtol, atol) of a leaf: its own or its dtype's classic tolerance, no narrower than a coarser ``precision`` allows."""
+    """(rtol, atol) of a leaf: its own or its dtype's classic tolerance, no narrower than a coarser ``precision``
+    allows."""
     rtol, atol = classic_tolerance(leaf.dtype)
     rtol, atol = rtol if leaf.rtol is None else leaf.rtol, atol if leaf.atol is None else leaf.atol
     if is_coarser(precision, leaf.dtype) and leaf.noise is None and op_class not in WITHOUT_NOISE:
@@ -252,8 +256,9 @@ def tolerance_of(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[fl
 
 
 def bound_by_tolerance(leaf: Leaf, op_class: OpClass, precision: str = "") -> np.ndarray:
-    """The largest difference that a leaf's tolerance leaves to each element, where it alone decides; any where the noise floor is
-    infinite, none to one that is not finite. One of its own leaves what arithmetic in float32 does, at least (`_bound_unavoidable_error`)."""
+    """The largest difference that a leaf's tolerance leaves to each element, where it alone decides; any where the
+    noise floor is infinite, none to one that is not finite. One of its own leaves what arithmetic in float32 does, at
+    least (`_bound_unavoidable_error`)."""
     assert leaf.reference is not None
     rtol, atol = tolerance_of(leaf, op_class, precision)
     eps, smallest, noise = unit_of(leaf, op_class, precision)
@@ -268,9 +273,9 @@ def bound_by_tolerance(leaf: Leaf, op_class: OpClass, precision: str = "") -> np
 
 
 def _bound_unavoidable_error(spacing: np.ndarray, noise: np.ndarray | None, share: float) -> np.ndarray:
-    """How far off a result may be that is computed in float32 from exactly given inputs and rounded once: no tolerance asks for more. Of
-    a long sum it may be more yet, since a leaf does not tell how many terms it has.
-    share: of the noise floor, that float32's is (`_share_of_float32`)."""
+    """How far off a result may be that is computed in float32 from exactly given inputs and rounded once: no tolerance
+    asks for more. Of a long sum it may be more yet, since a leaf does not tell how many terms it has. share: of the
+    noise floor, that float32's is (`_share_of_float32`)."""
     return np.asarray(0.5 * spacing if noise is None else 0.5 * spacing + _MISSED * share * noise)
 
 
@@ -295,8 +300,8 @@ def times_coarser(precision: str, dtype: str) -> float:
 def unit_of(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[float, float, np.ndarray | None]:
     """(ε, smallest normal number, noise floor) of which a leaf's error unit is made: ε|y| + δ + ε·smallest.
 
-    The range of a coarser ``precision`` is declared as well, and it rounds the inputs of every op, however given. The floor
-    of a MODEL is `model_floor`.
+    The range of a coarser ``precision`` is declared as well, and it rounds the inputs of every op, however given. The
+    floor of a MODEL is `model_floor`.
     """
     eps, smallest = EPS.get(leaf.dtype, 0.0), SMALLEST_NORMAL.get(leaf.dtype, 0.0)
     noise = model_floor(leaf) if op_class is OpClass.MODEL else leaf.noise
@@ -323,7 +328,8 @@ _EXPONENT = np.int64(0x7FF) << np.int64(52)
 
 
 def spacing_of(size: np.ndarray, eps: float, smallest: float) -> np.ndarray:
-    """One ulp at numbers of these sizes: the distance of their neighbours, no less than at the smallest normal number."""
+    """One ulp at numbers of these sizes: the distance of their neighbours, no less than at the smallest normal
+    number."""
     made = np.asarray(np.maximum(size, smallest))
     if made.dtype != np.float64 or not (made.size and smallest >= 2.0**-1022):
         return np.asarray(np.ldexp(eps, np.frexp(made)[1] - 1))
@@ -336,7 +342,8 @@ def spacing_of(size: np.ndarray, eps: float, smallest: float) -> np.ndarray:
 
 
 def narrower_spacing_of(size: np.ndarray, eps: float, smallest: float, below: np.ndarray | bool = True) -> np.ndarray:
-    """As `spacing_of`; of a power of two that of the numbers below it, where a result is ``below``: the next one is a whole ulp off."""
+    """As `spacing_of`; of a power of two that of the numbers below it, where a result is ``below``: the next one is a
+    whole ulp off."""
     part, exponent = np.frexp(np.maximum(size, smallest))
     return np.asarray(np.ldexp(eps, exponent - 1 - ((part == 0.5) & (size > smallest) & below)))
 
@@ -344,16 +351,16 @@ def narrower_spacing_of(size: np.ndarray, eps: float, smallest: float, below: np
 def ulp_of(
     size: np.ndarray, eps: float, smallest: float, op_class: OpClass, below: np.ndarray | bool = True
 ) -> np.ndarray:
-    """One ulp at numbers of these sizes as an op of this class is held to it: of one that rounds nothing, the distance to the next
-    number on the side where a result is (``below``: whether it is the smaller)."""
+    """One ulp at numbers of these sizes as an op of this class is held to it: of one that rounds nothing, the distance
+    to the next number on the side where a result is (``below``: whether it is the smaller)."""
     if op_class is OpClass.EXACT:
         return narrower_spacing_of(size, eps, smallest, below)
     return spacing_of(size, eps, smallest)
 
 
 def bound_by_limit(leaf: Leaf, op_class: OpClass, limit: float, precision: str = "") -> np.ndarray:
-    """The largest difference that a limit leaves to each element of a leaf, in ulps for a class WITHOUT_NOISE, else in error units:
-    `measure` turned round. None to one that is not finite, and any where the noise floor is infinite."""
+    """The largest difference that a limit leaves to each element of a leaf, in ulps for a class WITHOUT_NOISE, else in
+    error units: `measure` turned round. None to one that is not finite, and any where the noise floor is infinite."""
     assert leaf.reference is not None
     y = leaf.reference
     eps, smallest, noise = unit_of(leaf, op_class, precision)
@@ -370,9 +377,10 @@ def bound_by_limit(leaf: Leaf, op_class: OpClass, limit: float, precision: str =
 
 
 class _How(NamedTuple):
-    """How one output is measured: its ε, smallest normal number and classic tolerance. op_class: DISCONTINUOUS is equal or a jump as
-    high as the noise floor, of EXACT what is not equal is a whole spacing off, at least; rounded: the device rounds the inputs of an
-    op whose inputs else count as given exactly; share: of `_bound_unavoidable_error`, where the tolerance is the case's own, else None."""
+    """How one output is measured: its ε, smallest normal number and classic tolerance. op_class: DISCONTINUOUS is equal
+    or a jump as high as the noise floor, of EXACT what is not equal is a whole spacing off, at least; rounded: the
+    device rounds the inputs of an op whose inputs else count as given exactly; share: of `_bound_unavoidable_error`,
+    where the tolerance is the case's own, else None."""
 
     dtype: str
     eps: float
@@ -491,8 +499,8 @@ def distance(a: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _compare_nonfinite(
     a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: str, diff: np.ndarray, size: np.ndarray, sums: Sums
 ) -> np.ndarray | None:
-    """Settle the elements with NaN or Inf on either side, which then count as equal and as not seen: changes ``diff`` and ``size``
-    in place, returns the noise floor.
+    """Settle the elements with NaN or Inf on either side, which then count as equal and as not seen: changes ``diff``
+    and ``size`` in place, returns the noise floor.
 
     Inf where the reference is finite stands for the first value beyond the largest finite one if the reference
     is so large that it may overflow: a result at the border is judged by its distance like any other.
@@ -535,10 +543,11 @@ def at_border(
 
 
 def within_range(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: str, precision: str) -> np.ndarray:
-    """``a`` with what a coarser ``precision`` makes of results near and beyond its largest number put right, as wide as ``y``.
+    """``a`` with what a coarser ``precision`` makes of results near and beyond its largest number put right, as wide as
+    ``y``.
 
-    Beyond it there is nothing but that number (saturation) and Inf: both, and all between, stand for the reference. An Inf
-    at the border stands for the next number, and is judged by its distance as in `at_border`.
+    Beyond it there is nothing but that number (saturation) and Inf: both, and all between, stand for the reference. An
+    Inf at the border stands for the next number, and is judged by its distance as in `at_border`.
     """
     eps, largest = EPS.get(precision, 0.0), LARGEST.get(precision, np.inf)
     if not is_coarser(precision, dtype) or largest >= LARGEST[dtype] or is_complex(dtype):

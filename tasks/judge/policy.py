@@ -15,11 +15,11 @@ from tasks.model.status import Status
 
 #: Relative error, in units of the op's own scale, that leaves no right digit: nothing so far off is "imprecise".
 GROSS = 0.25
-#: What lies within so many times its limit is the right function that has lost precision, if a decimal digit is right as
-#: well: off by DIGIT at most, in the op's own scale. Twice as wide, faults of logic pass for it (docs/verdict.md).
+#: What lies within so many times its limit is the right function that has lost precision, if a decimal digit is right
+#: as well: off by DIGIT at most, in the op's own scale. Twice as wide, faults of logic pass for it (docs/verdict.md).
 BAND, DIGIT = 8.0, 1 / 16
-#: Precisions that only factors of products are rounded to. Their sums and all else are of the dtype, so beyond the limit there is
-#: nothing but another, coarser precision (bfloat16 has three bits less, which the band would excuse).
+#: Precisions that only factors of products are rounded to. Their sums and all else are of the dtype, so beyond the
+#: limit there is nothing but another, coarser precision (bfloat16 has three bits less, which the band would excuse).
 OF_FACTORS = ("tfloat32",)
 #: What a limit may say of results beyond it, see `Limit`.
 IMPRECISE = ("band", "digits", "classic", "never")
@@ -30,10 +30,10 @@ class Limit:
     """One line of a policy: up to where a result is right, for the ops, classes and dtypes that it names.
 
     Exactly one of ``units`` (error units) and ``ulps`` (spacings of the output dtype at the reference) is set.
-    imprecise: what tells imprecise from wrong. "digits": BAND times the limit, and DIGIT; "band": that or, of error units,
-    the classic tolerance; "classic": that tolerance alone; a number in the limit's own measure; "never".
-    gross: error in units of the op's own scale, relative to 1, beyond which nothing within the tolerance is imprecise.
-    ops: globs over the op's label, with its catalog; classes, dtypes: names; empty means all.
+    imprecise: what tells imprecise from wrong. "digits": BAND times the limit, and DIGIT; "band": that or, of error
+    units, the classic tolerance; "classic": that tolerance alone; a number in the limit's own measure; "never". gross:
+    error in units of the op's own scale, relative to 1, beyond which nothing within the tolerance is imprecise. ops:
+    globs over the op's label, with its catalog; classes, dtypes: names; empty means all.
     """
 
     evidence: str
@@ -71,8 +71,8 @@ class Limit:
 @dataclass(frozen=True)
 class Policy:
     """Which numbers are right. rule: "error_units" (within the last of ``limits`` that covers the case), "classic"
-    (the classic tolerance alone), "absolute" (max_diff < ``bound``). signed_zeros: whether zeros of the wrong sign are imprecise, of ops
-    whose definition fixes it."""
+    (the classic tolerance alone), "absolute" (max_diff < ``bound``). signed_zeros: whether zeros of the wrong sign are
+    imprecise, of ops whose definition fixes it."""
 
     name: str
     version: int
@@ -89,9 +89,10 @@ class Policy:
     def limit(self, label: str, op_class: str, dtype: str, precision: str = "") -> Limit:
         """The limit that holds for an op (its label with catalog and variant), its class and a dtype.
 
-        In a declared coarser ``precision`` an error unit is larger, and what rounds to it still sums in float32: error units
-        are bounded as those of a 16-bit dtype are, and beyond a precision of OF_FACTORS nothing is imprecise. There, and in a
-        dtype of 8 bits or fewer, in which a few spacings are all that a number has, nothing that is grossly off is right.
+        In a declared coarser ``precision`` an error unit is larger, and what rounds to it still sums in float32: error
+        units are bounded as those of a 16-bit dtype are, and beyond a precision of OF_FACTORS nothing is imprecise.
+        There, and in a dtype of 8 bits or fewer, in which a few spacings are all that a number has, nothing that is
+        grossly off is right.
         """
         key = (label, op_class, dtype, precision)
         if key not in self._limits_found:
@@ -148,9 +149,9 @@ def judge(
 
     Where the expected output is a stored one (oracle "stored") there is no noise floor: the classic tolerance
     decides, except for exact ops, whose stored output is exact. Where the case brings a tolerance of its own
-    (``own_tolerance``), that decides, be it wider than the limit or narrower: what is outside is wrong, of kind "tolerance"
-    where the limit would have passed it. A noise floor of a model that is not finite makes the case invalid, and what is merely
-    imprecise is wrong (kind "flip") where it decides otherwise.
+    (``own_tolerance``), that decides, be it wider than the limit or narrower: what is outside is wrong, of kind
+    "tolerance" where the limit would have passed it. A noise floor of a model that is not finite makes the case
+    invalid, and what is merely imprecise is wrong (kind "flip") where it decides otherwise.
     """
     found = _judge(metrics, policy, label, op_class, dtype, oracle, precision, own_tolerance)
     missed = policy.rule == "error_units" and own_tolerance and not metrics.classic

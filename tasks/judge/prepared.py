@@ -104,12 +104,12 @@ def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClas
 def measure_excused_share(
     leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE, precision: str = ""
 ) -> float:
-    """Which share of the reference ``threshold`` error units do not ask for, 0 to 1: the sum of what each element may be off,
-    no more than all of it, over the sum of their sizes.
+    """Which share of the reference ``threshold`` error units do not ask for, 0 to 1: the sum of what each element may
+    be off, no more than all of it, over the sum of their sizes.
 
-    From GROSS on no right digit is asked for. Where the noise floor has no part in that it is 0: in dtypes of so few bits
-    that the threshold alone is as wide, for integers, and for steps, whose floor is the height of a jump. precision: that
-    the check asks for, if it is coarser.
+    From GROSS on no right digit is asked for. Where the noise floor has no part in that it is 0: in dtypes of so few
+    bits that the threshold alone is as wide, for integers, and for steps, whose floor is the height of a jump.
+    precision: that the check asks for, if it is coarser.
     """
     y, (eps, _, noise) = leaf.reference, unit_of(leaf, op_class, precision)
     if y is None or noise is None or op_class is OpClass.DISCONTINUOUS or not 0 < eps * threshold < GROSS:
@@ -136,7 +136,8 @@ def zero_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.CO
 
 
 def bfloat16_would_pass(leaves: Sequence[Leaf], policy: Policy, label: str, dtype: str) -> bool:
-    """True if the exact outputs of a model in float32 or wider, rounded to bfloat16, would not be wrong under ``policy``.
+    """True if the exact outputs of a model in float32 or wider, rounded to bfloat16, would not be wrong under
+    ``policy``.
 
     A floor so wide tells a runtime that lost half its digits from none.
     """

@@ -14,8 +14,9 @@ SHARES, FIRST = 128, -3
 
 
 def line(given: np.ndarray, actual: np.ndarray, leaf: Leaf) -> str:
-    """A letter for each of `SHARES` equal shares of the finite inputs in ascending order: the largest error of that share. "a" is at
-    most 2**FIRST ulps, each further letter twice as much, "z" a NaN or Inf out of place. "" of what is not a float for each input."""
+    """A letter for each of `SHARES` equal shares of the finite inputs in ascending order: the largest error of that
+    share. "a" is at most 2**FIRST ulps, each further letter twice as much, "z" a NaN or Inf out of place. "" of what is
+    not a float for each input."""
     y = leaf.reference
     if (
         y is None

@@ -1,6 +1,7 @@
 """What mathematics promises of an op on all its inputs, whatever a reference says: order, symmetry, bounds, exact points.
 
-A violation is shown by two inputs and what came out. Rounding keeps order, symmetry and bounds, so a correctly rounded kernel breaks none.
+A violation is shown by two inputs and what came out. Rounding keeps order, symmetry and bounds, so a correctly rounded
+kernel breaks none.
 """
 
 from __future__ import annotations
@@ -51,14 +52,15 @@ _COMMUTES = (
     "add mul maximum minimum max min fmax fmin hypot logaddexp eq ne bitwise_and bitwise_or bitwise_xor gcd lcm logical_and logical_or "
     "logical_xor"
 ).split()
-#: Spacings by which neighbours may be out of order or apart before it is told: what is computed in a wider dtype and rounded is off by
-#: one where it falls near a midpoint (docs/verdict.md).
+#: Spacings by which neighbours may be out of order or apart before it is told: what is computed in a wider dtype and
+#: rounded is off by one where it falls near a midpoint (docs/verdict.md).
 _SLACK = 1.0
 
 
 class Broken(NamedTuple):
-    """A promise that is not kept. code: which one ("rising", "falling", "odd", "even", "bounds", "point", "again", "inverse",
-    "commutative", "power"); text: with the inputs that show it; values: of the promise: (smallest, largest), (input, result)."""
+    """A promise that is not kept. code: which one ("rising", "falling", "odd", "even", "bounds", "point", "again",
+    "inverse", "commutative", "power"); text: with the inputs that show it; values: of the promise: (smallest, largest),
+    (input, result)."""
 
     code: str
     text: str
@@ -66,8 +68,8 @@ class Broken(NamedTuple):
 
 
 def find_broken_property(op: str, given: list[np.ndarray], actual: np.ndarray) -> Broken | None:
-    """What an op ("torch:nn.functional.relu", "onnx:Relu") breaks first on all values of a dtype, or on all pairs; None where it keeps all
-    that is known of it. Outputs of another shape or dtype than the input are none of it."""
+    """What an op ("torch:nn.functional.relu", "onnx:Relu") breaks first on all values of a dtype, or on all pairs; None
+    where it keeps all that is known of it. Outputs of another shape or dtype than the input are none of it."""
     name = op.partition(":")[2].rpartition(".")[2].lower()
     if len(given) == 2 and given[0].ndim == 2 and given[0].shape == actual.shape == given[0].T.shape:
         return next(_of_pairs(name, given[0], given[1], actual), None)

@@ -25,8 +25,9 @@ _SMALLEST = float(np.finfo(np.float32).tiny)
 def measure_phase(
     outputs: Sequence[np.ndarray], expected: Sequence[Leaf], phase: str, names: Sequence[str], limit: float
 ) -> Metrics:
-    """Metrics of the outputs of one phase. Error units are floors, those of the worst output; ``mismatched``: outputs beyond the limit;
-    ``detail``: the name of the worst, of taps, which are in the order of their computation, that of the first beyond the limit."""
+    """Metrics of the outputs of one phase. Error units are floors, those of the worst output; ``mismatched``: outputs
+    beyond the limit; ``detail``: the name of the worst, of taps, which are in the order of their computation, that of
+    the first beyond the limit."""
     metrics = Metrics()
     check_metadata(list(outputs), expected, metrics)
     if metrics.kind:
@@ -58,8 +59,8 @@ def expect_alone(
     gradients: Sequence[np.ndarray],
     expected: Sequence[Leaf],
 ) -> list[Leaf]:
-    """What the optimiser, or the clipping, makes of the run's own gradients and the state that the step began with, in float64, and the
-    floor of that: all that is stored is moved. vectors: of `tasks.training.state.State.vectors`."""
+    """What the optimiser, or the clipping, makes of the run's own gradients and the state that the step began with, in
+    float64, and the floor of that: all that is stored is moved. vectors: of `tasks.training.state.State.vectors`."""
     if phase == CLIPPED:
         right = clip(recipe, [np.asarray(g, np.float64) for g in gradients])
         # All gradients are clipped by the norm of them, a single number.
@@ -98,8 +99,8 @@ def _expect(leaf: Leaf, right: np.ndarray, draws: Iterable[np.ndarray], times: f
 
 
 def expect_share(leaf: Leaf, rank: int, ranks: int) -> Leaf:
-    """The gradient of the micro-batches that a rank has, every ``ranks``th from its own; the floor is the largest of theirs. leaf: a row a
-    micro-batch."""
+    """The gradient of the micro-batches that a rank has, every ``ranks``th from its own; the floor is the largest of
+    theirs. leaf: a row a micro-batch."""
     assert leaf.reference is not None and leaf.noise is not None
     own, floors = leaf.reference[rank::ranks], leaf.noise[rank::ranks]
     return replace(leaf, shape=leaf.shape[1:], reference=own.mean(0), noise=floors.max(0))

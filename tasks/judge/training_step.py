@@ -31,8 +31,8 @@ def examine_step(
     precision: str,
     verdict: tuple[Status, str],
 ) -> Examined:
-    """The loss and the gradients of a step against what is expected, all named; nothing new where their shapes differ. A
-    gradient that is zero everywhere where it is not is wrong, whatever the ``verdict``."""
+    """The loss and the gradients of a step against what is expected, all named; nothing new where their shapes differ.
+    A gradient that is zero everywhere where it is not is wrong, whatever the ``verdict``."""
     if [a.shape for a in actual] != [tuple(leaf.shape) for leaf in expected] or len(names) != len(expected):
         return Examined(verdict)
     columns: dict[str, Any] = {

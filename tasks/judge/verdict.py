@@ -45,8 +45,8 @@ def load(name: str) -> Policy:
 
 
 def from_json(data: dict[str, Any], path: str = "policy") -> Policy:
-    """The policy that ``data`` (a JSON object, `dataclasses.asdict` of a Policy) describes; with "like", the name of one or its path, that
-    policy but for what ``data`` says. Raises PolicyError.
+    """The policy that ``data`` (a JSON object, `dataclasses.asdict` of a Policy) describes; with "like", the name of
+    one or its path, that policy but for what ``data`` says. Raises PolicyError.
 
     ``path`` says in an error where the data came from.
     """

@@ -36,8 +36,8 @@ def worst(
 def furthest(
     actual: Sequence[Any], expected: Sequence[Leaf], op_class: OpClass, limit: float, precision: str = ""
 ) -> tuple[int, tuple[int, tuple[int, ...]] | None]:
-    """(how many elements lie beyond a limit of the op's measure, ulps or error units, or have a NaN or Inf out of place;
-    the `worst`)."""
+    """(how many elements lie beyond a limit of the op's measure, ulps or error units, or have a NaN or Inf out of
+    place; the `worst`)."""
     count, best, place = 0, -1.0, None
     with np.errstate(all="ignore"):
         for i, (a, leaf) in enumerate(zip(map(np.asarray, actual), expected)):
@@ -63,8 +63,8 @@ def beyond(a: np.ndarray, leaf: Leaf, op_class: OpClass, limit: float, precision
 def _find_wrong_elements(
     a: np.ndarray, leaf: Leaf, op_class: OpClass, limit: float, precision: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(flat places of the elements that are not the reference rounded; whether each lies beyond the limit; its error units, or
-    what stands for them: no two elements change places)."""
+    """(flat places of the elements that are not the reference rounded; whether each lies beyond the limit; its error
+    units, or what stands for them: no two elements change places)."""
     assert leaf.reference is not None
     a, y = a.reshape(-1), leaf.reference.reshape(-1)
     if op_class is OpClass.MODEL:  # whose floor is that of whole rows

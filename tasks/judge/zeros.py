@@ -9,8 +9,8 @@ import numpy as np
 
 from tasks.model import EPS, Leaf
 
-#: Ops whose zeros have a sign by IEEE 754-2019 (6.3 and 9.2.1) or the C standard (annex F), by the last part of their name in lower case.
-#: Not max, min, relu and their kin: either zero is the larger one there.
+#: Ops whose zeros have a sign by IEEE 754-2019 (6.3 and 9.2.1) or the C standard (annex F), by the last part of their
+#: name in lower case. Not max, min, relu and their kin: either zero is the larger one there.
 FIXED = frozenset(
     (
         "abs acos add asin asinh atan atan2 atanh ceil copysign cos deg2rad div div.no_rounding_mode erf expm1 floor fmod log log10 log1p log2 "
@@ -22,8 +22,8 @@ _CATALOGS = ("torch", "onnx", "critical", "casts")
 
 
 def wrong_signs(op: str, actual: Sequence[np.ndarray], expected: Sequence[Leaf]) -> int | None:
-    """How many zeros among the results of an op ("torch:sin", "onnx:Neg") have another sign than the exact result; None of an op whose
-    definition does not say, and of dtypes with one zero."""
+    """How many zeros among the results of an op ("torch:sin", "onnx:Neg") have another sign than the exact result; None
+    of an op whose definition does not say, and of dtypes with one zero."""
     if not _fixes_signs(op):
         return None
     count = None

@@ -1,8 +1,8 @@
 """How matrix units add: a class for each kind of adder, vectorised over a matrix of results, in exact arithmetic.
 
-An adder takes the products of one row and one column in their order, so many in a step, and adds each step to its accumulator.
-Products are exact in all of them: float64 holds those of two numbers of at most 24 digits. Sources are named in the table
-(`tasks.matrix_units.table`), whose rows are made of these.
+An adder takes the products of one row and one column in their order, so many in a step, and adds each step to its
+accumulator. Products are exact in all of them: float64 holds those of two numbers of at most 24 digits. Sources are
+named in the table (`tasks.matrix_units.table`), whose rows are made of these.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ LOWEST, DIGITS, BEYOND = -126, 23, 2.0**128
 class Factors:
     """One side of a product, summed axis first: values (..., k, rows or columns) in float64.
 
-    powers: of each value, 2 to its exponent as the unit reads it: not below that of the dtype's smallest normal number, 0 for zero.
-    scales, scale_powers: (..., k / block, rows or columns) in float64, of each ``block`` values, where they are not part of the values.
+    powers: of each value, 2 to its exponent as the unit reads it: not below that of the dtype's smallest normal number,
+    0 for zero. scales, scale_powers: (..., k / block, rows or columns) in float64, of each ``block`` values, where they
+    are not part of the values.
     """
 
     values: np.ndarray
@@ -82,7 +83,8 @@ class Adder:
 
 
 class Finite(Adder):
-    """Base of adders that are computed on finite numbers: what is not is kept apart, and an accumulator that is not stays so."""
+    """Base of adders that are computed on finite numbers: what is not is kept apart, and an accumulator that is not
+    stays so."""
 
     def sum(self, a: Factors, b: Factors) -> np.ndarray:
         known = np.isfinite(a.values).all() and np.isfinite(b.values).all()
@@ -107,8 +109,10 @@ class Finite(Adder):
 def sum_aligned(
     terms: Iterable[np.ndarray], unit: np.ndarray, cut: Callable[[np.ndarray], np.ndarray] | None = None
 ) -> np.ndarray:
-    """The sum of arrays of float64, each cut off to whole ``unit`` s (a power of two for each result) before they are added, exactly; they are overwritten, for to allocate others costs more than all the rest. cut: to whole numbers, towards zero unless given. The adder of
-    matrix units: unit is the largest power of two among the terms, so many digits lower."""
+    """The sum of arrays of float64, each cut off to whole ``unit`` s (a power of two for each result) before they are
+    added, exactly; they are overwritten, for to allocate others costs more than all the rest. cut: to whole numbers,
+    towards zero unless given. The adder of matrix units: unit is the largest power of two among the terms, so many
+    digits lower."""
     per_unit, units = 1 / unit, np.zeros_like(unit)
     for term in terms:
         term *= per_unit
@@ -119,11 +123,11 @@ def sum_aligned(
 
 @dataclass(frozen=True)
 class Truncating(Finite):
-    """Products and accumulator are aligned at the largest exponent among them and cut off so many digits below it; their sum is
-    cut off to the digits of the accumulator.
+    """Products and accumulator are aligned at the largest exponent among them and cut off so many digits below it;
+    their sum is cut off to the digits of the accumulator.
 
-    kept: digits that are kept while aligning; floor: the lowest exponent at which anything is aligned, that of zeros; digits: of the
-    accumulator; half: whether it is float16, to which the sum is rounded to nearest.
+    kept: digits that are kept while aligning; floor: the lowest exponent at which anything is aligned, that of zeros;
+    digits: of the accumulator; half: whether it is float16, to which the sum is rounded to nearest.
     """
 
     fused: int
@@ -152,8 +156,9 @@ class Truncating(Finite):
 
 @dataclass(frozen=True)
 class Grouped(Finite):
-    """Products of 4-bit numbers are summed exactly in groups; the sums, each times the scales of its two blocks, and the accumulator are
-    aligned at the largest exponent among the products of scales and the accumulator, and cut off as by `Truncating`.
+    """Products of 4-bit numbers are summed exactly in groups; the sums, each times the scales of its two blocks, and
+    the accumulator are aligned at the largest exponent among the products of scales and the accumulator, and cut off as
+    by `Truncating`.
 
     group: products of a group; kept, floor: as there.
     """
@@ -212,8 +217,8 @@ class Chained(Adder):
 
 @dataclass(frozen=True)
 class Paired(Adder):
-    """Products are added in pairs, the sums of pairs as well, then to the accumulator, each rounded to float32; subnormal numbers are
-    taken for zero and returned as zero. fused: a power of two."""
+    """Products are added in pairs, the sums of pairs as well, then to the accumulator, each rounded to float32;
+    subnormal numbers are taken for zero and returned as zero. fused: a power of two."""
 
     fused: int
 
@@ -232,11 +237,11 @@ class Paired(Adder):
 
 @dataclass(frozen=True)
 class Late(Adder):
-    """Products are aligned with one another and cut off; their sum and the accumulator are then aligned and rounded down, added, and
-    rounded to nearest.
+    """Products are aligned with one another and cut off; their sum and the accumulator are then aligned and rounded
+    down, added, and rounded to nearest.
 
-    kept: digits that are kept while aligning products, and of the accumulator; wide: digits of the sum; parted: whether even and odd
-    products are aligned apart, and the two sums rounded down at the larger exponent.
+    kept: digits that are kept while aligning products, and of the accumulator; wide: digits of the sum; parted: whether
+    even and odd products are aligned apart, and the two sums rounded down at the larger exponent.
     """
 
     fused: int
@@ -293,7 +298,8 @@ def _overflow_to_infinity(values: np.ndarray) -> np.ndarray:
 
 
 def cut_off(values: np.ndarray, digits: int = DIGITS) -> np.ndarray:
-    """float64 values cut off, towards zero, to float32's range and so many of its digits; what is beyond the range becomes ±inf."""
+    """float64 values cut off, towards zero, to float32's range and so many of its digits; what is beyond the range
+    becomes ±inf."""
     with np.errstate(over="ignore"):
         near = values.astype(np.float32)
     rose = np.abs(near) > np.abs(values)
@@ -314,10 +320,11 @@ def two_sum(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def round_to_odd(high: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """high + low rounded to odd in float64: to the neighbour with an odd last bit where it is not a float64; |low| is below half a spacing of high, a sign for what is lost.
+    """high + low rounded to odd in float64: to the neighbour with an odd last bit where it is not a float64; |low| is
+    below half a spacing of high, a sign for what is lost.
 
-    53 digits are more than twice 24 and two, so that rounding again is rounding once (Boldo and Melquiond, Emulation of a FMA and correctly rounded
-    sums, IEEE TC 57, 2008). Nothing is lost beside what is no number.
+    53 digits are more than twice 24 and two, so that rounding again is rounding once (Boldo and Melquiond, Emulation of
+    a FMA and correctly rounded sums, IEEE TC 57, 2008). Nothing is lost beside what is no number.
     """
     bits = np.ascontiguousarray(high).view(np.int64)
     lost = ((low > 0) | (low < 0)) & np.isfinite(high)
@@ -332,8 +339,8 @@ def round_to_single(high: np.ndarray, low: np.ndarray) -> np.ndarray:
 
 
 def _distil_sum(terms: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """(the sum of some arrays rounded to float64, the largest part of what is lost in it), by adding neighbours with their errors until
-    none changes: each is then below half a spacing of the next."""
+    """(the sum of some arrays rounded to float64, the largest part of what is lost in it), by adding neighbours with
+    their errors until none changes: each is then below half a spacing of the next."""
     changed = True
     while changed:
         changed = False

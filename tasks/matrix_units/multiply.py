@@ -15,10 +15,12 @@ _CUT = 13
 def multiply(
     unit: Unit, a: np.ndarray, b: np.ndarray, scales: tuple[np.ndarray, np.ndarray] | None = None
 ) -> np.ndarray:
-    """The accumulators of ``unit`` for a (..., m, k) times b (..., k, n), both of its dtype, as a kernel that adds in one sequence has them.
+    """The accumulators of ``unit`` for a (..., m, k) times b (..., k, n), both of its dtype, as a kernel that adds in
+    one sequence has them.
 
-    scales: of a unit whose elements share them, (..., m, k / block) and (..., k / block, n), of the unit's scale dtype. Returns float32, or
-    int32 of integers, (..., m, n). Raises ValueError for shapes or dtypes that do not go with the unit or with one another.
+    scales: of a unit whose elements share them, (..., m, k / block) and (..., k / block, n), of the unit's scale dtype.
+    Returns float32, or int32 of integers, (..., m, n). Raises ValueError for shapes or dtypes that do not go with the
+    unit or with one another.
     """
     _check_unit_operands(unit, a, b, scales)
     if unit.adder is None:

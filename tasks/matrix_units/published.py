@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: What was measured. Exponent of the smallest product that is still seen beside 2^16 in the same step; products that one step adds; what becomes of what a sum cannot hold; whether subnormal
-#: factors and results are zero; digits of a factor behind the point.
+#: What was measured. Exponent of the smallest product that is still seen beside 2^16 in the same step; products that
+#: one step adds; what becomes of what a sum cannot hold; whether subnormal factors and results are zero; digits of a
+#: factor behind the point.
 SEEN, WIDTH, LOST, SUBNORMALS, TAKEN = (
     "smallest product seen beside 2^16",
     "products a step",
@@ -18,7 +19,8 @@ CUT, ROUNDED, KEPT, ZERO = "cut off", "rounded to nearest", "kept", "zero"
 
 @dataclass(frozen=True)
 class Published:
-    """what: one of the above; value: an exponent of 2 (`SEEN`), a number, or one of the words above; source: of `tasks.matrix_units.table.SOURCES`."""
+    """what: one of the above; value: an exponent of 2 (`SEEN`), a number, or one of the words above; source: of
+    `tasks.matrix_units.table.SOURCES`."""
 
     architecture: str
     dtype: str

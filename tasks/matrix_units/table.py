@@ -1,7 +1,7 @@
 """What each architecture's matrix unit takes, and how it adds: one row for each dtype, with who measured it.
 
-A row is what one instruction does whose result is fed to the next. How a library cuts a product into instructions (split sums, sums that
-are moved to other registers now and then) is not the unit's, and no row says it.
+A row is what one instruction does whose result is fed to the next. How a library cuts a product into instructions
+(split sums, sums that are moved to other registers now and then) is not the unit's, and no row says it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SOURCES: Mapping[str, str] = {
 class Unit:
     """A row: how an architecture's matrix unit multiplies matrices of a dtype.
 
-    dtype: of the matrices' elements; adder: None of integers, whose sums are exact in 32 bits; instruction: the one that was probed;
-    sources: of `SOURCES`; taken: the precision of the factors, where it is less than the dtype's; block: how many elements share a scale,
-    0 where none do; scale: the dtype of scales.
+    dtype: of the matrices' elements; adder: None of integers, whose sums are exact in 32 bits; instruction: the one
+    that was probed; sources: of `SOURCES`; taken: the precision of the factors, where it is less than the dtype's;
+    block: how many elements share a scale, 0 where none do; scale: the dtype of scales.
     """
 
     architecture: str
@@ -41,8 +41,8 @@ class Unit:
     taken: str = ""
     block: int = 0
     scale: str = ""
-    #: After how many summed elements a library that is asked for precision adds the accumulators to others in float32 and begins anew; 0:
-    #: never, or nobody has measured it.
+    #: After how many summed elements a library that is asked for precision adds the accumulators to others in float32
+    #: and begins anew; 0: never, or nobody has measured it.
     promoted: int = 0
 
 
@@ -137,7 +137,8 @@ UNITS: Mapping[tuple[str, str, str], Unit] = {(x.architecture, x.dtype, x.scale)
 
 
 def find_unit(architecture: str, dtype: str, scale: str = "") -> Unit | None:
-    """The row of an architecture for matrices of a dtype, with scales of another ("": without); None where its unit does not take them.
+    """The row of an architecture for matrices of a dtype, with scales of another ("": without); None where its unit
+    does not take them.
 
     Raises ValueError for an architecture that has no rows.
     """

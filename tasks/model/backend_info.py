@@ -12,7 +12,8 @@ _SILENT = RuntimeInfo("", "")
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """A backend's answer to hello: what its runtime says, what its class found out here, and what whoever asked adds."""
+    """A backend's answer to hello: what its runtime says, what its class found out here, and what whoever asked
+    adds."""
 
     #: What the runtime says of itself.
     runtime: RuntimeInfo = _SILENT

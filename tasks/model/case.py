@@ -14,13 +14,15 @@ from tasks.model.session import Session, Stateless, TensorSession
 from tasks.model.stored_at_once import store_at_once
 
 #: Where a sample's values come from: the op's own list, or generated (see `tasks.arrays.inputs`); sizes and values of a
-#: fuzzed sample are both drawn from its seed; an exhaustive one has every value of the dtype (`tasks.arrays.every_value`); of a structured
-#: one every sample has a structure of one of its inputs (`tasks.draw.structure`).
+#: fuzzed sample are both drawn from its seed; an exhaustive one has every value of the dtype
+#: (`tasks.arrays.every_value`); of a structured one every sample has a structure of one of its inputs
+#: (`tasks.draw.structure`).
 STRUCTURED, FUZZ, EXHAUSTIVE = "structured", "fuzz", "exhaustive"
 DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan", STRUCTURED, FUZZ, EXHAUSTIVE)
 
-#: The outputs of a sample as another process of the backend computes them with so many threads; ``front``: a command that stands before
-#: that process, ``env``: further variables of it (by name). Raises Unsupported where there can be none, Ended where it dies.
+#: The outputs of a sample as another process of the backend computes them with so many threads; ``front``: a command
+#: that stands before that process, ``env``: further variables of it (by name). Raises Unsupported where there can be
+#: none, Ended where it dies.
 Elsewhere = Callable[..., Sequence[Any]]
 
 #: The check of an op's outputs. Every check without samples of its own takes this one's.
@@ -72,8 +74,8 @@ class Group:
 
     @property
     def unit(self) -> str:
-        """What a joint backend may build together: samples of one op, check and seed. Generated cases of another seed are another
-        program, and compiling them together would only make the first row late."""
+        """What a joint backend may build together: samples of one op, check and seed. Generated cases of another seed
+        are another program, and compiling them together would only make the first row late."""
         seed = f"@{self.seed}" if self.seed else ""
         return (self.label if self.check == "forward" else f"{self.check}/{self.label}") + seed
 
@@ -91,8 +93,8 @@ class Oracle:
     name: str
     #: One array per output, float64 where inexact.
     references: list[np.ndarray]
-    #: Up to which share of the largest element of an output a difference to the first oracle is float64's own rounding, for ops
-    #: that sum over elements.
+    #: Up to which share of the largest element of an output a difference to the first oracle is float64's own rounding,
+    #: for ops that sum over elements.
     rounding: float = 0.0
     #: It was computed in the dtype under test itself, so that the classic tolerance says whether the two agree.
     rounded: bool = False
@@ -110,8 +112,8 @@ class Baseline:
     name: str
     #: A function of torch's tensors with the kernel's arguments, by name.
     call: Callable[..., Any]
-    #: The same with results of the kernel's dtypes, where these are narrower: of a reference, which need not care; None of a function that
-    #: the user names.
+    #: The same with results of the kernel's dtypes, where these are narrower: of a reference, which need not care; None
+    #: of a function that the user names.
     rounded: Callable[..., Any] | None = None
     #: Whether torch.compile is to compile it.
     compiled: bool = False
@@ -129,7 +131,8 @@ class OwnKernel:
     mutates: tuple[str, ...] = ()
     #: Operations of a library that it may not call, as torch's dispatcher names them without leading underscores.
     forbids: tuple[str, ...] = ()
-    #: It takes tensors of the CPU's memory alone and copies them to the device itself, as a kernel of NumPy arrays does.
+    #: It takes tensors of the CPU's memory alone and copies them to the device itself, as a kernel of NumPy arrays
+    #: does.
     own_copies: bool = False
     #: Goes around its backward pass: errors say where in its file they come from, and races are Misbehaviour.
     watch: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
@@ -141,7 +144,8 @@ class OwnKernel:
     aliases: bool = False
     #: What it is timed against. Raises Unsupported where there is nothing. None where nobody declares it.
     baseline: Callable[[], Baseline] | None = None
-    #: Bytes that a call on a form has to move, and operations that it has to do, as they are declared; None of what is to be counted.
+    #: Bytes that a call on a form has to move, and operations that it has to do, as they are declared; None of what is
+    #: to be counted.
     work: Callable[[Form], tuple[int | None, int | None]] | None = None
 
 
@@ -150,8 +154,8 @@ class OwnKernel:
 class Form:
     """One sample in a representation that some backend can run.
 
-    Of torch's form the trees ``args`` and ``kwargs`` hold a `TensorSpec` over ``arrays`` wherever a tensor stands. Complex tensors
-    enter and leave an exported model as real ones with a last axis of two (`paired`).
+    Of torch's form the trees ``args`` and ``kwargs`` hold a `TensorSpec` over ``arrays`` wherever a tensor stands.
+    Complex tensors enter and leave an exported model as real ones with a last axis of two (`paired`).
     """
 
     #: Name of the representation: "torch", "onnx", "jax", "tensorflow", "paddle", "mlx", "tflite", "saved_model".
@@ -160,17 +164,18 @@ class Form:
     op: str
     #: The dtype under test.
     dtype: str
-    #: The inputs: of torch and other frameworks the storage of the trees' tensors, of a model its inputs in the graph's order (of a
-    #: file in the order of their names there).
+    #: The inputs: of torch and other frameworks the storage of the trees' tensors, of a model its inputs in the graph's
+    #: order (of a file in the order of their names there).
     arrays: list[Any]
-    #: The function: torch's, or a `tasks.counterparts.Counterpart` for torch's arguments and another framework's tensors.
+    #: The function: torch's, or a `tasks.counterparts.Counterpart` for torch's arguments and another framework's
+    #: tensors.
     call: Callable[..., Any] | None = None
     #: Its positional arguments, an encoded tree (`tasks.arrays.tree`).
     args: Any = None
     #: Its keyword arguments, an encoded tree.
     kwargs: Any = None
-    #: A serialised ModelProto, a .tflite file or a SavedModel's folder as a zip. Of a whole network in a framework that takes no ONNX
-    #: it is the graph that the framework's functions walk.
+    #: A serialised ModelProto, a .tflite file or a SavedModel's folder as a zip. Of a whole network in a framework that
+    #: takes no ONNX it is the graph that the framework's functions walk.
     model: bytes | None = None
     #: Why ONNX's own rules forbid the model that the exporter made: a runtime that refuses it is not to blame.
     invalid: str = ""
@@ -186,7 +191,8 @@ class Form:
     cotangents: tuple[int, ...] = ()
     #: Arrays of `arrays` whose first axis is a batch: each row of the outputs is of theirs alone.
     batched: tuple[int, ...] = ()
-    #: Where the terms of elements of the first output lie (`tasks.passport.Terms`), where its catalog says; arrays are numbered as in `arrays`.
+    #: Where the terms of elements of the first output lie (`tasks.passport.Terms`), where its catalog says; arrays are
+    #: numbered as in `arrays`.
     terms: tuple[Any, ...] = ()
     #: Arrays of `arrays` whose first axis is the steps of a session: each step is given its own row of them.
     stepped: tuple[int, ...] = ()
@@ -208,21 +214,22 @@ class Form:
     elsewhere: Elsewhere | None = field(default=None, repr=False, compare=False)
     #: Other values for its arrays, drawn by a seed as its catalog draws them; None where it cannot say.
     fresh: Callable[[int], list[Any] | None] | None = field(default=None, repr=False, compare=False)
-    #: The judgement (`tasks.judging.Judgement`) of flat outputs, as those of other arrays in place of the form's where these are given;
-    #: None of such that no reference can be computed for.
+    #: The judgement (`tasks.judging.Judgement`) of flat outputs, as those of other arrays in place of the form's where
+    #: these are given; None of such that no reference can be computed for.
     judge: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
     #: Seconds that a race between programs of it may take, beyond its fewest rounds.
     race_s: float = RACE_S
 
     def with_arrays(self, arrays: list[Any]) -> Form:
-        """The same with other arrays. A program is given some at each call, for which `dataclasses.replace` takes longer than many kernels, and
-        `copy.copy` as long as some."""
+        """The same with other arrays. A program is given some at each call, for which `dataclasses.replace` takes
+        longer than many kernels, and `copy.copy` as long as some."""
         other = object.__new__(type(self))
         vars(other).update(vars(self), arrays=arrays)
         return other
 
     def steps(self) -> list[list[Any]]:
-        """The arrays of each step of a session, which lie as they do in memory; none where there is nothing to take steps through."""
+        """The arrays of each step of a session, which lie as they do in memory; none where there is nothing to take
+        steps through."""
         count = self.arrays[self.stepped[0]].shape[0] if self.stepped else 0
         return [[x[k] if i in self.stepped else x for i, x in enumerate(self.arrays)] for k in range(count)]
 
@@ -234,13 +241,15 @@ class Form:
 
 @dataclass(frozen=True)
 class Placing:
-    """Where the inputs of a call lie, and what is done around it (`Program.placed`). Plain data, as it may go to another process.
+    """Where the inputs of a call lie, and what is done around it (`Program.placed`). Plain data, as it may go to
+    another process.
 
-    same: the inputs overwrite those of the last call; else they have memory of their own, while that of the last call is held. fill: a
-    byte (0 to 255) that is written before and behind the inputs and, as far as the runtime lets it, all over the memory that the kernel is given
-    for outputs and scratch. What lies around must have it afterwards, else Misbehaviour is raised; None for nothing of that. spoil: after the
-    call has returned and before its outputs are read, the inputs are overwritten. stream: the call is made on a stream of its own, and only
-    that is waited for. pause: milliseconds after which the outputs are read again. counted: how much the call did is counted.
+    same: the inputs overwrite those of the last call; else they have memory of their own, while that of the last call
+    is held. fill: a byte (0 to 255) that is written before and behind the inputs and, as far as the runtime lets it,
+    all over the memory that the kernel is given for outputs and scratch. What lies around must have it afterwards, else
+    Misbehaviour is raised; None for nothing of that. spoil: after the call has returned and before its outputs are
+    read, the inputs are overwritten. stream: the call is made on a stream of its own, and only that is waited for.
+    pause: milliseconds after which the outputs are read again. counted: how much the call did is counted.
     """
 
     same: bool = False
@@ -253,10 +262,11 @@ class Placing:
 
 @dataclass(frozen=True)
 class Timed:
-    """What a timed call returned and took, in seconds; of a chain of them (`Chain`), what one takes on average. Plain data: a process that
-    nobody trusts may say it."""
+    """What a timed call returned and took, in seconds; of a chain of them (`Chain`), what one takes on average. Plain
+    data: a process that nobody trusts may say it."""
 
-    #: The outputs of a run that is timed with its outputs read back; of calls that are timed by themselves, see `TimedCalls.results`.
+    #: The outputs of a run that is timed with its outputs read back; of calls that are timed by themselves, see
+    #: `TimedCalls.results`.
     outputs: Sequence[Any]
     #: From the call until the device had finished all that was asked of it.
     wall_s: float
@@ -264,9 +274,11 @@ class Timed:
     cpu_s: float | None = None
     #: Between two events on the stream that the call was made on; None where the device has none.
     device_s: float | None = None
-    #: Of `wall_s`, for how long the calling thread was ready to run and others had the processors; None where the system does not say.
+    #: Of `wall_s`, for how long the calling thread was ready to run and others had the processors; None where the
+    #: system does not say.
     waited_s: float | None = None
-    #: CPU time of all processes of that side while it was called, by the clock of whoever judges; None where nobody has looked.
+    #: CPU time of all processes of that side while it was called, by the clock of whoever judges; None where nobody has
+    #: looked.
     spent_s: float | None = None
     #: How many calls were made, as whoever judges has asked for.
     calls: int = 1
@@ -287,7 +299,8 @@ class Chain:
     moved: bool = False
     #: What the first digest begins with: nobody foresees it.
     begin: str = ""
-    #: The digests that the calls go by, where they are made on the inputs of another program's: then they have none of their own.
+    #: The digests that the calls go by, where they are made on the inputs of another program's: then they have none of
+    #: their own.
     digests: tuple[str, ...] = ()
 
 
@@ -298,8 +311,8 @@ class TimedCalls(Protocol):
         """Make the calls, once."""
 
     def results(self) -> Sequence[Sequence[Any]]:
-        """What each call returned, as it was read when that call was over; of one that is probed, also what was read a moment later: other
-        bytes mean that it was not over."""
+        """What each call returned, as it was read when that call was over; of one that is probed, also what was read a
+        moment later: other bytes mean that it was not over."""
 
 
 @dataclass
@@ -313,18 +326,20 @@ class Program:
     fallback: str | None = None
     #: Modes in force (`tasks.model.flags`).
     flags: str = ""
-    #: A ``run`` for other arrays in place of the form's (same dtypes, and same shapes where the program was not built for any), which
-    #: are handed over at once; None where the runtime takes a program's inputs only once.
+    #: A ``run`` for other arrays in place of the form's (same dtypes, and same shapes where the program was not built
+    #: for any), which are handed over at once; None where the runtime takes a program's inputs only once.
     given: Callable[[list[Any]], Callable[[], Sequence[Any]]] | None = None
     #: Whether the runtime promises that `again` may be called from several threads at a time.
     threads: bool = False
-    #: Records a run; what it returns replays that for other arrays of the same shapes, which it copies to where the first ones lay.
+    #: Records a run; what it returns replays that for other arrays of the same shapes, which it copies to where the
+    #: first ones lay.
     capture: Callable[[], Callable[[list[Any]], Sequence[Any]]] | None = None
     #: What its check has read of its arithmetic (`tasks.passport.Reading`).
     readings: tuple[Any, ...] = ()
     #: Columns of the row that were measured while it was run.
     columns: dict[str, Any] = field(default_factory=dict)
-    #: Reads on the device why the outputs are off: columns of the row. It may take thousands of calls, and is asked once the case has run.
+    #: Reads on the device why the outputs are off: columns of the row. It may take thousands of calls, and is asked
+    #: once the case has run.
     explain: Callable[[], Mapping[str, Any]] | None = None
     #: Whether `fallback` is true of a part alone, and the whole is what the backend's user gets.
     pieces: bool = False
@@ -336,17 +351,19 @@ class Program:
     execution: str = ""
     #: Makes the session of a program that keeps something from call to call; None where each call is by itself.
     session: Callable[[], Session] | None = None
-    #: As ``given``, of calls that are timed by themselves, the first on the arrays as they are. None where only a whole run can be
-    #: timed, with its outputs read back.
+    #: As ``given``, of calls that are timed by themselves, the first on the arrays as they are. None where only a whole
+    #: run can be timed, with its outputs read back.
     timed: Callable[[list[Any], Chain], TimedCalls] | None = None
-    #: As `again`, with the inputs where a `Placing` says and the outputs read as plain memory, whatever object the kernel returned; None
-    #: where the runtime decides where inputs lie. After the outputs come those of a second reading (`Placing.pause`) and, last, an int64 array of
-    #: the operations and the lines that were run, and the nanoseconds of CPU time that took (`Placing.counted`). Raises Unsupported for what the device has not.
+    #: As `again`, with the inputs where a `Placing` says and the outputs read as plain memory, whatever object the
+    #: kernel returned; None where the runtime decides where inputs lie. After the outputs come those of a second
+    #: reading (`Placing.pause`) and, last, an int64 array of the operations and the lines that were run, and the
+    #: nanoseconds of CPU time that took (`Placing.counted`). Raises Unsupported for what the device has not.
     placed: Callable[[list[Any], Placing], Sequence[Any]] | None = None
-    #: As `again`, by a program that is built for these arrays as for another case: what runs it cannot tell it from one. None where nobody
-    #: asks for that.
+    #: As `again`, by a program that is built for these arrays as for another case: what runs it cannot tell it from
+    #: one. None where nobody asks for that.
     anew: Callable[[list[Any]], Sequence[Any]] | None = None
-    #: Calls of the same kernel that its process had made before this was built, as far as they were counted (`Backend.count_calls`).
+    #: Calls of the same kernel that its process had made before this was built, as far as they were counted
+    #: (`Backend.count_calls`).
     called: int = 0
 
     def open(self) -> Session:
@@ -360,8 +377,8 @@ class Program:
         return None if given is None else lambda arrays: given(arrays)()
 
     def release(self) -> None:
-        """Forget how it is run. What its calls hold often holds the program too, and the arrays of a case would wait for the garbage
-        collector, on a device as well."""
+        """Forget how it is run. What its calls hold often holds the program too, and the arrays of a case would wait
+        for the garbage collector, on a device as well."""
         self.run = _released
         self.given = self.capture = self.session = self.timed = self.placed = self.anew = self.explain = None
 
@@ -402,14 +419,16 @@ class RuntimeInfo:
     flushes: tuple[str, ...] = ()
     #: The runtime chose that precision, and nobody asked for less than the dtype's own.
     unasked: bool = False
-    #: It may compute in that precision, as a switch that allows TF32 does. False: it must, and to be as precise as the dtype is to
-    #: disobey.
+    #: It may compute in that precision, as a switch that allows TF32 does. False: it must, and to be as precise as the
+    #: dtype is to disobey.
     permission: bool = False
-    #: Names of `tasks.arrays.accumulators` that the device's matrix units have, and dtypes of 16 bits that it says it may add in.
+    #: Names of `tasks.arrays.accumulators` that the device's matrix units have, and dtypes of 16 bits that it says it
+    #: may add in.
     accumulators: tuple[str, ...] = ()
     #: Of the device in bytes, where its driver or runtime tells.
     memory: int = 0
-    #: What tells two builds of one version apart, as "name commit" ("torch 5d2c0f1…"); "" where the runtime does not tell.
+    #: What tells two builds of one version apart, as "name commit" ("torch 5d2c0f1…"); "" where the runtime does not
+    #: tell.
     build: str = ""
 
     def __post_init__(self) -> None:
@@ -422,7 +441,8 @@ class RuntimeInfo:
             raise ValueError(f"compute precision {self.compute_precision!r} is none of {', '.join(EPS)}")
 
     def precision_for(self, products: bool) -> str:
-        """The declared compute precision of a case; "" where it is that of the dtype. products: whether there are any in it."""
+        """The declared compute precision of a case; "" where it is that of the dtype. products: whether there are any
+        in it."""
         return self.compute_precision if products or not self.of_products else ""
 
 

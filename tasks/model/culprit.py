@@ -26,7 +26,8 @@ def kind(text: str) -> str:
 
 
 def ends(text: str) -> tuple[str, str] | None:
-    """Names of the first and the last of the nodes that are to blame; None where the culprit is none of a model's nodes."""
+    """Names of the first and the last of the nodes that are to blame; None where the culprit is none of a model's
+    nodes."""
     if found := _NODE.fullmatch(text):
         return found[1], found[1]
     return (found[1], found[2]) if (found := _WINDOW.fullmatch(text)) else None

@@ -160,8 +160,8 @@ def integers(dtype: str) -> tuple[int, int]:
 
 
 def round_digits(x: np.ndarray, eps: float, round: Callable[[np.ndarray], np.ndarray] = np.round) -> np.ndarray:
-    """float64 numbers with the digits of a format of a machine epsilon (2⁻ⁿ), to the nearest with ties to even or as ``round`` makes
-    integers of them; the range is left as it is."""
+    """float64 numbers with the digits of a format of a machine epsilon (2⁻ⁿ), to the nearest with ties to even or as
+    ``round`` makes integers of them; the range is left as it is."""
     significand, exponent = np.frexp(x)
     unit = eps / 2  # the significand lies between a half and one
     return np.asarray(np.ldexp(round(significand / unit) * unit, exponent))

@@ -13,7 +13,8 @@ from tasks.model.session import Session
 
 #: On which side the shorter prompts of a batch are padded.
 LEFT, RIGHT = "left", "right"
-#: The first tokens of a vocabulary are special ones (padding, begin, end), which engines may take out or stop at: none of them is asked.
+#: The first tokens of a vocabulary are special ones (padding, begin, end), which engines may take out or stop at: none
+#: of them is asked.
 SPECIAL = 3
 #: Kinds of cache that relations ask for. An int8 cache keeps a scale for each token and head.
 DYNAMIC, STATIC, PAGED, INT8 = "dynamic", "static", "paged", "int8"
@@ -76,10 +77,12 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is drawn from logits. Applied in this order, as vLLM and transformers do: penalty, temperature, top-k, top-p, min-p.
+    """How a token is drawn from logits. Applied in this order, as vLLM and transformers do: penalty, temperature,
+    top-k, top-p, min-p.
 
-    top_k: 0 for all tokens; top_p: the fewest likeliest tokens whose probabilities reach it; min_p: tokens of at least this share of the
-    likeliest one's probability; penalty: a positive logit of a token that was there before is divided by it, a negative one multiplied.
+    top_k: 0 for all tokens; top_p: the fewest likeliest tokens whose probabilities reach it; min_p: tokens of at least
+    this share of the likeliest one's probability; penalty: a positive logit of a token that was there before is divided
+    by it, a negative one multiplied.
     """
 
     temperature: float = 1.0
@@ -92,23 +95,24 @@ class Sampling:
 
 
 class Engine(Protocol):
-    """What every engine can be asked. A sequence is a number that the engine gives; a sequence's tokens are those that it was given and has
-    not lost by `crop`. Logits are arrays (tokens, vocabulary) of any floating dtype. What it does not have, it refuses: Unsupported."""
+    """What every engine can be asked. A sequence is a number that the engine gives; a sequence's tokens are those that
+    it was given and has not lost by `crop`. Logits are arrays (tokens, vocabulary) of any floating dtype. What it does
+    not have, it refuses: Unsupported."""
 
     def load(self, model: ServedModel, compiled: bool = False) -> None:
         """Take a model's weights. Sequences of another model are gone."""
 
     def prefill(self, tokens: Sequence[int], after: int | None = None, cache: str = "") -> tuple[int, np.ndarray]:
-        """Read tokens as a new sequence, whose cache is of a kind ("" the usual one), or behind those of the sequence ``after``. Returns the
-        sequence, and the logits behind each token that was read."""
+        """Read tokens as a new sequence, whose cache is of a kind ("" the usual one), or behind those of the sequence
+        ``after``. Returns the sequence, and the logits behind each token that was read."""
 
     def batch(self, prompts: Sequence[Sequence[int]], side: str) -> tuple[list[int], np.ndarray]:
-        """Read several prompts at once, the shorter ones padded on a side. Returns their sequences, and the logits behind each one's last
-        token."""
+        """Read several prompts at once, the shorter ones padded on a side. Returns their sequences, and the logits
+        behind each one's last token."""
 
     def decode(self, sequences: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
-        """Append a token to each of some sequences, computed together: one alone, or those of one `batch` in its order. Returns the logits
-        behind these."""
+        """Append a token to each of some sequences, computed together: one alone, or those of one `batch` in its order.
+        Returns the logits behind these."""
 
     def fork(self, sequence: int, length: int) -> int:
         """A new sequence that begins with the first ``length`` tokens of another, whose cache is not computed again."""
@@ -117,7 +121,8 @@ class Engine(Protocol):
         """Forget all but the first ``length`` tokens of a sequence."""
 
     def evict(self, sequence: int) -> None:
-        """Give the memory of a sequence's cache to others. The next call with it brings it back, computed again or copied."""
+        """Give the memory of a sequence's cache to others. The next call with it brings it back, computed again or
+        copied."""
 
     def free(self, sequence: int) -> None:
         """Forget a sequence."""
@@ -130,28 +135,30 @@ class WatchedEngine(Engine, Protocol):
     """An engine that also shows what it computes inside."""
 
     def watch(self) -> None:
-        """From now on put behind the logits of each token, layer by layer, what the heads gave for it before they are joined, and what the
-        layer gave: (tokens, vocabulary + layers × 2 × width)."""
+        """From now on put behind the logits of each token, layer by layer, what the heads gave for it before they are
+        joined, and what the layer gave: (tokens, vocabulary + layers × 2 × width)."""
 
 
 class AnsweringEngine(Engine, Protocol):
-    """An engine that chooses tokens itself, as one behind an endpoint, and whose logits nobody sees: what it returns instead are logarithms of
-    probabilities, NaN of a token of which it says nothing."""
+    """An engine that chooses tokens itself, as one behind an endpoint, and whose logits nobody sees: what it returns
+    instead are logarithms of probabilities, NaN of a token of which it says nothing."""
 
     gives_logprobs: bool
     vocabulary: int
 
     def answer(self, prompts: Sequence[Sequence[int]], count: int) -> list[tuple[list[int], np.ndarray]]:
-        """The tokens that it chooses behind each of some prompts given together, the likeliest each time, and the logarithms (tokens, vocabulary) from
-        which it chose each; fewer tokens where one of them ends the text. An engine that lacks it is asked token by token."""
+        """The tokens that it chooses behind each of some prompts given together, the likeliest each time, and the
+        logarithms (tokens, vocabulary) from which it chose each; fewer tokens where one of them ends the text. An
+        engine that lacks it is asked token by token."""
 
     def draw(self, tokens: Sequence[int], how: Sampling, count: int, seed: int) -> np.ndarray:
         """``count`` tokens (int64) drawn for the place behind some; those before are ``tokens``."""
 
 
 class SpreadEngine(Engine, Protocol):
-    """An engine that several ranks may compute together, each in a process of its own. A rank is made by its class alone and is an Engine that is
-    loaded with the whole model, of which it keeps its part; `torch.distributed`'s default group is there, and all ranks are asked the same."""
+    """An engine that several ranks may compute together, each in a process of its own. A rank is made by its class
+    alone and is an Engine that is loaded with the whole model, of which it keeps its part; `torch.distributed`'s
+    default group is there, and all ranks are asked the same."""
 
     #: "module:Class" of a rank.
     rank_class: str
@@ -170,7 +177,8 @@ class EngineSession(Session, Protocol):
 
 @dataclass(frozen=True)
 class Requests:
-    """What an engine is asked: prompts of several lengths, and tokens that follow each, whatever the engine would have chosen."""
+    """What an engine is asked: prompts of several lengths, and tokens that follow each, whatever the engine would have
+    chosen."""
 
     #: One row a prompt.
     prompts: tuple[tuple[int, ...], ...]

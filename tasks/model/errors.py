@@ -48,8 +48,8 @@ class Unsupported(Exception):
 
 
 class Fallback(Exception):
-    """The backend could run this case only somewhere else than asked (and did not). raises: the compiler leaves it to eager torch
-    because the program itself raises. broken: it made no one graph of the program."""
+    """The backend could run this case only somewhere else than asked (and did not). raises: the compiler leaves it to
+    eager torch because the program itself raises. broken: it made no one graph of the program."""
 
     def __init__(self, text: str = "", raises: bool = False, broken: bool = False) -> None:
         super().__init__(text)
@@ -73,7 +73,8 @@ class Misbehaviour(Exception):
 
 
 class Ended(RuntimeError):
-    """Another process ended in the middle of what it was asked. code: its exit code, below 0 the signal that killed it."""
+    """Another process ended in the middle of what it was asked. code: its exit code, below 0 the signal that killed
+    it."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -90,8 +91,8 @@ class Hung(RuntimeError):
 
 
 class Invalid(Exception):
-    """The case itself is bad: it cannot be made, widened to float64, its reference raises, or what it is held to is wrong (``kind``: the
-    row's)."""
+    """The case itself is bad: it cannot be made, widened to float64, its reference raises, or what it is held to is
+    wrong (``kind``: the row's)."""
 
     def __init__(self, text: str = "", kind: str = "") -> None:
         super().__init__(text)
@@ -99,7 +100,8 @@ class Invalid(Exception):
 
 
 def shorten_error(error: BaseException, limit: int) -> str:
-    """What an exception says, as it is or in at most ``limit`` characters, of which up to half are then what caused it."""
+    """What an exception says, as it is or in at most ``limit`` characters, of which up to half are then what caused
+    it."""
     text, cause = str(error), str(error.__cause__ or "")
     if len(text) <= limit or not cause:
         return text
@@ -108,8 +110,9 @@ def shorten_error(error: BaseException, limit: int) -> str:
 
 
 def essence(error: BaseException) -> tuple[str, str]:
-    """(type, text on one line) of what went wrong: of what a framework made of another error that error alone, without advice,
-    the framework's own stack and colours. An error that the user's code raises from another is the user's word and stays."""
+    """(type, text on one line) of what went wrong: of what a framework made of another error that error alone, without
+    advice, the framework's own stack and colours. An error that the user's code raises from another is the user's word
+    and stays."""
     cause = error
     while cause.__cause__ is not None and not _is_user_file(_find_raising_file(cause)):
         cause = cause.__cause__
@@ -186,7 +189,8 @@ def gist(error: str) -> str:
 
 
 def mask_details(error: str, names: Collection[str] = ()) -> str:
-    """What errors that are alike have in common: without numbers, addresses, paths, and names, those in ``names`` too."""
+    """What errors that are alike have in common: without numbers, addresses, paths, and names, those in ``names``
+    too."""
     text = gist(error)[:_ENOUGH]
     for name in sorted(filter(None, names), key=len, reverse=True):
         text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "", text)

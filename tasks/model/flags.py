@@ -1,6 +1,7 @@
 """The modes in force of a row or program, as its ``flags`` say them: words with blanks between, each ``key=value`` or a key alone.
 
-Text rather than a map of the lake's own, so that rows can be grouped, compared and searched by it in any reader of Parquet.
+Text rather than a map of the lake's own, so that rows can be grouped, compared and searched by it in any reader of
+Parquet.
 """
 
 from __future__ import annotations

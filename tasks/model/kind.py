@@ -4,7 +4,8 @@ from __future__ import annotations
 
 #: Two oracles of a case disagree, or one is none.
 KIND_ORACLE = "oracle"
-#: Nobody independent stands with the reference of a generated case, which may be at fault. Rows of older lakes have KIND_ORACLE.
+#: Nobody independent stands with the reference of a generated case, which may be at fault. Rows of older lakes have
+#: KIND_ORACLE.
 KIND_SUSPECT = "suspect"
 #: What a generated case asks, the specification leaves open.
 KIND_SPEC = "spec"
@@ -17,8 +18,8 @@ KIND_TOLERANCE = "tolerance"
 #: What a kernel is to be timed against does not run, or is itself wrong.
 KIND_BASELINE = "baseline"
 
-#: `wrong`, check speedup. The bytes of another call are returned for other inputs; the result of a call on inputs that it had not met is
-#: another one than it has to be; outputs changed after the call was over.
+#: `wrong`, check speedup. The bytes of another call are returned for other inputs; the result of a call on inputs that
+#: it had not met is another one than it has to be; outputs changed after the call was over.
 KIND_KEPT_RESULT, KIND_OTHER_INPUTS, KIND_LATE = "kept", "other inputs", "late"
 
 #: `wrong`, check speedup: a call is faster than the device can move its bytes, or do its operations.
@@ -34,25 +35,27 @@ KIND_BIASED = "biased"
 #: `imprecise`: the results are within the limit, and zeros have the wrong sign; where a policy asks for that.
 KIND_ZERO = "zero sign"
 
-#: `imprecise`: sums lost digits. Beyond the limit, and no further off than the adders of the device's matrix units leave them, which
-#: keep fewer bits; or within it, and added in 16 bits where float32's adder would have left less.
+#: `imprecise`: sums lost digits. Beyond the limit, and no further off than the adders of the device's matrix units
+#: leave them, which keep fewer bits; or within it, and added in 16 bits where float32's adder would have left less.
 KIND_ACCUMULATOR = "accumulator"
 
-#: `wrong`: the results of a sum are further off than the arithmetic of their own backend leaves them, by its passport, however near they are.
+#: `wrong`: the results of a sum are further off than the arithmetic of their own backend leaves them, by its passport,
+#: however near they are.
 KIND_ARITHMETIC = "arithmetic"
 
-#: `imprecise`: a derivative beyond the limit, and no further off than being computed from a rounded result of the forward pass leaves it,
-#: which nobody has declared (`kept`).
+#: `imprecise`: a derivative beyond the limit, and no further off than being computed from a rounded result of the
+#: forward pass leaves it, which nobody has declared (`kept`).
 KIND_KEPT = "kept"
 
-#: `wrong` or `imprecise`: the numbers are those of the program without a cast to a narrower dtype that it asks for. Within the limit,
-#: `imprecise`: of a program that takes what its casts have lost, so that their digits count.
+#: `wrong` or `imprecise`: the numbers are those of the program without a cast to a narrower dtype that it asks for.
+#: Within the limit, `imprecise`: of a program that takes what its casts have lost, so that their digits count.
 KIND_CAST = "cast"
 
-#: Codes of a cause, the column `cause_code` beside the sentence in `cause`. The op's own formula, computed with fewer digits or in a way
-#: that loses them: its exact value is then the reference.
+#: Codes of a cause, the column `cause_code` beside the sentence in `cause`. The op's own formula, computed with fewer
+#: digits or in a way that loses them: its exact value is then the reference.
 CAUSE_ARITHMETIC = "arithmetic"
-#: A cast that was asked for is missing; a derivative was computed from a rounded result. Both are kinds of rows as well.
+#: A cast that was asked for is missing; a derivative was computed from a rounded result. Both are kinds of rows as
+#: well.
 CAUSE_CAST, CAUSE_KEPT = KIND_CAST, KIND_KEPT
 #: The same terms are added in two orders, which give the two results: why a row has other bytes in another batch.
 CAUSE_ORDER = "order"

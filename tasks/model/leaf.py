@@ -18,8 +18,8 @@ class Leaf:
     #: Name of the dtype that the backend must return.
     dtype: str
     shape: tuple[int, ...]
-    #: The exact result: float64 for floating dtypes, complex128 for complex ones, the dtype itself for integers, bool and strings;
-    #: None where only the metadata is defined.
+    #: The exact result: float64 for floating dtypes, complex128 for complex ones, the dtype itself for integers, bool
+    #: and strings; None where only the metadata is defined.
     reference: np.ndarray | None
     #: The noise floor δ; None for zero everywhere.
     noise: np.ndarray | None = None
@@ -28,23 +28,24 @@ class Leaf:
     atol: float | None = None
     #: What a model's output stands for (`interpret`); "" where nobody has said it.
     meaning: str = ""
-    #: How far the result moves when every factor of every product inside moves by ε of TF32, where several steps make that another
-    #: number than `noise` tells.
+    #: How far the result moves when every factor of every product inside moves by ε of TF32, where several steps make
+    #: that another number than `noise` tells.
     of_products: np.ndarray | None = None
     #: Of a model: how far each element moves, by itself, where a rounding that the program asks for goes the other way.
     jumps: np.ndarray | None = None
-    #: Of a derivative that can be computed from a rounded result of the forward pass (tanh′ = 1 − y²): the noise floor without what
-    #: that loses, where `noise` has it, or with it, where `noise` has not (`floor_of_kept`).
+    #: Of a derivative that can be computed from a rounded result of the forward pass (tanh′ = 1 − y²): the noise floor
+    #: without what that loses, where `noise` has it, or with it, where `noise` has not (`floor_of_kept`).
     kept: np.ndarray | None = None
     #: The share of the output that moves with a single element of each input; None where nobody has asked.
     shared: float | None = None
-    #: Elements of one number here may have changed places, as which of equal inputs is chosen is nobody's promise (`reorder_ties`).
+    #: Elements of one number here may have changed places, as which of equal inputs is chosen is nobody's promise
+    #: (`reorder_ties`).
     ties: np.ndarray | None = None
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Leaf:
-        """The leaf of some values by field, the others as the class has them. Every case comes here, and to construct a frozen dataclass
-        takes several times as long."""
+        """The leaf of some values by field, the others as the class has them. Every case comes here, and to construct a
+        frozen dataclass takes several times as long."""
         made = object.__new__(cls)
         object.__setattr__(made, "__dict__", {"reference": None, **values})
         return made
@@ -74,7 +75,8 @@ def row(leaf: Leaf, k: int) -> Leaf:
 
 
 def floor_of_kept(leaf: Leaf, excused: bool) -> Leaf:
-    """The leaf with the noise floor that has what a derivative loses by being computed from a rounded result, or that has not."""
+    """The leaf with the noise floor that has what a derivative loses by being computed from a rounded result, or that
+    has not."""
     if leaf.kept is None:
         return leaf
     own = np.zeros(leaf.kept.shape) if leaf.noise is None else leaf.noise
@@ -92,7 +94,8 @@ def reorder_ties(actual: np.ndarray, leaf: Leaf) -> np.ndarray:
 
 
 def row_floor(noise: np.ndarray) -> np.ndarray:
-    """The noise floor of the outputs of a whole model: δ, or its root mean square over the last axis where that is larger.
+    """The noise floor of the outputs of a whole model: δ, or its root mean square over the last axis where that is
+    larger.
 
     Of 10⁴ to 10⁶ elements that all hang on the same weights, a few hardly move in so few draws; their neighbours show
     how far they may. A δ that is not finite spoils its row.
@@ -104,9 +107,9 @@ def row_floor(noise: np.ndarray) -> np.ndarray:
 
 
 def model_floor(leaf: Leaf) -> np.ndarray | None:
-    """The noise floor by which an output of a whole model is judged: that of its rows, what a rounding adds to an element that the
-    model asks for and, of what is stated to be probabilities or a mask, no less than ε: their scale is 1, whatever is left of those that
-    are nearly 0."""
+    """The noise floor by which an output of a whole model is judged: that of its rows, what a rounding adds to an
+    element that the model asks for and, of what is stated to be probabilities or a mask, no less than ε: their scale is
+    1, whatever is left of those that are nearly 0."""
     floor = None if leaf.noise is None else row_floor(leaf.noise)
     if leaf.jumps is not None:
         floor = leaf.jumps if floor is None else np.maximum(floor, leaf.jumps)

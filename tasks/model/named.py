@@ -23,9 +23,9 @@ class Found:
 
 @dataclass(frozen=True)
 class Named:
-    """The function that a catalog has for a group. public: by its name alone (`Catalog.public`); state: the tensors of a module, alike:
-    their digest, "" of what is none; written: those that a call writes to; writes: whether it does; own:
-    whether it is a kernel of the user's."""
+    """The function that a catalog has for a group. public: by its name alone (`Catalog.public`); state: the tensors of
+    a module, alike: their digest, "" of what is none; written: those that a call writes to; writes: whether it does;
+    own: whether it is a kernel of the user's."""
 
     group: Group
     public: bool = False

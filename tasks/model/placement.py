@@ -9,8 +9,9 @@ from tasks.model.op_class import OpClass
 
 @dataclass(frozen=True)
 class Placement:
-    """How an op is judged. definition: of a CHOICE, or of what draws random numbers, the name in `tasks.judge.definitions`;
-    why: the reason. Whether an op of torch's draws is not said here: the catalog finds it by drawing.
+    """How an op is judged. definition: of a CHOICE, or of what draws random numbers, the name in
+    `tasks.judge.definitions`; why: the reason. Whether an op of torch's draws is not said here: the catalog finds it by
+    drawing.
 
     unless: arguments ("alpha", or with a value "mode=nearest", a positional one "3=True", counted from 0) in whose
     presence the op is something else: ``instead``. of_complex: its class for complex numbers, where that is another

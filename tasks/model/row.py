@@ -14,9 +14,9 @@ from tasks.model.dtypes import EPS
 class Column:
     """What is known of a column.
 
-    type: "string", "float64", "int32", "int64", "bool", "timestamp", "list<float32>" or "list<int64>"; unit: "" where it has none;
-    words: what it says; shown: the block of a page or a printed case that it belongs to: "case", "origin" (who ran it,
-    on what), "outcome", "metrics", "times".
+    type: "string", "float64", "int32", "int64", "bool", "timestamp", "list<float32>" or "list<int64>"; unit: "" where
+    it has none; words: what it says; shown: the block of a page or a printed case that it belongs to: "case", "origin"
+    (who ran it, on what), "outcome", "metrics", "times".
     """
 
     name: str
@@ -29,8 +29,8 @@ class Column:
 #: The licence of a model that the user brings.
 YOUR_OWN = "your own"
 
-#: Values of the column `execution`: no device was used but a model of one; an interpreter of the kernel's language ran it, not a
-#: compiler's code; nothing says on which device it ran. "" is the rule: the backend's device ran it.
+#: Values of the column `execution`: no device was used but a model of one; an interpreter of the kernel's language ran
+#: it, not a compiler's code; nothing says on which device it ran. "" is the rule: the backend's device ran it.
 EMULATED, INTERPRETED, UNVERIFIED = "emulated", "interpreted", "unverified"
 
 
@@ -40,7 +40,8 @@ def column(type: str, shown: str, words: str, unit: str = "", default: Any = Non
 
 
 def declared_precision(row: Mapping[str, Any]) -> str:
-    """The precision that a row's backend declared; "" for its dtype's own, which stands in a lake where none is declared."""
+    """The precision that a row's backend declared; "" for its dtype's own, which stands in a lake where none is
+    declared."""
     precision = str(row.get("compute_precision") or "")
     return precision if precision != row.get("dtype") and precision in EPS else ""
 
@@ -393,9 +394,9 @@ class Row:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Row:
-        """The row of some values by column, a dict that is the row's own from then on: a frozen dataclass of fifty fields
-        takes ten times as long to construct, which is half of what a trivial case takes. Raises TypeError for a name
-        that is no column.
+        """The row of some values by column, a dict that is the row's own from then on: a frozen dataclass of fifty
+        fields takes ten times as long to construct, which is half of what a trivial case takes. Raises TypeError for a
+        name that is no column.
         """
         if not NAMES.issuperset(values):
             raise TypeError(f"no column of a row: {', '.join(sorted(set(values) - NAMES))}")

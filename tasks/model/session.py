@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 
 class Session(Protocol):
-    """What a backend gives for a sample that is run step by step: an optimiser's steps, the tokens of a decoder, one call after another.
+    """What a backend gives for a sample that is run step by step: an optimiser's steps, the tokens of a decoder, one
+    call after another.
 
-    Arrays go in and come out as NumPy's. Whatever a method raises is the step's error, as what `Program.run` raises is a case's.
+    Arrays go in and come out as NumPy's. Whatever a method raises is the step's error, as what `Program.run` raises is
+    a case's.
     """
 
     def start(self) -> None:
@@ -24,12 +26,13 @@ class Session(Protocol):
     def step(self, inputs: Sequence[Any] | None = None) -> Sequence[Any]:
         """Take one step and return its outputs, flat.
 
-        inputs: arrays in the form's order, those of `Form.stepped` for this step alone; None for the sample's own, as they are. Raises
-        Unsupported where the runtime takes no inputs but those it was built with.
+        inputs: arrays in the form's order, those of `Form.stepped` for this step alone; None for the sample's own, as
+        they are. Raises Unsupported where the runtime takes no inputs but those it was built with.
         """
 
     def state(self) -> Mapping[str, Any]:
-        """What it keeps from step to step, by name, in memory of its own; empty where it keeps nothing or shows nothing."""
+        """What it keeps from step to step, by name, in memory of its own; empty where it keeps nothing or shows
+        nothing."""
 
     def close(self) -> None:
         """Give back what it holds. No other method is called after it."""
@@ -75,7 +78,8 @@ class Stateless:
 
 
 class Replayed(Stateless):
-    """A captured run of a program; a step replays it, and so needs inputs. Raises Unsupported where nothing can be captured."""
+    """A captured run of a program; a step replays it, and so needs inputs. Raises Unsupported where nothing can be
+    captured."""
 
     def start(self) -> None:
         if self.program.capture is None or self.program.again is None:

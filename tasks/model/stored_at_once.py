@@ -9,9 +9,11 @@ T = TypeVar("T")
 
 
 def store_at_once(kind: type[T]) -> type[T]:
-    """A frozen dataclass whose constructor stores all fields in one call; its own makes a call for each, which takes three times as long.
+    """A frozen dataclass whose constructor stores all fields in one call; its own makes a call for each, which takes
+    three times as long.
 
-    Its arguments and errors are the same. Raises TypeError for a class with a ``__post_init__``, which it would not call.
+    Its arguments and errors are the same. Raises TypeError for a class with a ``__post_init__``, which it would not
+    call.
     """
     if hasattr(kind, "__post_init__"):
         raise TypeError(f"{kind.__name__} has a __post_init__")

@@ -18,8 +18,8 @@ class NoOracle(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """inputs: by place, None for one that is left out, floats as float64; attributes: those that the node gives, by name,
-    as Python values; opset: version of the operator's set; outputs: how many outputs the node names."""
+    """inputs: by place, None for one that is left out, floats as float64; attributes: those that the node gives, by
+    name, as Python values; opset: version of the operator's set; outputs: how many outputs the node names."""
 
     inputs: Sequence[Any]
     attributes: Mapping[str, Any]

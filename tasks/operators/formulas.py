@@ -1,7 +1,8 @@
 """Formulas that ONNX's operators, the critical ops, diagnosis and the zoo share: one text in NumPy each.
 
-All compute in the dtype of their first argument, an array of any shape. ``axes``: one axis or several. Known ways of computing one wrongly
-are arguments (``shifted``) or other functions in its place (``exp``, ``log``), so that an error model is a change of the formula.
+All compute in the dtype of their first argument, an array of any shape. ``axes``: one axis or several. Known ways of
+computing one wrongly are arguments (``shifted``) or other functions in its place (``exp``, ``log``), so that an error
+model is a change of the formula.
 """
 
 from __future__ import annotations
@@ -102,8 +103,9 @@ def compute_attention(
 ) -> np.ndarray:
     """query (…, H, L, E), key (…, G, S, E), value (…, G, S, V) -> (…, H, L, V): softmax(q·kᵀ/√E)·v per head.
 
-    Vaswani et al. 2017, arXiv:1706.03762. ``is_causal``: position i sees keys 0 … i. Each of the G key heads serves H/G consecutive query heads (Ainslie et
-    al. 2023, arXiv:2305.13245). mask: added to the scores; of booleans, whether a position sees a key.
+    Vaswani et al. 2017, arXiv:1706.03762. ``is_causal``: position i sees keys 0 … i. Each of the G key heads serves H/G
+    consecutive query heads (Ainslie et al. 2023, arXiv:2305.13245). mask: added to the scores; of booleans, whether a
+    position sees a key.
     """
     *front, heads, length, width = query.shape
     groups, keys = key.shape[-3], key.shape[-2]

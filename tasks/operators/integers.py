@@ -13,7 +13,8 @@ Defined = Callable[[list[np.ndarray]], list[np.ndarray]]
 
 
 def keep_range(function: Callable[[np.ndarray, np.ndarray], np.ndarray], instead: int) -> Defined:
-    """For a function whose result is to stay in the range of the dtype: ``instead`` as the second number where it does not."""
+    """For a function whose result is to stay in the range of the dtype: ``instead`` as the second number where it does
+    not."""
 
     def defined(given: list[np.ndarray]) -> list[np.ndarray]:
         first, second = given
@@ -31,8 +32,8 @@ def avoid_least(given: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def avoid_zero_divisors(given: list[np.ndarray]) -> list[np.ndarray]:
-    """For a quotient or remainder: 1 instead of 0 as the second number, and as the first one instead of the least by -1, whose quotient is
-    none of the dtype."""
+    """For a quotient or remainder: 1 instead of 0 as the second number, and as the first one instead of the least by
+    -1, whose quotient is none of the dtype."""
     first, second = given
     second = np.where(second == 0, np.ones((), second.dtype), second)
     least = integers(first.dtype.name)[0]

@@ -233,8 +233,8 @@ def evaluate_scatter_nd(call: Call) -> list[np.ndarray]:
 
 
 def evaluate_one_hot(call: Call) -> list[np.ndarray]:
-    """OneHot: an index outside of the depth gives a row of the off value; "in case 'indices' is of non-integer type, the values will
-    be casted to int64 before use"."""
+    """OneHot: an index outside of the depth gives a row of the off value; "in case 'indices' is of non-integer type,
+    the values will be casted to int64 before use"."""
     indices, depth, (off, on) = (
         np.asarray(call.inputs[0]).astype(np.int64),
         int(np.asarray(call.inputs[1]).reshape(-1)[0]),

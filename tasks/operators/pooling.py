@@ -22,8 +22,8 @@ def evaluate_max_pool(call: Call) -> list[np.ndarray]:
 
 
 def _with_places(call: Call, x: np.ndarray, lowest: float) -> list[np.ndarray]:
-    """MaxPool with the places of its maxima: they count elements of the whole input in the order of storage_order. Of equal
-    elements the first of the window is taken."""
+    """MaxPool with the places of its maxima: they count elements of the whole input in the order of storage_order. Of
+    equal elements the first of the window is taken."""
     window, a = pooling(call), call.attributes
     shape, padded = x.shape[2:], window.pad_image(x, lowest)
     counted = np.arange(int(np.prod(shape))).reshape(shape[::-1] if a.get("storage_order") else shape)

@@ -105,7 +105,8 @@ def evaluate_gemm(call: Call) -> list[np.ndarray]:
 
 
 def evaluate_matmul(call: Call) -> list[np.ndarray]:
-    """MatMul of any numbers, with all but the last axis of the first as rows of one product where the second has two."""
+    """MatMul of any numbers, with all but the last axis of the first as rows of one product where the second has
+    two."""
     a, b = call.arrays()
     if a.ndim > 2 and b.ndim == 2:
         return [(a.reshape(-1, a.shape[-1]) @ b).reshape(*a.shape[:-1], b.shape[1])]
@@ -133,7 +134,8 @@ def evaluate_einsum(call: Call) -> list[np.ndarray]:
 
 
 def make_loss(call: Call) -> None:
-    """NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss, which onnx's evaluator computes: it clips what is out of bounds."""
+    """NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss, which onnx's evaluator computes: it clips what is out of
+    bounds."""
     scores, labels, weights = call.three()
     counted = np.asarray(labels)[np.asarray(labels) != call.attributes.get("ignore_index")]
     outside = ((counted < 0) | (counted >= scores.shape[1])).any()

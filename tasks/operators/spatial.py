@@ -17,8 +17,8 @@ _UNFOLDED = 1 << 25
 
 @dataclass(frozen=True)
 class Window:
-    """How a kernel goes over an image: per spatial axis its size, stride, dilation, the pads at both ends, and the number of
-    places it stands at."""
+    """How a kernel goes over an image: per spatial axis its size, stride, dilation, the pads at both ends, and the
+    number of places it stands at."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -28,8 +28,8 @@ class Window:
     places: tuple[int, ...]
 
     def crop_kernel(self, shape: Sequence[int]) -> Window:
-        """It without the elements of its kernel that meet an image of this shape at no place: some networks take a global mean
-        by a kernel of thousands, and nobody can pad for that."""
+        """It without the elements of its kernel that meet an image of this shape at no place: some networks take a
+        global mean by a kernel of thousands, and nobody can pad for that."""
         axes = list(zip(shape, self.kernel, self.strides, self.dilations, self.begin, self.places))
         first = [max(-(((p - 1) * s - b) // d), 0) for n, k, s, d, b, p in axes]
         last = [min((n + b - 1) // d + 1, k) for n, k, s, d, b, p in axes]
@@ -37,7 +37,8 @@ class Window:
         return replace(self, kernel=tuple(e - f for e, f in zip(last, first)), begin=begin)
 
     def ends(self, shape: Sequence[int]) -> list[tuple[int, int]]:
-        """(before, behind) by axis: by how much it goes beyond an image of this shape; below 0, what of it is never met."""
+        """(before, behind) by axis: by how much it goes beyond an image of this shape; below 0, what of it is never
+        met."""
         axes = zip(shape, self.kernel, self.strides, self.dilations, self.begin, self.places)
         return [(b, (p - 1) * s + (k - 1) * d + 1 - b - n) for n, k, s, d, b, p in axes]
 
@@ -50,7 +51,8 @@ class Window:
         return np.pad(x, [(0, 0), (0, 0), *ends], constant_values=value) if any(map(any, ends)) else x
 
     def counts(self, shape: Sequence[int], pads: bool) -> np.ndarray:
-        """How many elements of the kernel meet an image of this shape (pads: or its pads) at each place: shape ``places``."""
+        """How many elements of the kernel meet an image of this shape (pads: or its pads) at each place: shape
+        ``places``."""
         found = np.ones(())
         for axis, n in enumerate(shape):
             first, last = self.begin[axis], self.begin[axis] + n

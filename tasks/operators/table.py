@@ -1,7 +1,7 @@
 """The one table of ONNX's operators: a row holds what the farm knows of an operator that its schema (`onnx.defs`) does not say.
 
-Every reader takes its column: models, nodes, ONNX's node suite, diagnosis, networks by a framework's functions. What is asked of a schema is in
-no row: inputs and which of them are optional, dtypes, attributes and their defaults.
+Every reader takes its column: models, nodes, ONNX's node suite, diagnosis, networks by a framework's functions. What is
+asked of a schema is in no row: inputs and which of them are optional, dtypes, attributes and their defaults.
 """
 
 from __future__ import annotations
@@ -60,19 +60,22 @@ class Operator:
     name: str
     #: How it is judged, and why.
     placement: Placement = UNPLACED
-    #: It in float64. Where there is none, or it returns None, onnx's own evaluator is asked where that is allowed: never where it is the
-    #: second oracle. tests/tasks/test_fuzz_references.py holds both against each other.
+    #: It in float64. Where there is none, or it returns None, onnx's own evaluator is asked where that is allowed:
+    #: never where it is the second oracle. tests/tasks/test_fuzz_references.py holds both against each other.
     evaluate: Evaluate | None = None
     #: It by torch's names of operations, for torch and for every framework with counterparts.
     by_name: Counterpart | None = None
-    #: Whether torch's computation of it in float64 is a second oracle: of the operators that are more than one plain NumPy function.
+    #: Whether torch's computation of it in float64 is a second oracle: of the operators that are more than one plain
+    #: NumPy function.
     witnessed: bool = False
-    #: "control": has subgraphs, in which what is inside is evaluated, and moved, node by node. "cast": changes the dtype of its input.
-    #: "size": its output does not depend on the values of its input.
+    #: "control": has subgraphs, in which what is inside is evaluated, and moved, node by node. "cast": changes the
+    #: dtype of its input. "size": its output does not depend on the values of its input.
     acts: Literal["", "control", "cast", "size"] = ""
-    #: Places of inputs that say what is computed, not on what: a moved scale of Resize changes a shape, a moved exponent of Pow makes NaN.
+    #: Places of inputs that say what is computed, not on what: a moved scale of Resize changes a shape, a moved
+    #: exponent of Pow makes NaN.
     structural: Collection[int] = ()
-    #: Places of inputs (sizes, steps, scales) of which the specification says nothing if they are 0. A reference may take them all the same.
+    #: Places of inputs (sizes, steps, scales) of which the specification says nothing if they are 0. A reference may
+    #: take them all the same.
     not_zero: Collection[int] = ()
     #: Whether it rounds to an integer: its input counts as structural where it depends on shapes and weights alone.
     to_integers: bool = False
@@ -80,19 +83,19 @@ class Operator:
     hands_on: bool = False
     #: Whether shapes are computed with it: int64 comes out where int64 goes in.
     of_sizes: bool = False
-    #: How it sums products, where its class alone does not say it. "layer": of data and the weights of a layer, its first two inputs.
-    #: "transform": a Fourier transform, whose sums no matrix unit computes. "recurrent", "attention": made of products, and judged as
-    #: what is done beside them.
+    #: How it sums products, where its class alone does not say it. "layer": of data and the weights of a layer, its
+    #: first two inputs. "transform": a Fourier transform, whose sums no matrix unit computes. "recurrent", "attention":
+    #: made of products, and judged as what is done beside them.
     sums: Literal["", "layer", "transform", "recurrent", "attention"] = ""
     #: The place of the input that is added to its products, not multiplied.
     added: int | None = None
-    #: How many tensors it takes element by element; 0 for an operator that does not compute each element by itself, or is not given
-    #: every input (`tasks.catalogs.onnx.every_input`).
+    #: How many tensors it takes element by element; 0 for an operator that does not compute each element by itself, or
+    #: is not given every input (`tasks.catalogs.onnx.every_input`).
     elementwise: int = 0
     #: Integer inputs, every number or pair of them, with what ONNX does not define replaced.
     defined: integers.Defined | None = None
-    #: Whether it is told by max, min or comparisons alone, and the specification does not say what it is at NaN (IEEE 754 has a max that
-    #: keeps it and one that does not).
+    #: Whether it is told by max, min or comparisons alone, and the specification does not say what it is at NaN (IEEE
+    #: 754 has a max that keeps it and one that does not).
     open_at_nan: bool = False
     #: Dtypes that its schema names and onnx's own shape inference refuses.
     refused: tuple[str, ...] = ()
@@ -133,7 +136,8 @@ def _of_one(
 def _of_two(
     name: str, placement: Placement, function: Any, by_name: Counterpart | None = None, **more: Any
 ) -> Operator:
-    """An operator of two tensors, element by element, by a function of NumPy's; before operator set 7 it did not broadcast as NumPy does."""
+    """An operator of two tensors, element by element, by a function of NumPy's; before operator set 7 it did not
+    broadcast as NumPy does."""
     return Operator(name, placement, since(7, elementwise.of_two(function)), by_name, elementwise=2, **more)
 
 

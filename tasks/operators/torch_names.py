@@ -29,8 +29,9 @@ CASTS = {
 
 @dataclass(frozen=True)
 class Over(Call):
-    """A call whose inputs are tensors of a framework, or NumPy arrays for constants; an attribute that names a dtype has the
-    farm's name of it. named: the framework's function for a name of torch's; tensor: makes a tensor of an array."""
+    """A call whose inputs are tensors of a framework, or NumPy arrays for constants; an attribute that names a dtype
+    has the farm's name of it. named: the framework's function for a name of torch's; tensor: makes a tensor of an
+    array."""
 
     named: Named
     tensor: Callable[[Any], Any]
@@ -45,8 +46,8 @@ class Over(Call):
         return self.named(name)(*args, **kwargs)
 
     def numbers(self, place: int, attribute: str = "") -> list[int] | None:
-        """Integers of a constant input, or where there is none of an attribute; None for neither. Raises ValueError for an input
-        that is computed."""
+        """Integers of a constant input, or where there is none of an attribute; None for neither. Raises ValueError for
+        an input that is computed."""
         x = self.at(place)
         if x is None:
             found = self.attributes.get(attribute)

@@ -1,7 +1,8 @@
 """How each step of a sum adds: bits that it keeps, rounding, whether products are rounded first, subnormal numbers, NaN and Inf.
 
-Feature by feature, as matrix units have been probed: a power of two beside a one says by where the one vanishes how many bits are kept,
-ties and signs tell the ways of rounding apart (Fasi, Higham, Mikaitis, Pranesh, PeerJ Computer Science 7:e330, 2021).
+Feature by feature, as matrix units have been probed: a power of two beside a one says by where the one vanishes how
+many bits are kept, ties and signs tell the ways of rounding apart (Fasi, Higham, Mikaitis, Pranesh, PeerJ Computer
+Science 7:e330, 2021).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from tasks.passport.trees import Tree, list_nodes, list_terms
 
 #: Steps of a tree that are measured, spread over it; the others are taken to be as most are.
 MEASURED = 48
-#: What a step's rounding is called by what becomes of (a half, one and a half, three quarters, minus three quarters) of the last bit kept, in
-#: units of it: of a half upwards from an even number, of one from an odd one.
+#: What a step's rounding is called by what becomes of (a half, one and a half, three quarters, minus three quarters) of
+#: the last bit kept, in units of it: of a half upwards from an even number, of one from an odd one.
 ROUNDINGS: dict[tuple[float, ...], str] = {
     (0.0, 2.0, 1.0, -1.0): "nearest even",
     (0.0, 1.0, 0.0, 0.0): "truncated",
@@ -37,7 +38,8 @@ FORMATS = {
 }
 
 
-#: What tells the largest term of a step: the exponents of its products, or the sums of the exponents of their factors, as matrix units take them: of 1.5 · 1.5 that of 1.
+#: What tells the largest term of a step: the exponents of its products, or the sums of the exponents of their factors,
+#: as matrix units take them: of 1.5 · 1.5 that of 1.
 PRODUCTS, FACTORS = "products", "factors"
 
 
@@ -45,9 +47,10 @@ PRODUCTS, FACTORS = "products", "factors"
 class Adder:
     """How the steps of a tree add.
 
-    rule: that of most steps; others: those of single steps which differ, by place in `list_nodes`; fused: terms whose product is not rounded before it
-    is added. flushes: whether subnormal (inputs, results) become zero, None where it is not known. specials: what Inf, Inf − Inf and NaN become ("inf nan nan" is as IEEE 754 has it).
-    taken: bits that are kept of a factor, 0 for all; taking: how the others are lost, of ROUNDINGS.
+    rule: that of most steps; others: those of single steps which differ, by place in `list_nodes`; fused: terms whose
+    product is not rounded before it is added. flushes: whether subnormal (inputs, results) become zero, None where it
+    is not known. specials: what Inf, Inf − Inf and NaN become ("inf nan nan" is as IEEE 754 has it). taken: bits that
+    are kept of a factor, 0 for all; taking: how the others are lost, of ROUNDINGS.
     """
 
     rule: NodeRule
@@ -93,8 +96,8 @@ class _Probe:
         self.products = device.weighted
 
     def add_each(self, asked: Sequence[Mapping[int, float]]) -> list[float]:
-        """The sums of some terms by number, in units, beside zeros. A value beyond the dtype's range is made of two factors where terms are
-        products."""
+        """The sums of some terms by number, in units, beside zeros. A value beyond the dtype's range is made of two
+        factors where terms are products."""
         scale = self.device.terms.products if self.device.terms.divided else 1
         found = self.device.add_each([self._give(values) for values in asked])
         return [float(x) * scale / 2.0**self.unit for x in found]
@@ -115,7 +118,8 @@ class _Probe:
 
 
 def confirm_adder(device: Sum, tree: Tree, rule: NodeRule, fused: bool) -> Adder | None:
-    """The adder whose steps all add by a rule, and all or none of whose products are fused, if that is true of the tree's first step but one; None where it is not."""
+    """The adder whose steps all add by a rule, and all or none of whose products are fused, if that is true of the
+    tree's first step but one; None where it is not."""
     node, parent = next(
         ((child, node) for node in list_nodes(tree) for child in node if isinstance(child, tuple)), (None, None)
     )
@@ -191,8 +195,8 @@ def _measure_node(
 
 
 def _measure_width(probe: _Probe, i: int, j: int, far: int, like: int = 0) -> tuple[int, str]:
-    """(bits that are kept where terms i and j are added, how the rest is lost); (0, "") where nothing can be seen. far: a term that meets both
-    of them later, or in the same step of several; like: bits that are likely, 0 for none."""
+    """(bits that are kept where terms i and j are added, how the rest is lost); (0, "") where nothing can be seen. far:
+    a term that meets both of them later, or in the same step of several; like: bits that are likely, 0 for none."""
 
     def ask(*asked: tuple[int, float]) -> list[float]:
         """Of (power, value, …): what is left of a value beside that power of two, of the same sign."""
@@ -225,12 +229,14 @@ def _measure_width(probe: _Probe, i: int, j: int, far: int, like: int = 0) -> tu
 
 
 def measure_width(device: Sum) -> tuple[int, str]:
-    """(bits that are kept where a device's first two terms meet, beside the third, how the rest is lost); (0, "") where nothing is lost."""
+    """(bits that are kept where a device's first two terms meet, beside the third, how the rest is lost); (0, "") where
+    nothing is lost."""
     return _measure_width(_Probe(device), 0, 1, 2)
 
 
 def measure_taken(device: Sum) -> int:
-    """Bits of a factor that a product of it and one takes, one beside zeros; 0 where it takes all that the dtype has."""
+    """Bits of a factor that a product of it and one takes, one beside zeros; 0 where it takes all that the dtype
+    has."""
     digits = TABLE[device.dtype].digits or 0
     right, left = np.ones(device.count), np.zeros(device.count)
     for kept in range(digits, 0, -1):
@@ -259,7 +265,8 @@ def is_fused(device: Sum, term: int, beside: int) -> bool:
 
 
 def _square_beside(device: Sum, term: int, beside: int) -> list[Question]:
-    """Sums of a product that the dtype does not hold and of a term that takes it away as it is rounded down, and up: 0 where it was."""
+    """Sums of a product that the dtype does not hold and of a term that takes it away as it is rounded down, and up: 0
+    where it was."""
     digits = (TABLE[device.dtype].digits or 0) + 1
     half = (digits + 1) // 2
     factor = 1.0 + 1.5 * 2.0**-half  # whose square lies an eighth of a last bit above a number of the dtype

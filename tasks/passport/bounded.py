@@ -1,7 +1,8 @@
 """Numbers with how far a device may be off them: running error bounds of a formula, as it is written for NumPy.
 
-Each operation passes on what its inputs may be off and adds its own roundings (Wilkinson's running error analysis; Higham, Accuracy and Stability of Numerical
-Algorithms, 2nd ed., 3.3); a sum adds what its order and bits leave (`tasks.passport.bounds`). So a formula needs no analysis of its own: its text is evaluated once more.
+Each operation passes on what its inputs may be off and adds its own roundings (Wilkinson's running error analysis;
+Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 3.3); a sum adds what its order and bits leave
+(`tasks.passport.bounds`). So a formula needs no analysis of its own: its text is evaluated once more.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from tasks.model.dtypes import EPS, SMALLEST_NORMAL, TABLE
 from tasks.passport.bounds import share_of_sum
 from tasks.passport.reading import Reading
 
-#: Roundings of one quotient, root, exponential or logarithm: 4 ulps, as the OpenCL 3.0 full profile allows functions at most, each of two unit roundoffs.
+#: Roundings of one quotient, root, exponential or logarithm: 4 ulps, as the OpenCL 3.0 full profile allows functions at
+#: most, each of two unit roundoffs.
 FUNCTION = 8
-#: What the terms of a sum may be. Of each, roundings a step: a running maximum multiplies what is summed so far by an exponential (Milakov & Gimelshein 2018,
-#: arXiv:1805.02867), and a running mean takes four (Welford; Chan, Golub & LeVeque, The American Statistician 37, 1983).
+#: What the terms of a sum may be. Of each, roundings a step: a running maximum multiplies what is summed so far by an
+#: exponential (Milakov & Gimelshein 2018, arXiv:1805.02867), and a running mean takes four (Welford; Chan, Golub &
+#: LeVeque, The American Statistician 37, 1983).
 EXPONENTIALS, SQUARES, DEVIATIONS, PRODUCTS = "exponentials", "squares", "deviations", "products"
 ROUNDINGS = {EXPONENTIALS: 2 + FUNCTION, SQUARES: 4, DEVIATIONS: 4}
 
 
 @dataclass(frozen=True)
 class Steps:
-    """How a device computes in a dtype. own: what was read of the sums of the op; others: of all of the device's in the dtype; rows: of the call."""
+    """How a device computes in a dtype. own: what was read of the sums of the op; others: of all of the device's in the
+    dtype; rows: of the call."""
 
     dtype: str
     own: tuple[Reading, ...]
@@ -35,13 +39,15 @@ class Steps:
 
     @property
     def unit(self) -> float:
-        """Unit roundoff of a single operation: that of the dtype, as nothing says that it is computed in a wider one."""
+        """Unit roundoff of a single operation: that of the dtype, as nothing says that it is computed in a wider
+        one."""
         return float(EPS[self.dtype]) / 2
 
     def share(self, of: str, count: int, dims: int) -> tuple[np.ndarray, np.ndarray]:
-        """(how far the sum of so many terms is off at most, as a share of what they amount to; the least share that is left of it where none is negative), each
-        [2, 1, …]: certainly and in all likelihood, with so many axes behind. A reading of as many terms and rows counts alone, with its tree; else
-        the widest of the op's, in any order; of a sum that was not read, the widest of all that was read of the device, and no more bits than the dtype has."""
+        """(how far the sum of so many terms is off at most, as a share of what they amount to; the least share that is
+        left of it where none is negative), each [2, 1, …]: certainly and in all likelihood, with so many axes behind. A
+        reading of as many terms and rows counts alone, with its tree; else the widest of the op's, in any order; of a
+        sum that was not read, the widest of all that was read of the device, and no more bits than the dtype has."""
         narrowest = Reading(bits=(TABLE[self.dtype].digits or 0) + 1, rounding="nearest even", terms=count)
         device = [x for x in self.others if x.bits] + [narrowest]
         own = [x for x in self.own if x.made_of == of and x.tree]
@@ -58,8 +64,9 @@ class Steps:
 
 
 class Bounded(np.ndarray):
-    """Exact numbers, float64. off [2, *shape]: how far a device may be off each, certainly and in all likelihood; least: how far from 0 each is at least there, on
-    its own side of 0, which may be more than ``off`` leaves: a sum of numbers that are never negative keeps its sign however it is rounded; of: what they are as terms of a sum."""
+    """Exact numbers, float64. off [2, *shape]: how far a device may be off each, certainly and in all likelihood;
+    least: how far from 0 each is at least there, on its own side of 0, which may be more than ``off`` leaves: a sum of
+    numbers that are never negative keeps its sign however it is rounded; of: what they are as terms of a sum."""
 
     off: np.ndarray
     least: np.ndarray
@@ -68,7 +75,8 @@ class Bounded(np.ndarray):
 
     @classmethod
     def make(cls, values: Any, steps: Steps, off: Any = 0.0, of: str = "", least: Any = -np.inf) -> Bounded:
-        """values: numbers of any shape; off, least: what [2, *shape] broadcasts from, where those that are not finite are exact."""
+        """values: numbers of any shape; off, least: what [2, *shape] broadcasts from, where those that are not finite
+        are exact."""
         made = np.asarray(values, np.float64).view(cls)
         with np.errstate(all="ignore"):
             made.off = np.where(np.isfinite(values), np.broadcast_to(off, (2, *made.shape)), 0.0)

@@ -1,8 +1,9 @@
 """How far a sum may be off by the arithmetic of its device: bounds that follow from its tree and the bits that its steps keep.
 
-Deterministic: each term goes through so many roundings, each of at most u (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 4.2). Likely: where roundings are to nearest
-and of either sign, they add up as a random walk, exp(λ·√n·u + n·u²/(1 − u)) − 1 but for a probability of 2·exp(−λ²(1 − u)²/2) a sum
-(Higham and Mary, SIAM J. Sci. Comput. 41, 2019, Theorem 2.4).
+Deterministic: each term goes through so many roundings, each of at most u (Higham, Accuracy and Stability of Numerical
+Algorithms, 2nd ed., 4.2). Likely: where roundings are to nearest and of either sign, they add up as a random walk,
+exp(λ·√n·u + n·u²/(1 − u)) − 1 but for a probability of 2·exp(−λ²(1 − u)²/2) a sum (Higham and Mary, SIAM J. Sci.
+Comput. 41, 2019, Theorem 2.4).
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ class Bounds:
 def bound_sums(
     readings: Sequence[Reading], terms: np.ndarray, exact: np.ndarray, output: str, rows: int | None, share: float = 1.0
 ) -> Bounds:
-    """The bounds of results that are sums of terms [e, n], each times a ``share``, on a device with these readings of the op.
+    """The bounds of results that are sums of terms [e, n], each times a ``share``, on a device with these readings of
+    the op.
 
-    A reading of as many terms and rows counts alone, with its tree; else the widest of all, in any order. exact: of the results [e]; output: their dtype.
-    Raises ValueError without readings.
+    A reading of as many terms and rows counts alone, with its tree; else the widest of all, in any order. exact: of the
+    results [e]; output: their dtype. Raises ValueError without readings.
     """
     if not readings:
         raise ValueError("no readings: nothing is known of these sums")
@@ -63,18 +65,20 @@ def add_ends(certain: np.ndarray, likely: np.ndarray, exact: np.ndarray, output:
 
 @dataclass(frozen=True)
 class Share:
-    """What the steps of a sum leave of it, (certainly, in all likelihood). off: how far at most, as a share of what its terms amount to; least: of terms that are never negative
-    the least share that is left of it."""
+    """What the steps of a sum leave of it, (certainly, in all likelihood). off: how far at most, as a share of what its
+    terms amount to; least: of terms that are never negative the least share that is left of it."""
 
     off: tuple[float, float]
     least: tuple[float, float]
 
 
 def share_of_sum(reading: Reading, count: int, exactly: bool, roundings: int = 1) -> Share:
-    """What the steps of one reading leave of a sum of so many terms. exactly: whether its tree is the sum's; else the sum is added in any order. roundings: of each step.
+    """What the steps of one reading leave of a sum of so many terms. exactly: whether its tree is the sum's; else the
+    sum is added in any order. roundings: of each step.
 
-    No number of roundings is too large for these bounds: (1 + u)^n − 1 is n·u/(1 − n·u) without what makes that infinite, and n roundings to nearest that
-    only add leave no more than n·u (Jeannerod and Rump, SIAM J. Matrix Anal. Appl. 34, 2013, Theorem 4.2).
+    No number of roundings is too large for these bounds: (1 + u)^n − 1 is n·u/(1 − n·u) without what makes that
+    infinite, and n roundings to nearest that only add leave no more than n·u (Jeannerod and Rump, SIAM J. Matrix Anal.
+    Appl. 34, 2013, Theorem 4.2).
     """
     assert reading.bits is not None
     near = reading.rounding in (None, "", "nearest even", "nearest away")

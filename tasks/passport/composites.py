@@ -30,7 +30,8 @@ TRIED = 4
 
 @dataclass(frozen=True)
 class Composite:
-    """The formula of an output. of: what it is called; number: of the array that it sums; compute: it of the arrays in float64, or bounded, in their order."""
+    """The formula of an output. of: what it is called; number: of the array that it sums; compute: it of the arrays in
+    float64, or bounded, in their order."""
 
     of: str
     number: int
@@ -57,7 +58,8 @@ def find_composite(arrays: Sequence[Any], output: Any) -> Composite | None:
 
 
 def _is_near(made: np.ndarray, y: np.ndarray) -> bool:
-    """Whether a formula gives an output: nearly all its numbers, the small ones among them, as along another axis it would not."""
+    """Whether a formula gives an output: nearly all its numbers, the small ones among them, as along another axis it
+    would not."""
     if made.shape != y.shape:
         return False
     sizes = np.abs(y)
@@ -121,8 +123,9 @@ def _spread(x: Any, axis: int, ddof: int, root: bool) -> Any:
 
 
 def find_variance(x: Any, axis: int) -> tuple[Any, Any]:
-    """(x − mean, biased variance) along an axis, which is kept. Of bounded numbers the variance is as far off as the way leaves it that leaves it furthest off: by squares of deviations,
-    or by the mean of squares less the square of the mean (Chan, Golub & LeVeque 1983)."""
+    """(x − mean, biased variance) along an axis, which is kept. Of bounded numbers the variance is as far off as the
+    way leaves it that leaves it furthest off: by squares of deviations, or by the mean of squares less the square of
+    the mean (Chan, Golub & LeVeque 1983)."""
     x = x.called(DEVIATIONS) if isinstance(x, Bounded) else x
     apart = x - x.mean(axis=axis, keepdims=True)
     found = np.square(apart).mean(axis=axis, keepdims=True)
@@ -133,7 +136,8 @@ def find_variance(x: Any, axis: int) -> tuple[Any, Any]:
 
 
 def _list_losses(labels: np.ndarray, x: np.ndarray, y: np.ndarray, number: int, place: int) -> Iterator[Composite]:
-    """Cross entropy of logits (N, C) and classes (N), of which others than 0 … C − 1 are left out; its mean, its sum, or each."""
+    """Cross entropy of logits (N, C) and classes (N), of which others than 0 … C − 1 are left out; its mean, its sum,
+    or each."""
     if x.ndim != 2 or labels.shape != x.shape[:1] or labels.dtype.kind not in "iu":
         return
 
@@ -147,7 +151,8 @@ def _list_losses(labels: np.ndarray, x: np.ndarray, y: np.ndarray, number: int, 
 
 
 def _list_norms(arrays: Sequence[np.ndarray], floats: Sequence[int], y: np.ndarray, number: int) -> Iterator[Composite]:
-    """Of neighbours: layer, group, instance and root mean square norms, with a scale and a shift that are broadcast or of a channel each."""
+    """Of neighbours: layer, group, instance and root mean square norms, with a scale and a shift that are broadcast or
+    of a channel each."""
     shape, beside = y.shape, [k for k in floats if k != number]
     if y.ndim < 2 or any(arrays[k].size > y.size for k in beside):
         return

@@ -21,8 +21,9 @@ ARITHMETIC = "arithmetic"
 MADE = {"exponentials": True, "squares": True, "deviations": False}
 #: An input whose exponential is 0 in every dtype.
 GONE = -1e4
-#: (rows, terms) of the calls that are asked: numbers of terms around powers of two, and of rows that kernels treat each in their own way. The one in the middle is asked
-#: first (`tasks.prepare.ranked`): the shortest sum, whose order is found in the fewest calls, and tells that of the others.
+#: (rows, terms) of the calls that are asked: numbers of terms around powers of two, and of rows that kernels treat each
+#: in their own way. The one in the middle is asked first (`tasks.prepare.ranked`): the shortest sum, whose order is
+#: found in the fewest calls, and tells that of the others.
 SHAPES = ((8, 256), (8, 63), (8, 64), (8, 65), (8, 128), (8, 32), (1, 64), (2, 64), (17, 64), (256, 64))
 
 
@@ -61,13 +62,15 @@ class NotReadable(Exception):
 class Terms:
     """Where the terms of one element of an output lie. Plain data, as JSON has it.
 
-    output: place of the element in the flat output; left: (number of an array, places in it, flat, of the terms' factors); right: the
-    same of the other factors, empty where terms are no products; alone: (number of an array, place) of a term that is no product, a bias; empty where there is none. fill: value of
-    everything else, by array. divided: whether the sum is divided by the number of terms. part: which sum of the op, where it has several.
-    rows: of the call, 0 for those of the first output.
+    output: place of the element in the flat output; left: (number of an array, places in it, flat, of the terms'
+    factors); right: the same of the other factors, empty where terms are no products; alone: (number of an array,
+    place) of a term that is no product, a bias; empty where there is none. fill: value of everything else, by array.
+    divided: whether the sum is divided by the number of terms. part: which sum of the op, where it has several. rows:
+    of the call, 0 for those of the first output.
 
-    of: what is made of an input before it is added, a key of MADE; "" where nothing is. Then ``outputs`` are the places where the sum can be seen,
-    one for each term or one alone, and ``scale`` is that by which deviations are multiplied, or the largest of the squares; of a plain sum the power of two by which it is multiplied.
+    of: what is made of an input before it is added, a key of MADE; "" where nothing is. Then ``outputs`` are the places
+    where the sum can be seen, one for each term or one alone, and ``scale`` is that by which deviations are multiplied,
+    or the largest of the squares; of a plain sum the power of two by which it is multiplied.
     """
 
     output: int
@@ -125,7 +128,8 @@ class Terms:
         return self.products + bool(self.alone)
 
     def is_like(self, other: Terms) -> bool:
-        """Whether one call can ask both sums the same: where they share places of an array, the same term lies there."""
+        """Whether one call can ask both sums the same: where they share places of an array, the same term lies
+        there."""
         same = ("part", "fill", "divided", "rows", "of", "scale")
         if any(getattr(self, name) != getattr(other, name) for name in same):
             return False
@@ -153,8 +157,8 @@ ELEMENTS = 8
 
 
 def choose_elements(*sizes: int) -> Iterator[tuple[Any, ...]]:
-    """(*indices, name) of elements of an output of these sizes, no two of which share an index along its longest axis: the first, the last, and others, without a name, that may be
-    asked beside them."""
+    """(*indices, name) of elements of an output of these sizes, no two of which share an index along its longest axis:
+    the first, the last, and others, without a name, that may be asked beside them."""
     count = min(ELEMENTS, max(sizes))
     yield (*(0 for _ in sizes), "first")
     for k in range(1, count - 1):
@@ -177,9 +181,10 @@ COMPARED = 6
 class Sum:
     """The sum of some terms on a device.
 
-    run: outputs, flat, of a call's arrays. dtype: of its inputs; output: of its result. A call of it costs one of the device's; most: how many it may
-    take, 0 for any number. beside: other sums of the call that are taken to add alike. A call puts as many questions as there are sums, each to
-    another one; fewer are put to several, which have to answer the same, else `Apart` is raised. together: each is put to all of them.
+    run: outputs, flat, of a call's arrays. dtype: of its inputs; output: of its result. A call of it costs one of the
+    device's; most: how many it may take, 0 for any number. beside: other sums of the call that are taken to add alike.
+    A call puts as many questions as there are sums, each to another one; fewer are put to several, which have to answer
+    the same, else `Apart` is raised. together: each is put to all of them.
     """
 
     def __init__(
@@ -200,7 +205,8 @@ class Sum:
             for k, x in enumerate(arrays)
         ]
         self._sums, self._together = [terms, *beside], together
-        #: (number of an array, places [sums, terms] in it, whether sums share some) of what is given, in the order in which it is given.
+        #: (number of an array, places [sums, terms] in it, whether sums share some) of what is given, in the order in
+        #: which it is given.
         self._places = [
             (held[0][0], at, np.unique(at).size < at.size)
             for held in zip(*(x._list_places() for x in self._sums))
@@ -219,7 +225,8 @@ class Sum:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether questions were put to some of its sums alone, so that what they said together may be of several orders."""
+        """Whether questions were put to some of its sums alone, so that what they said together may be of several
+        orders."""
         return bool(self._kept)
 
     @property
@@ -233,8 +240,8 @@ class Sum:
             self._ask_each([given], [see])
 
     def add(self, left: np.ndarray, right: np.ndarray | None = None) -> float:
-        """The sum of left·right, arrays of [count] in float64 whose values the dtype holds; without ``right`` of left alone. Of deviations it is what
-        their mean says of it. Raises NotReadable beyond the calls that it may take."""
+        """The sum of left·right, arrays of [count] in float64 whose values the dtype holds; without ``right`` of left
+        alone. Of deviations it is what their mean says of it. Raises NotReadable beyond the calls that it may take."""
         return float(self.add_each([(left, right)])[0])
 
     def add_each(self, questions: Sequence[Question]) -> np.ndarray:
@@ -249,8 +256,9 @@ class Sum:
         return self._ask_each(given, see)
 
     def show_each(self, questions: Sequence[tuple[int, Mapping[int, float]]]) -> np.ndarray:
-        """What is seen of sums of terms that are never negative, of which one, the ``large`` of (large, values), is the largest, others have values, shares of it,
-        and the rest are 0. It tells whether two sums differ, and not what they are."""
+        """What is seen of sums of terms that are never negative, of which one, the ``large`` of (large, values), is the
+        largest, others have values, shares of it, and the rest are 0. It tells whether two sums differ, and not what
+        they are."""
         given = [self._make_shares(large, values) for large, values in questions]
         return self._ask_each(given, [functools.partial(self._see_shown, large=large) for large, _ in questions])
 
@@ -296,7 +304,8 @@ class Sum:
                 self._kept[place] = one
 
     def _choose(self, given: Sequence[Sequence[np.ndarray]], left: Sequence[int]) -> list[int]:
-        """Questions, of those that are left, that one call can put: of places that sums share all of them need the same values."""
+        """Questions, of those that are left, that one call can put: of places that sums share all of them need the same
+        values."""
         shared = [n for n, (_, _, is_shared) in enumerate(self._places) if is_shared]
         first = given[left[0]]
         alike = (k for k in left if all(np.array_equal(given[k][n], first[n], equal_nan=True) for n in shared))
@@ -321,8 +330,8 @@ class Sum:
         return float(out[terms.outputs[large if len(terms.outputs) > 1 else 0]])
 
     def _see_sum(self, out: np.ndarray, terms: Terms, left: np.ndarray) -> float:
-        """The sum that an element of the output is; of deviations what their mean says of it: of y = (x − mean) / σ · scale at the first of the smallest terms,
-        where nearly all of σ is of large ones."""
+        """The sum that an element of the output is; of deviations what their mean says of it: of y = (x − mean) / σ ·
+        scale at the first of the smallest terms, where nearly all of σ is of large ones."""
         if not terms.of:
             return float(out[terms.output]) / terms.scale
         seen = int(np.argmin(np.abs(left)))

@@ -16,7 +16,8 @@ from tasks.passport.reading import Reading
 
 #: Elements of an output that are computed again.
 ELEMENTS = 128
-#: Calls of the device that a reading may take, and terms that it is made for: an order without any rule takes as many calls as there are pairs.
+#: Calls of the device that a reading may take, and terms that it is made for: an order without any rule takes as many
+#: calls as there are pairs.
 CALLS, TERMS = 30_000, 8192
 #: Results on unseen inputs that a reading is tried on where the results at hand are tried as well.
 UNSEEN = 24
@@ -28,7 +29,8 @@ LEVELS = 4
 
 @dataclass(frozen=True)
 class Explanation:
-    """How a device adds the terms of one element, and which of some elements that gives to the bit. at: their places in the flat output; same: of each, whether it does."""
+    """How a device adds the terms of one element, and which of some elements that gives to the bit. at: their places in
+    the flat output; same: of each, whether it does."""
 
     reading: Reading
     at: np.ndarray
@@ -42,7 +44,8 @@ class Explanation:
 def read_located(
     run: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any], where: LocatedSum, place: int, name: str = ""
 ) -> tuple[Reading, Sum]:
-    """How the sum at a place of the flat output is added, read on the device at these very shapes, and what was asked. Of what cannot be read the reading says why.
+    """How the sum at a place of the flat output is added, read on the device at these very shapes, and what was asked.
+    Of what cannot be read the reading says why.
 
     run: the outputs of a call of arrays, flat.
     """
@@ -59,7 +62,8 @@ def read_located(
 
 
 def read_order(run: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any], terms: Terms, name: str) -> Reading:
-    """The order of a sum that an op makes of its input (`locate_order`); of what cannot be read the reading says why."""
+    """The order of a sum that an op makes of its input (`locate_order`); of what cannot be read the reading says
+    why."""
     device = Sum(run, arrays, replace(terms, where=name), np.asarray(arrays[terms.left[0]]).dtype.name, CALLS)
     return read_sum(device, np.asarray(arrays[terms.left[0]]).shape[0])
 
@@ -73,7 +77,8 @@ def explain_elements(
     at: np.ndarray,
     name: str = "",
 ) -> Explanation:
-    """How the sum at a place of the flat output of a call is added, and whether elements ``at`` some places are what that gives. Of what cannot be read the reading says why."""
+    """How the sum at a place of the flat output of a call is added, and whether elements ``at`` some places are what
+    that gives. Of what cannot be read the reading says why."""
     at = np.unique(np.append(at[: ELEMENTS - 1], place))
     none = np.zeros(len(at), bool)
     try:
@@ -103,8 +108,8 @@ def explain_gated(
     at: np.ndarray,
     name: str = "",
 ) -> Explanation:
-    """As `explain_elements`, of silu(x·w)·(x·v). The order is that of x·v, read where x is ones and the gate is OPEN; x·w is taken to be added likewise, and the gate of what both
-    are is asked of the device."""
+    """As `explain_elements`, of silu(x·w)·(x·v). The order is that of x·v, read where x is ones and the gate is OPEN;
+    x·w is taken to be added likewise, and the gate of what both are is asked of the device."""
     at = np.unique(np.append(at[: ELEMENTS - 1], place))
     x, w, v = (np.asarray(arrays[k]) for k in (where.x, where.w, where.v))
     count, width = v.shape

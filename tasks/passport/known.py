@@ -15,7 +15,8 @@ ONNX = "onnx"
 
 @dataclass(frozen=True)
 class KnownSum:
-    """A reading of a passport. op: the op's name without its catalog and modules ("linear"), as kernels are shared between catalogs; dtype: of its inputs."""
+    """A reading of a passport. op: the op's name without its catalog and modules ("linear"), as kernels are shared
+    between catalogs; dtype: of its inputs."""
 
     op: str
     dtype: str
@@ -34,13 +35,14 @@ class Passport:
     sums: tuple[KnownSum, ...] = ()
 
     def is_of(self, info: RuntimeInfo) -> bool:
-        """Whether it is the passport of a runtime on this device: another version, build or driver may add otherwise."""
+        """Whether it is the passport of a runtime on this device: another version, build or driver may add
+        otherwise."""
         own = (info.runtime_version, info.build, info.driver_version, info.device)
         return own == (self.runtime_version, self.build, self.driver_version, self.device)
 
     def find(self, op: str, dtype: str) -> tuple[Reading, ...]:
-        """The readings of an op in a dtype, if each of them gives its device's results to the bit; none where one does not: then nothing is known of the op. Of
-        an operator of ONNX those of all ops, by the kind of sum."""
+        """The readings of an op in a dtype, if each of them gives its device's results to the bit; none where one does
+        not: then nothing is known of the op. Of an operator of ONNX those of all ops, by the kind of sum."""
         found = [x.reading for x in self.sums if (x.op, x.dtype) == (short_name(op), dtype)]
         if not found and op.partition(":")[0] == ONNX:
             return self._find_alike(dtype)
@@ -57,8 +59,9 @@ class Passport:
         return tuple(x.reading for x in self.sums if x.dtype == dtype)
 
     def _find_alike(self, dtype: str) -> tuple[Reading, ...]:
-        """The readings of all ops in a dtype that are of the same kind of sum (`Reading.made_of`), if each of that kind gives its device's results to the bit: for
-        an operator that ops of another catalog are exported to, and that has no readings of its own."""
+        """The readings of all ops in a dtype that are of the same kind of sum (`Reading.made_of`), if each of that kind
+        gives its device's results to the bit: for an operator that ops of another catalog are exported to, and that has
+        no readings of its own."""
         mine = [x.reading for x in self.sums if x.dtype == dtype and x.reading.made_of]
         unknown = {x.made_of for x in mine if not x.known}
         return tuple(x for x in mine if x.made_of not in unknown)

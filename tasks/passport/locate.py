@@ -1,7 +1,7 @@
 """Where the terms of an op's results lie among the arrays of a call, told from the numbers: which sum of these arrays gives that output.
 
-No op is named: an output that is the products of rows and columns, the windows of a convolution or the sums along an axis of the arrays of its call is
-computed as that, whatever the op is called.
+No op is named: an output that is the products of rows and columns, the windows of a convolution or the sums along an
+axis of the arrays of its call is computed as that, whatever the op is called.
 """
 
 from __future__ import annotations
@@ -19,24 +19,28 @@ from tasks.passport.device_sum import Terms
 
 #: Elements of the output that a sum is tried on, and the share of them that it must give.
 TRIED, GIVEN = 48, 0.9
-#: How far a result may be from the sum, as a share of what its terms amount to: any adder leaves less, and another sum of the same numbers more. What a result ought to be is nearer,
-#: so that no long sum whose terms cancel is taken for another function of its terms.
+#: How far a result may be from the sum, as a share of what its terms amount to: any adder leaves less, and another sum
+#: of the same numbers more. What a result ought to be is nearer, so that no long sum whose terms cancel is taken for
+#: another function of its terms.
 NEAR, NEAR_EXACT = 1 / 64, 2.0**-16
 #: Fewest terms of a sum.
 FEWEST = 2
 #: Strides of a convolution that are tried.
 STRIDES = (1, 2, 4)
 
-#: For places in the flat output [e]: places in the flat arrays of the terms' left factors [n, e] and of their right ones, -1 where there is no such number (a window beyond the edge).
+#: For places in the flat output [e]: places in the flat arrays of the terms' left factors [n, e] and of their right
+#: ones, -1 where there is no such number (a window beyond the edge).
 Places = Callable[[np.ndarray], tuple[np.ndarray, Optional[np.ndarray]]]
 
 
 @dataclass(frozen=True)
 class LocatedSum:
-    """An output as sums of the numbers of some arrays: scale·(Σ left·right + alone), or the mean of left. The scale is a power of two, which rounds nothing.
+    """An output as sums of the numbers of some arrays: scale·(Σ left·right + alone), or the mean of left. The scale is
+    a power of two, which rounds nothing.
 
-    left, right, alone: numbers of the arrays, None where there is none; places: where the terms of some elements are; alone_at: the same of what is added to them;
-    terms: how many a sum has, of these alone; divided: whether by their number.
+    left, right, alone: numbers of the arrays, None where there is none; places: where the terms of some elements are;
+    alone_at: the same of what is added to them; terms: how many a sum has, of these alone; divided: whether by their
+    number.
     """
 
     left: int
@@ -49,7 +53,8 @@ class LocatedSum:
     scale: float = 1.0
 
     def factors(self, arrays: Sequence[Any], at: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """(left, right) factors [e, terms] in float64 of the elements at some places of the flat output, what is added as the last term; right is None of plain sums."""
+        """(left, right) factors [e, terms] in float64 of the elements at some places of the flat output, what is added
+        as the last term; right is None of plain sums."""
         left_at, right_at = self.places(at)
         left = _take(arrays[self.left], left_at)
         right = None if self.right is None or right_at is None else _take(arrays[self.right], right_at)
@@ -59,7 +64,8 @@ class LocatedSum:
         return np.ascontiguousarray(left.T), None if right is None else np.ascontiguousarray(right.T)
 
     def list_places(self, at: np.ndarray) -> list[tuple[int, np.ndarray]]:
-        """(number of an array, places [terms, e] in it) of the left factors, the right ones and what is added, of elements at some places of the flat output."""
+        """(number of an array, places [terms, e] in it) of the left factors, the right ones and what is added, of
+        elements at some places of the flat output."""
         left, right = self.places(at)
         found = [(self.left, left)]
         if self.right is not None and right is not None:
@@ -69,7 +75,8 @@ class LocatedSum:
         return found
 
     def at_element(self, place: int, arrays: int, where: str = "") -> Terms:
-        """Where the terms of one element of the flat output lie. arrays: how many there are. Raises ValueError for one whose window lies beyond the edge."""
+        """Where the terms of one element of the flat output lie. arrays: how many there are. Raises ValueError for one
+        whose window lies beyond the edge."""
         at = np.array([place])
         left, right = self.places(at)
         if min(left.min(), left.min() if right is None else right.min()) < 0:
@@ -95,8 +102,9 @@ def _take(array: Any, at: np.ndarray) -> np.ndarray:
 
 
 def locate_sum(arrays: Sequence[Any], output: Any, near: float = NEAR) -> LocatedSum | None:
-    """The sum of a call's arrays that its output is; None where it is none that is known here. Arrays that are no floating numbers are no part of it. near: how far the output may be from
-    it, as a share of what its terms amount to."""
+    """The sum of a call's arrays that its output is; None where it is none that is known here. Arrays that are no
+    floating numbers are no part of it. near: how far the output may be from it, as a share of what its terms amount
+    to."""
     y = np.asarray(output)
     floats = [k for k, x in enumerate(arrays) if _is_real(x)]
     if not _is_real(y) or not y.size or len(floats) not in (1, 2, 3):
@@ -145,7 +153,8 @@ def _list_sums(arrays: Sequence[np.ndarray], floats: Sequence[int], shape: tuple
 
 
 def _spread(own: tuple[int, ...], shape: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Where what is added to some elements lies in an array that is broadcast to the output; None where it cannot be."""
+    """Where what is added to some elements lies in an array that is broadcast to the output; None where it cannot
+    be."""
     index = np.arange(int(np.prod(own))).reshape(own)
     try:
         flat = np.broadcast_to(index, shape)
@@ -196,7 +205,8 @@ def _scan(own: tuple[int, ...], number: int, axis: int) -> LocatedSum:
 
 
 def _list_pairs(a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) -> Iterator[tuple[Places, int, bool]]:
-    """(places, terms, whether what is added is one number a channel) of the products of two arrays that have so many elements."""
+    """(places, terms, whether what is added is one number a channel) of the products of two arrays that have so many
+    elements."""
     left, right = (np.arange(int(np.prod(x))).reshape(x) for x in (a, b))
     if min(len(a), len(b)) >= 1:
         for turned, rows in ((False, False), (True, False), (False, True)):
@@ -255,7 +265,8 @@ class GatedProduct:
 
 
 def locate_gated(arrays: Sequence[Any], output: Any) -> GatedProduct | None:
-    """The two products of a call's arrays, one of which is the gate of the other, that its output is; None where it is none."""
+    """The two products of a call's arrays, one of which is the gate of the other, that its output is; None where it is
+    none."""
     y = np.asarray(output)
     given = [np.asarray(x) for x in arrays]
     if len(given) != 3 or not all(_is_real(x) for x in (*given, y)):
@@ -274,8 +285,9 @@ def locate_gated(arrays: Sequence[Any], output: Any) -> GatedProduct | None:
 
 
 def locate_order(arrays: Sequence[Any], output: Any, place: int) -> Terms | None:
-    """Where the terms of a sum lie that an op makes of its input and that only shows in a result at a place of the flat output: the denominator of a softmax or of its logarithm, the mean of
-    a normalisation, all along the last axis of an array like the output; None where the output is none of these."""
+    """Where the terms of a sum lie that an op makes of its input and that only shows in a result at a place of the flat
+    output: the denominator of a softmax or of its logarithm, the mean of a normalisation, all along the last axis of an
+    array like the output; None where the output is none of these."""
     y = np.asarray(output)
     number = next((k for k, x in enumerate(arrays) if _is_real(x) and np.shape(x) == y.shape), None)
     if number is None or not _is_real(y) or not y.ndim or y.shape[-1] < FEWEST:
@@ -309,14 +321,16 @@ SCALE = 4096.0
 
 
 def _is_near(made: np.ndarray, exact: np.ndarray) -> bool:
-    """Whether two outputs are the same function of the same numbers, in whatever dtype: nearly all is nearer than another one would be."""
+    """Whether two outputs are the same function of the same numbers, in whatever dtype: nearly all is nearer than
+    another one would be."""
     return made.shape == exact.shape and bool(np.mean(np.abs(made - exact) <= NEAR * np.abs(exact) + 1e-6) >= GIVEN)
 
 
 def pair_factors(
     a: np.ndarray, b: np.ndarray, shape: tuple[int, ...], at: np.ndarray, rows: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The factors (n, e) of the elements of a·b at some places of its flat output of a shape: of matrices, or, ``rows``, of the same rows of both.
+    """The factors (n, e) of the elements of a·b at some places of its flat output of a shape: of matrices, or,
+    ``rows``, of the same rows of both.
 
     Raises ValueError where the product is of another shape.
     """

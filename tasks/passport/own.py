@@ -17,7 +17,8 @@ from tasks.passport.locate import NEAR_EXACT, LocatedSum, locate_order, locate_s
 from tasks.passport.passport import name_terms
 from tasks.passport.reading import Reading
 
-#: Elements that are held against their bounds: those that are furthest off, in themselves and beside their size, as many of each.
+#: Elements that are held against their bounds: those that are furthest off, in themselves and beside their size, as
+#: many of each.
 FURTHEST = 256
 #: Stands for all bits of a factor.
 ALL = 99
@@ -27,8 +28,10 @@ PROVED = 0.99
 
 @dataclass(frozen=True)
 class OwnArithmetic:
-    """What is known of how the device of some results adds. readings: of the op in the dtype, each of which gives results to the bit; ask: runs the arrays of a call of these shapes, None where
-    the runtime takes none; parts: readings of sums that the op makes on the way, whose results are not predicted; device: all of the device's in the dtype."""
+    """What is known of how the device of some results adds. readings: of the op in the dtype, each of which gives
+    results to the bit; ask: runs the arrays of a call of these shapes, None where the runtime takes none; parts:
+    readings of sums that the op makes on the way, whose results are not predicted; device: all of the device's in the
+    dtype."""
 
     readings: tuple[Reading, ...]
     ask: Callable[[list[Any]], Sequence[Any]] | None = None
@@ -36,7 +39,8 @@ class OwnArithmetic:
     device: tuple[Reading, ...] = ()
 
     def describe_narrower(self, reading: Reading) -> str:
-        """In what a reading is narrower than all of the passport's that are of its kind, in words; "" where in nothing."""
+        """In what a reading is narrower than all of the passport's that are of its kind, in words; "" where in
+        nothing."""
         alike = self.readings or [x for x in self.parts if x.made_of == reading.made_of and x.bits] or [reading]
         bits = min(x.bits or 0 for x in alike)
         if (reading.bits or 0) < bits:
@@ -50,8 +54,10 @@ class OwnArithmetic:
 
 @dataclass(frozen=True)
 class Held:
-    """How far an output is off in units of what its own arithmetic may leave, and leaves in all likelihood; place: of the element that is furthest off, in the flat output; where: its
-    sum, or the formula that sums are a part of; known: the sum as it was read, where that formula's was; is_bounded: whether what it may leave is finite, else both are 0."""
+    """How far an output is off in units of what its own arithmetic may leave, and leaves in all likelihood; place: of
+    the element that is furthest off, in the flat output; where: its sum, or the formula that sums are a part of; known:
+    the sum as it was read, where that formula's was; is_bounded: whether what it may leave is finite, else both are
+    0."""
 
     certain: float
     likely: float
@@ -62,7 +68,8 @@ class Held:
 
 
 def hold_to_bounds(own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact: np.ndarray) -> Held | None:
-    """An output against the bounds of its own arithmetic; None where it is no sum of these arrays that is known, nor a formula with sums in it, or has no finite number.
+    """An output against the bounds of its own arithmetic; None where it is no sum of these arrays that is known, nor a
+    formula with sums in it, or has no finite number.
 
     exact: what it ought to be, float64.
     """
@@ -106,7 +113,8 @@ def _measure_distances(output: Any, exact: np.ndarray) -> np.ndarray:
 def _hold_composite(
     own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact: np.ndarray, read: Sequence[Reading] = ()
 ) -> Held | None:
-    """An output of which sums are a part; None where nothing is known of the device's, or the formula of the output is not known. read: of the sums at these very shapes."""
+    """An output of which sums are a part; None where nothing is known of the device's, or the formula of the output is
+    not known. read: of the sums at these very shapes."""
     where = find_composite(arrays, exact) if own.device else None
     if where is None:
         return None
@@ -134,7 +142,8 @@ def _hold_composite(
 
 
 def read_again(own: OwnArithmetic, held: Held, arrays: Sequence[Any], exact: np.ndarray) -> Reading | None:
-    """The sum in a formula as the device adds it at these very shapes; None where it cannot be asked, or where in the formula that sum lies is not known."""
+    """The sum in a formula as the device adds it at these very shapes; None where it cannot be asked, or where in the
+    formula that sum lies is not known."""
     terms = locate_order(arrays, exact, held.place) if own.ask is not None else None
     return None if terms is None or own.ask is None else read_order(own.ask, arrays, terms, "")
 
@@ -155,7 +164,8 @@ def _may_be_flushed(own: OwnArithmetic, factors: Sequence[np.ndarray], like: Any
 
 
 def prove(own: OwnArithmetic, held: Held, arrays: Sequence[Any], output: Any) -> Explanation | None:
-    """How the device adds the element that is furthest off, asked of the device, and which of some elements that gives to the bit; None where it cannot be asked."""
+    """How the device adds the element that is furthest off, asked of the device, and which of some elements that gives
+    to the bit; None where it cannot be asked."""
     if own.ask is None or not isinstance(held.where, LocatedSum):
         return None
     size = np.asarray(output).size

@@ -40,13 +40,15 @@ from tasks.passport.trees import (
     without_terms,
 )
 
-#: Inputs that are drawn to tell models apart, how many of those the device is asked, and unseen ones that the model is tried on.
+#: Inputs that are drawn to tell models apart, how many of those the device is asked, and unseen ones that the model is
+#: tried on.
 DRAWN, TRIED, UNSEEN = 256, 24, 100
 #: How often models that give as many results as each other are told apart by further ones.
 ROUNDS = 3
 #: Unseen inputs of a sum that is taken to add as one that is known.
 UNSEEN_ALIKE = 50
-#: Unseen inputs that a model is tried on besides where it does not give all results, and most of a share of them that it may not give then.
+#: Unseen inputs that a model is tried on besides where it does not give all results, and most of a share of them that
+#: it may not give then.
 MORE, DOUBTED = 200, 0.05
 #: Unseen results of each sum that is asked beside another one: fewer tell that it adds alike.
 TOLD = 8
@@ -68,8 +70,9 @@ def make_model(reading: Reading, output: str, products: int) -> Model:
 def read_sum(
     device: Sum, rows: int | None = None, likes: Sequence[Reading] = (), seed: int = 0, unseen: int = UNSEEN
 ) -> Reading:
-    """The reading of one sum, and what it cost; what cannot be read says why. likes: of other sums of the device, the likeliest first: this one is taken to add as one
-    of them, where its order and one step of it agree and unseen results tell that this is so. Raises Apart where the device's sums do not add alike."""
+    """The reading of one sum, and what it cost; what cannot be read says why. likes: of other sums of the device, the
+    likeliest first: this one is taken to add as one of them, where its order and one step of it agree and unseen
+    results tell that this is so. Raises Apart where the device's sums do not add alike."""
     began = time.process_time()
     found = _read(device, rows, likes, seed, unseen)
     if device.is_mixed and found.code not in ("", ORDER_ALONE):
@@ -85,8 +88,9 @@ def read_alike(
     rows: int | None,
     likes: Sequence[Reading],
 ) -> tuple[Reading, Sequence[int]]:
-    """The reading of a sum, and which others add alike: the first of ``besides`` of which all do, the last of which are none. make: the sum beside others, by their numbers, and whether each question is put to all of them,
-    as it is to all but the first of ``besides``."""
+    """The reading of a sum, and which others add alike: the first of ``besides`` of which all do, the last of which are
+    none. make: the sum beside others, by their numbers, and whether each question is put to all of them, as it is to
+    all but the first of ``besides``."""
     calls, cpu_ms = 0, 0.0
     for k, beside in enumerate(besides):
         began, device = time.process_time(), make(beside, k > 0)
@@ -143,7 +147,8 @@ def _read(device: Sum, rows: int | None, likes: Sequence[Reading], seed: int, un
 
 
 def name_terms(products: bool, divided: bool) -> str:
-    """What a sum is of, and whether it is divided by their number: sums of the same name are made by the same kernels."""
+    """What a sum is of, and whether it is divided by their number: sums of the same name are made by the same
+    kernels."""
     return f"{'products' if products else 'terms'}{', divided' * divided}"
 
 
@@ -162,7 +167,8 @@ def _list_guesses(device: Sum, likes: Sequence[Reading]) -> list[Tree]:
 
 @functools.lru_cache(maxsize=1024)
 def _make_guess(parents: tuple[int, ...], products: int, alone: bool) -> Tree | None:
-    """The tree of so many products, and a bias where one is ``alone``, whose order is called as that of a tree as `encode_tree` has it; None where that does not say how it adds so many."""
+    """The tree of so many products, and a bias where one is ``alone``, whose order is called as that of a tree as
+    `encode_tree` has it; None where that does not say how it adds so many."""
     tree = decode_tree(parents)
     count = len(list_terms(tree))
     if count == products + alone:
@@ -221,7 +227,8 @@ def _finish(known: Mapping[str, Any], model: Model, right: int, unseen: int) -> 
 
 
 def _read_order(device: Sum, known: dict[str, Any], guesses: Sequence[Tree], seed: int) -> Reading:
-    """What can be read of a sum of which the op makes and takes more than is known: its order, and of terms that are never negative the bits that it keeps."""
+    """What can be read of a sum of which the op makes and takes more than is known: its order, and of terms that are
+    never negative the bits that it keeps."""
     rng = random.Random(seed)
     try:
         if device.terms.positive:
@@ -245,9 +252,9 @@ def _read_order(device: Sum, known: dict[str, Any], guesses: Sequence[Tree], see
 
 
 def _list_unseen(adder: Adder, tree: Tree) -> list[Adder]:
-    """The adder with each of its rules for the last step, whose own is not seen: no step comes after it that would take a large number away
-    again; with each way to tell the largest term of a step, which shows in no power of two, and with each
-    in which factors lose digits."""
+    """The adder with each of its rules for the last step, whose own is not seen: no step comes after it that would take
+    a large number away again; with each way to tell the largest term of a step, which shows in no power of two, and
+    with each in which factors lose digits."""
     last = sum(1 for _ in list_nodes(tree)) - 1
     rules = dict.fromkeys([adder.others.get(last, adder.rule), adder.rule, *adder.others.values()])
     found = [replace(adder, others={**adder.others, last: rule}) for rule in rules]
@@ -277,7 +284,8 @@ def _name_order(tree: Tree, bias: int | None) -> tuple[Kind, str]:
 
 
 def draw_terms(device: Sum, draws: int, rng: np.random.Generator) -> list[Question]:
-    """Normal values of the sum's terms that its dtype holds, so many times. Those that one call can put have the same right factors where it needs them to."""
+    """Normal values of the sum's terms that its dtype holds, so many times. Those that one call can put have the same
+    right factors where it needs them to."""
     kind = np_dtype(device.dtype)
 
     def draw() -> np.ndarray:
@@ -296,7 +304,8 @@ def draw_terms(device: Sum, draws: int, rng: np.random.Generator) -> list[Questi
 def _choose_model(
     device: Sum, models: Sequence[Model], unseen: int, rng: np.random.Generator
 ) -> tuple[Model, int, int]:
-    """(the model that gives most of some results on which they disagree, how many of unseen ones it gives, how many those are)."""
+    """(the model that gives most of some results on which they disagree, how many of unseen ones it gives, how many
+    those are)."""
     chosen = models[0]
     if len(models) > 1:
         drawn = _stack(device, draw_terms(device, DRAWN, rng))
@@ -318,7 +327,8 @@ def _choose_model(
 
 
 def _try_unseen(device: Sum, model: Model, unseen: int, rng: np.random.Generator) -> int:
-    """How many of so many unseen results a model gives. Raises Apart where it does not give one that a sum of the device gives otherwise than another one."""
+    """How many of so many unseen results a model gives. Raises Apart where it does not give one that a sum of the
+    device gives otherwise than another one."""
     new = draw_terms(device, unseen, rng)
     right = _equal_bits(model.compute(*_stack(device, new)), device.add_each(new))
     for k in np.flatnonzero(~right)[:TOLD] if device.width > 1 else ():

@@ -24,7 +24,8 @@ _SPLIT = 2.0**27 + 1
 class Model:
     """What a device computes of some terms.
 
-    finish: what is done with the sum: "" nothing, "divide" by the number of terms, "reciprocal": times one over that number, rounded.
+    finish: what is done with the sum: "" nothing, "divide" by the number of terms, "reciprocal": times one over that
+    number, rounded.
     """
 
     tree: Tree
@@ -34,7 +35,8 @@ class Model:
     products: int = 0
 
     def compute(self, left: np.ndarray, right: np.ndarray | None = None) -> np.ndarray:
-        """The result of terms [..., count], in float64; each value is one of the output's dtype. right: the other factors."""
+        """The result of terms [..., count], in float64; each value is one of the output's dtype. right: the other
+        factors."""
         if right is not None and self.adder.taken:
             rule = NodeRule(self.adder.taken, self.adder.taking)
             left, right = (np.where(np.isfinite(x), _round(x, rule), x) for x in (left, right))
@@ -121,7 +123,8 @@ def _add(
 def _add_aligned(
     parts: list[tuple[np.ndarray, np.ndarray | None]], powers: list[np.ndarray], rule: NodeRule
 ) -> np.ndarray:
-    """Several terms added at once: each is cut to the bits that are kept beside the largest power of two, their sum is exact, and is rounded."""
+    """Several terms added at once: each is cut to the bits that are kept beside the largest power of two, their sum is
+    exact, and is rounded."""
     values = [np.array(p[0]) if p[1] is None else _to_odd(p[0], p[1]) for p in parts]
     top = np.maximum.reduce(np.broadcast_arrays(*powers))
     unit = np.where(top > 0, top, 1.0) * 2.0 ** (1 - (rule.aligned or FULL))

@@ -14,8 +14,9 @@ KNOWN = 0.99
 
 @dataclass(frozen=True)
 class NodeRule:
-    """How a step adds. bits: that its result keeps; rounding: of `tasks.passport.adder.ROUNDINGS`, "" where it could not be seen; aligned: of a step of several terms, the bits kept
-    of each beside the largest, 0 where that adds two; alignment: how the others' are lost; exponents: PRODUCTS or FACTORS, "" where that adds two."""
+    """How a step adds. bits: that its result keeps; rounding: of `tasks.passport.adder.ROUNDINGS`, "" where it could
+    not be seen; aligned: of a step of several terms, the bits kept of each beside the largest, 0 where that adds two;
+    alignment: how the others' are lost; exponents: PRODUCTS or FACTORS, "" where that adds two."""
 
     bits: int
     rounding: str = ""

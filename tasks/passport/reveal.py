@@ -1,7 +1,8 @@
 """Reveals the tree of a sum: in what order a device adds, asked with masks.
 
-One term is M, another −M, all others are 1, and M is so large that a one beside it is lost. The result counts the ones that are added after
-the two have met, and so says how many terms the smallest part has in which both are (FPRev, USENIX ATC 2025).
+One term is M, another −M, all others are 1, and M is so large that a one beside it is lost. The result counts the ones
+that are added after the two have met, and so says how many terms the smallest part has in which both are (FPRev, USENIX
+ATC 2025).
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _LOOSE, _EXACT = 0.3, 1e-6
 class Mask:
     """What stands for M and for one: factors (left, right) of each; the right ones are 1 where terms are no products.
 
-    modulus: counts are known up to a multiple of it, 0 where they are known. An adder that cuts off makes one last bit of −M of the ones beside it.
+    modulus: counts are known up to a multiple of it, 0 where they are known. An adder that cuts off makes one last bit
+    of −M of the ones beside it.
     """
 
     big: tuple[float, float]
@@ -51,7 +53,8 @@ class Mask:
 
 
 def list_deviation_masks(dtype: str, count: int) -> Iterator[Mask]:
-    """The same where the square of M is in a sum too: far enough apart for any accumulator, or, in a small range, for one of 24 bits, which loses a count of ones."""
+    """The same where the square of M is in a sum too: far enough apart for any accumulator, or, in a small range, for
+    one of 24 bits, which loses a count of ones."""
     row = TABLE[dtype]
     assert row.largest is not None
     if np.log2(row.largest) > 64:
@@ -62,8 +65,9 @@ def list_deviation_masks(dtype: str, count: int) -> Iterator[Mask]:
 
 
 def list_masks(dtype: str, products: bool, count: int) -> Iterator[Mask]:
-    """Masks that a dtype holds, the widest first. Where the range of the dtype is wide they are far from its ends; where it is small they use all of
-    it, in products twice, and a result that is of the dtype must still hold a count of ones."""
+    """Masks that a dtype holds, the widest first. Where the range of the dtype is wide they are far from its ends;
+    where it is small they use all of it, in products twice, and a result that is of the dtype must still hold a count
+    of ones."""
     row = TABLE[dtype]
     assert row.digits is not None and row.lowest is not None and row.largest is not None
     top, normal, lowest = int(np.floor(np.log2(row.largest))), row.lowest, row.lowest - row.digits
@@ -82,8 +86,8 @@ def list_masks(dtype: str, products: bool, count: int) -> Iterator[Mask]:
 
 
 def _list_cutting(one: int, top: int, products: bool, count: int) -> Iterator[Mask]:
-    """Masks for adders that do not round to nearest, by the bits that they may keep: M is so small that its last bit, of four counts, stands in the
-    result beside a count."""
+    """Masks for adders that do not round to nearest, by the bits that they may keep: M is so small that its last bit,
+    of four counts, stands in the result beside a count."""
     shift = math.ceil(math.log2(count)) + 2
     for bits in CUTTING:
         big = one + bits - 1 + shift
@@ -137,7 +141,8 @@ class _Asked:
         return (self.device.count - self._count(float(x)) for x in found)
 
     def compare(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Puts pairs of terms to all sums of the device, each in a call of its own. Raises Apart where one answers otherwise."""
+        """Puts pairs of terms to all sums of the device, each in a call of its own. Raises Apart where one answers
+        otherwise."""
         for pair in pairs:
             self.device.add(*self._mask_pair(*pair))
 
@@ -172,9 +177,10 @@ def split_into(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 def reveal_tree(
     device: Sum, rng: random.Random, guesses: Sequence[Tree] = (), is_tried: bool = False
 ) -> tuple[Tree, Mask]:
-    """The tree of a sum and the mask that showed it. guesses: trees that it may have; one is returned where a pair of each step agrees with it, which proves it, or, where it
-    ``is_tried`` on unseen results afterwards, some pairs. Raises NotReadable, whose code is "not a sum", "overflows", "wider than the masks",
-    "too few values" or "changes"."""
+    """The tree of a sum and the mask that showed it. guesses: trees that it may have; one is returned where a pair of
+    each step agrees with it, which proves it, or, where it ``is_tried`` on unseen results afterwards, some pairs.
+    Raises NotReadable, whose code is "not a sum", "overflows", "wider than the masks", "too few values" or
+    "changes"."""
     row = TABLE[device.dtype]
     if row.family != "float" or row.digits is None:
         raise NotReadable("not a float", f"{device.dtype}: whole numbers are added exactly in any order")
@@ -232,7 +238,8 @@ def _build_whole(asked: _Asked) -> Tree:
 
 
 def _build(asked: _Asked, terms: Sequence[int]) -> Building:
-    """The parts that these terms make, each by itself, from their pairs with the first of them; several where one step adds more than two."""
+    """The parts that these terms make, each by itself, from their pairs with the first of them; several where one step
+    adds more than two."""
     first, *others = terms
     if others:
         yield [(first, term) for term in others]
@@ -293,15 +300,17 @@ def _draw_pairs(count: int, rng: random.Random, pairs: int) -> Iterator[tuple[in
 
 
 def list_edges(count: int, rng: random.Random) -> list[tuple[int, int]]:
-    """Pairs by which orders that rows of a matrix have, as they begin at other addresses, are told apart: such differ at their ends; and some at random."""
+    """Pairs by which orders that rows of a matrix have, as they begin at other addresses, are told apart: such differ
+    at their ends; and some at random."""
     last = count - 1
     ends = {(0, 1), (0, last // 2), (last - 1, last), (last // 2, last)} if count > 3 else set()
     return [*sorted((i, j) for i, j in ends if i != j), *_draw_pairs(count, rng, COMPARED)]
 
 
 def list_proof(tree: Tree) -> Iterator[tuple[int, int]]:
-    """Pairs of terms, of each two parts that a step adds a term of each, those of large steps first: only this tree has them all meet as it does. For parts that are
-    parts of the device's, of which two terms meet among as many terms as the parts have, are added in one step."""
+    """Pairs of terms, of each two parts that a step adds a term of each, those of large steps first: only this tree has
+    them all meet as it does. For parts that are parts of the device's, of which two terms meet among as many terms as
+    the parts have, are added in one step."""
     for node in reversed(list(list_nodes(tree))):
         yield from itertools.combinations(map(get_first_term, node), 2)
 
@@ -309,7 +318,8 @@ def list_proof(tree: Tree) -> Iterator[tuple[int, int]]:
 def _list_disagreeing(
     asked: _Asked, tree: Tree, pairs: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Of pairs of terms those that do not meet as the tree says: (one, other, among how many terms they do in the tree, and on the device)."""
+    """Of pairs of terms those that do not meet as the tree says: (one, other, among how many terms they do in the tree,
+    and on the device)."""
     parents = encode_tree(tree)
     sizes = measure_sizes(parents)
     for few in split_into(list(pairs), asked.device.width):

@@ -1,8 +1,9 @@
 """Reveals the tree of a sum whose terms are never negative: exponentials of a softmax, squares of a norm.
 
-No term takes a large one away again, so nothing counts what was lost beside it. Instead two small terms are given beside a large one, and all
-others are 0: the large one loses either of them, and not the sum of both. So the result says whether the two are added together before
-they meet the large one. Which two of three terms meet first, for enough threes, is the tree.
+No term takes a large one away again, so nothing counts what was lost beside it. Instead two small terms are given
+beside a large one, and all others are 0: the large one loses either of them, and not the sum of both. So the result
+says whether the two are added together before they meet the large one. Which two of three terms meet first, for enough
+threes, is the tree.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class _Beside:
         return [not _equal(x, self._unseen[large]) for x, (large, _) in zip(found, asked)]
 
     def _see_alone(self, terms: Iterable[int]) -> None:
-        """Asks of large terms alone. Once ALONE of them have given the same, all others do: then all that is lost of a large term leaves what it was."""
+        """Asks of large terms alone. Once ALONE of them have given the same, all others do: then all that is lost of a
+        large term leaves what it was."""
         new = [large for large in terms if large not in self._unseen]
         known = list(self._unseen.values())
         if len(known) >= ALONE and all(_equal(x, known[0]) for x in known):
@@ -82,7 +84,8 @@ class _Beside:
         return len(terms) > 1 and self._met[large, tuple(terms)]
 
     def find_first(self, threes: Sequence[Three]) -> list[tuple[int, ...]]:
-        """Of each three terms the two that meet before the third, asked anew; () where one step takes all three. Raises NotReadable where that cannot be told."""
+        """Of each three terms the two that meet before the third, asked anew; () where one step takes all three. Raises
+        NotReadable where that cannot be told."""
         asked = [(pair, large) for i, j, k in threes for pair, large in (((i, j), k), ((i, k), j), ((j, k), i))]
         met = self._show([(large, dict.fromkeys(pair, self._small)) for pair, large in asked])
         first: list[tuple[int, ...]] = []
@@ -95,14 +98,16 @@ class _Beside:
         return first
 
     def check_last(self, tree: Tree) -> None:
-        """Raises NotReadable where a term that the last step takes is none of the sum: all others were seen to meet another one."""
+        """Raises NotReadable where a term that the last step takes is none of the sum: all others were seen to meet
+        another one."""
         terms = [x for x in tree if isinstance(x, int)] if isinstance(tree, tuple) else []
         for term, shows in zip(terms, self._show([(int(not x), {x: 2 * self._small}) for x in terms])):
             if not shows:
                 raise NotReadable("not a sum", f"term {term} changes nothing")
 
     def measure_rounding(self) -> tuple[int, str]:
-        """(bits that the sum keeps, how it loses the rest): of 1.5 and 2.5 of what just shows, nearest makes one last bit, cutting off 1 and 2."""
+        """(bits that the sum keeps, how it loses the rest): of 1.5 and 2.5 of what just shows, nearest makes one last
+        bit, cutting off 1 and 2."""
         least = 2.0**-self._bits
         cut = not _equal(*self.device.show_each([(0, {1: 1.5 * least}), (0, {1: 2.5 * least})]))
         return self._bits + cut, "truncated" if cut else "nearest even"
@@ -113,8 +118,9 @@ def _equal(a: float, b: float) -> bool:
 
 
 def reveal_positive(device: Sum, rng: random.Random, guesses: Sequence[Tree] = ()) -> tuple[Tree, int, str]:
-    """(tree, bits that its sums keep, how they lose the rest). guesses: trees that it may have, which are cheaper to confirm than to find. Raises NotReadable, whose code is
-    "rounded away", "wider than the masks", "too few terms", "not a sum" or "changes"."""
+    """(tree, bits that its sums keep, how they lose the rest). guesses: trees that it may have, which are cheaper to
+    confirm than to find. Raises NotReadable, whose code is "rounded away", "wider than the masks", "too few terms",
+    "not a sum" or "changes"."""
     beside, terms = _Beside(device), range(device.count)
     beside.find_first([(0, device.count // 2, device.count - 1)])
     last = device.count - 1
@@ -137,7 +143,8 @@ def reveal_positive(device: Sum, rng: random.Random, guesses: Sequence[Tree] = (
 
 
 def _is_proved(beside: _Beside, guess: Tree) -> bool:
-    """Whether the last two terms that each step joins meet before one that comes later: of a tree of steps of two, only this one says so of all."""
+    """Whether the last two terms that each step joins meet before one that comes later: of a tree of steps of two, only
+    this one says so of all."""
     for few in split_into(list(_list_threes(guess)), beside.device.width):
         asked = [(later, (i, j)) for i, j, later in few]
         beside.ask(asked)
@@ -216,7 +223,8 @@ def _list_threes(tree: Tree) -> Iterator[tuple[int, int, int]]:
 def _list_disagreeing(
     beside: _Beside, tree: Tree, rng: random.Random
 ) -> Iterator[tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...]]]:
-    """Of threes drawn at random those that do not meet as the tree says: (three, which two meet first in the tree, and on the device)."""
+    """Of threes drawn at random those that do not meet as the tree says: (three, which two meet first in the tree, and
+    on the device)."""
     parents = encode_tree(tree)
     sizes = measure_sizes(parents)
     terms = range(beside.device.count)
@@ -230,7 +238,8 @@ def _list_disagreeing(
 
 
 def _find_first(parents: Sequence[int], sizes: Sequence[int], i: int, j: int, k: int) -> tuple[int, ...]:
-    """The two of three terms that meet first in a tree as `encode_tree` and `measure_sizes` have it, as `_Beside.find_first` has them; () where one step takes all three."""
+    """The two of three terms that meet first in a tree as `encode_tree` and `measure_sizes` have it, as
+    `_Beside.find_first` has them; () where one step takes all three."""
     met = {pair: find_meeting_size(parents, sizes, *pair) for pair in ((i, j), (i, k), (j, k))}
     first = min(met, key=lambda pair: met[pair])
     return first if met[first] < max(met.values()) else ()

@@ -1,7 +1,7 @@
 """The tree of a sum as data: which terms are added first, what such an order is called, and how it is drawn.
 
-A tree is the number of a term, or the tuple of the trees that one step adds. Its terms are numbered as they lie in memory along the
-axis that is summed.
+A tree is the number of a term, or the tuple of the trees that one step adds. Its terms are numbered as they lie in
+memory along the axis that is summed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ Tree = Union[int, tuple["Tree", ...]]
 class Kind:
     """What an order of adding is called.
 
-    code: of SIMPLE, "reversed", "swapped", "strided", "one by one" (in another order), "blocks", "lanes", "fused", "head", "tail", "remainder", "one step", "term" or "irregular"; size:
-    terms of a block, of a head, tail or remainder, terms that are swapped or that a step fuses, or how many lanes; parts: how many blocks or
-    lanes there are; inner: the order within a block or lane, outer: that in which the blocks or lanes are added, or that of the terms
-    that are not in a head, tail or remainder.
+    code: of SIMPLE, "reversed", "swapped", "strided", "one by one" (in another order), "blocks", "lanes", "fused",
+    "head", "tail", "remainder", "one step", "term" or "irregular"; size: terms of a block, of a head, tail or
+    remainder, terms that are swapped or that a step fuses, or how many lanes; parts: how many blocks or lanes there
+    are; inner: the order within a block or lane, outer: that in which the blocks or lanes are added, or that of the
+    terms that are not in a head, tail or remainder.
     """
 
     code: str
@@ -80,7 +81,8 @@ def list_nodes(tree: Tree) -> Iterator[tuple[Tree, ...]]:
 
 
 def order_tree(tree: Tree) -> Tree:
-    """The same order of adding with the parts of each step in the order of their first terms: equal orders are equal then."""
+    """The same order of adding with the parts of each step in the order of their first terms: equal orders are equal
+    then."""
 
     def order(node: Tree) -> tuple[int, Tree]:
         """(the first term, the tree in order)."""
@@ -93,8 +95,8 @@ def order_tree(tree: Tree) -> Tree:
 
 
 def encode_tree(tree: Tree) -> list[int]:
-    """A tree as numbers: for each term, and then for each step, the number of the step that takes it; -1 at the root. Terms are numbered from
-    0, steps on from there, a step after those of its parts."""
+    """A tree as numbers: for each term, and then for each step, the number of the step that takes it; -1 at the root.
+    Terms are numbered from 0, steps on from there, a step after those of its parts."""
     count = len(list_terms(tree))
     parents = [-1] * count
 
@@ -147,7 +149,8 @@ def make_pairwise(parts: Sequence[Tree]) -> Tree:
 
 
 def make_halves(parts: Sequence[Tree]) -> Tree:
-    """A part more in the first half than in the other if they are odd, and so on within them; at powers of two as `make_pairwise`."""
+    """A part more in the first half than in the other if they are odd, and so on within them; at powers of two as
+    `make_pairwise`."""
     if len(parts) == 1:
         return parts[0]
     half = (len(parts) + 1) // 2
@@ -209,8 +212,8 @@ def make_kind(kind: Kind, parts: Sequence[Tree]) -> Tree | None:
 
 
 def name_kind(tree: Tree, whole: bool = False) -> Kind:
-    """What the order of a tree is called; "irregular" where no rule here makes it. whole: a rule must speak of all terms, and leave none out as
-    a head, tail or remainder."""
+    """What the order of a tree is called; "irregular" where no rule here makes it. whole: a rule must speak of all
+    terms, and leave none out as a head, tail or remainder."""
     terms = list_terms(tree)
     return _name(_renumber(tree, {t: k for k, t in enumerate(terms)}), len(terms), whole)
 
@@ -256,7 +259,8 @@ def _collect_clades(tree: Tree, clades: Clades) -> int:
 
 
 def _name_parts(tree: Tree, parts: Sequence[Sequence[int]], clades: Clades, whole: bool) -> tuple[Kind, Kind] | None:
-    """(the order within each of these parts, that in which they are joined); None where they are not added each by itself, or not all alike."""
+    """(the order within each of these parts, that in which they are joined); None where they are not added each by
+    itself, or not all alike."""
     masks = [sum(1 << t for t in part) for part in parts]
     if not all(mask in clades for mask in masks):
         return None
@@ -277,7 +281,8 @@ def _name_parts(tree: Tree, parts: Sequence[Sequence[int]], clades: Clades, whol
 
 
 def list_chain(tree: Tree) -> list[int] | None:
-    """The terms of a tree that adds one after another to what there is, in that order, the smaller of the first two first; None of any other."""
+    """The terms of a tree that adds one after another to what there is, in that order, the smaller of the first two
+    first; None of any other."""
     found: list[int] = []
     while isinstance(tree, tuple):
         if len(tree) != 2 or all(isinstance(x, tuple) for x in tree):
@@ -335,7 +340,8 @@ def _name_tail(tree: Tree, count: int) -> Kind | None:
 
 
 def _name_rest(tree: Tree, count: int) -> Kind | None:
-    """An order in which the first or the last terms, which do not fill its lanes, are added one by one somewhere within."""
+    """An order in which the first or the last terms, which do not fill its lanes, are added one by one somewhere
+    within."""
     for size in range(1, min(MOST_WITHIN, count // 2) + 1):
         for code, rest in (("remainder", range(count - size, count)), ("head", range(size))):
             if (body := without_terms(tree, frozenset(rest))) is None:
@@ -358,8 +364,8 @@ def without_terms(tree: Tree, terms: frozenset[int]) -> Tree | None:
 
 
 def draw_text(tree: Tree, width: int = 100) -> str:
-    """A tree as brackets: what stands in one is added from left to right, runs of terms as (0→7), what one step adds in braces. Lines of at
-    most ``width`` characters."""
+    """A tree as brackets: what stands in one is added from left to right, runs of terms as (0→7), what one step adds in
+    braces. Lines of at most ``width`` characters."""
     words = _bracket(tree)
     lines, line = [], ""
     for word in words.split(" "):
@@ -408,8 +414,8 @@ def list_leaves(tree: Tree) -> tuple[int, ...]:
 
 
 def draw_lines(tree: Tree, width: float, height: float, order: Sequence[int] = ()) -> str:
-    """The lines of a tree as the data of an SVG path: terms along the bottom, in an order or in their own, each step above what it adds at the height of its depth,
-    a line from each of its parts up to it and across."""
+    """The lines of a tree as the data of an SVG path: terms along the bottom, in an order or in their own, each step
+    above what it adds at the height of its depth, a line from each of its parts up to it and across."""
     terms = {term: k for k, term in enumerate(order or list_terms(tree))}
     depth = measure_depth(tree)
     lines: list[str] = []

@@ -105,7 +105,8 @@ def _catalog_version(name: str) -> str:
 def find_key(
     group: Group, cache: Path, draws: int = DRAWS, bad: dict[int, Failure] | None = None, with_products: bool = True
 ) -> str | None:
-    """The key of a group's pack in the cache that has what is asked for (`prepare`), or more; None where there is none."""
+    """The key of a group's pack in the cache that has what is asked for (`prepare`), or more; None where there is
+    none."""
     names = _list_keys(group, draws, bad, with_products)
     return next((name for name in names if pack_path(cache, name).exists()), None)
 
@@ -130,9 +131,9 @@ def prepare(
     """Make a group's samples, or take them from the cache. Returns (key, prepared group).
 
     ``bad`` holds samples that killed an earlier preparer: they are written as failures without being run.
-    ``started(i)`` is called before the i-th sample is made. with_products: whether a backend may compute products, and nothing else, in
-    less than the dtype (`RuntimeInfo.of_products`). Without, nobody looks for any, and to ask for them raises PackError. Raises OSError when
-    the cache cannot be written.
+    ``started(i)`` is called before the i-th sample is made. with_products: whether a backend may compute products, and
+    nothing else, in less than the dtype (`RuntimeInfo.of_products`). Without, nobody looks for any, and to ask for them
+    raises PackError. Raises OSError when the cache cannot be written.
     """
     names = _list_keys(group, draws, bad, with_products)
     for name in names:
@@ -168,7 +169,8 @@ def _collect_pack(
     started: Callable[[int], None],
     with_products: bool,
 ) -> tuple[dict[str, Any], list[np.ndarray], list[SampleRecord]]:
-    """The header and the arrays of the pack of a group, whose samples are ``made``, and the records that are in the header.
+    """The header and the arrays of the pack of a group, whose samples are ``made``, and the records that are in the
+    header.
 
     Weak samples are left behind for strong ones that the catalog offers beyond the number asked for.
     """
@@ -221,7 +223,8 @@ def _collect_pack(
 def _make_header(
     group: Group, public: bool, records: list[SampleRecord], untold_products: bool = False
 ) -> dict[str, Any]:
-    """The header of a group's pack, as `PreparedGroup` reads it. untold_products: nobody has looked for its samples' products."""
+    """The header of a group's pack, as `PreparedGroup` reads it. untold_products: nobody has looked for its samples'
+    products."""
     catalog = catalogs.get_if_installed(group.catalog)
     promised = catalog.invariants(group) if catalog is not None and group.check == checks.FORWARD else []
     made = {"group": dict(vars(group)), "public": public, "samples": [record.values() for record in records]}
@@ -239,7 +242,8 @@ def save_alone(path: Path, group: Group, sample: Sample, with_products: bool = T
 
 
 def _flag_strong_samples(found: list[tuple[Sample, float]], sound: list[bool], single: list[int]) -> list[bool]:
-    """Which samples are evidence: ``single``, those of one element, are not, if one constant would pass for all of them."""
+    """Which samples are evidence: ``single``, those of one element, are not, if one constant would pass for all of
+    them."""
     if any(sound[k] for k in single) and _one_constant_for_all([found[k][0] for k in single]):
         return [is_sound and k not in single for k, is_sound in enumerate(sound)]
     return list(sound)
@@ -275,7 +279,8 @@ def _is_weak(sample: Sample, one: bool) -> bool:
 
 
 def _measure_excused(sample: Sample, group: Group) -> float:
-    """What the default policy's limit excuses of every output, because rounding the inputs moves it; 0 of what is derived."""
+    """What the default policy's limit excuses of every output, because rounding the inputs moves it; 0 of what is
+    derived."""
     still = sample.op_class is not OpClass.MODEL and all(leaf.noise is None for leaf in sample.expected)
     still = still or sample.measured
     if sample.failure or sample.definition or still:
@@ -294,8 +299,8 @@ def _default_policy() -> verdict.Policy:
 
 
 def _is_loosely_judged(group: Group, sample: Sample, other: Sample) -> bool:
-    """Whether a model's own outputs rounded to bfloat16, or those of another sample, would pass; of a training step those
-    that are grossly smaller."""
+    """Whether a model's own outputs rounded to bfloat16, or those of another sample, would pass; of a training step
+    those that are grossly smaller."""
     if sample.op_class is not OpClass.MODEL or sample.definition or sample.failure or sample.measured:
         return False
     how = (_default_policy(), group.label, group.dtype)
@@ -333,8 +338,8 @@ def _make_record(
     excused: float = 0.0,
     prepare_ms: float = 0.0,
 ) -> SampleRecord:
-    """The record of a sample; its arrays are appended to ``arrays``. models: where those of other samples are, an array by its
-    id: the weights of a network are kept once."""
+    """The record of a sample; its arrays are appended to ``arrays``. models: where those of other samples are, an array
+    by its id: the weights of a network are kept once."""
 
     def add(array: np.ndarray) -> int:
         arrays.append(array)
@@ -430,8 +435,8 @@ def _get_spec_shape(spec: TensorSpec, arrays: list[np.ndarray]) -> tuple[int, ..
 class PreparedGroup:
     """A prepared group read from its pack; ``samples`` in the order in which they are chosen.
 
-    check: what is to hold, if not what the pack was prepared for ("build" for those of "forward"); written: see `Pack`; records: those
-    that have just been written to it.
+    check: what is to hold, if not what the pack was prepared for ("build" for those of "forward"); written: see `Pack`;
+    records: those that have just been written to it.
     """
 
     def __init__(
@@ -522,8 +527,8 @@ class PreparedSample:
         )
 
     def draw_inputs(self, seed: int) -> list[np.ndarray] | None:
-        """Other values for the stored arrays, of the same dtypes and shapes, drawn by a seed as the catalog draws them; None where it
-        cannot say, or where none would be others."""
+        """Other values for the stored arrays, of the same dtypes and shapes, drawn by a seed as the catalog draws them;
+        None where it cannot say, or where none would be others."""
         group, stored = self.owner.group, self.inputs()
         catalog = catalogs.get_if_installed(group.catalog)
         if catalog is None:
@@ -541,8 +546,8 @@ class PreparedSample:
         return None if all(a is b or a.tobytes() == b.tobytes() for a, b in zip(made, stored)) else made
 
     def of_other_inputs(self, arrays: Sequence[np.ndarray], draws: int = DRAWS) -> PreparedSample | None:
-        """The sample with other values in its arrays, of the same dtypes and shapes, and what is expected of these; None where its
-        catalog makes no reference of them, or the reference does not take them."""
+        """The sample with other values in its arrays, of the same dtypes and shapes, and what is expected of these;
+        None where its catalog makes no reference of them, or the reference does not take them."""
         group = self.owner.group
         catalog = catalogs.get_if_installed(group.catalog)
         if catalog is None or not catalog.remakes or self.record.alike:
@@ -562,7 +567,8 @@ class PreparedSample:
     def on(self, device: str) -> PreparedSample:
         """The sample as torch's kernels for a device (`Backend.torch_device`, "" for the CPU) are to compute it.
 
-        An output that has another shape there, or is none of the CPU's, has no reference: only its metadata is expected.
+        An output that has another shape there, or is none of the CPU's, has no reference: only its metadata is
+        expected.
         """
         there, here = self.record.on_device, self.record.expected
         if not (device and there):
@@ -580,8 +586,8 @@ class PreparedSample:
         return replace(self, record=replace(self.record, expected=made, others=others, on_device=()))
 
     def expected(self, of_products: bool = False) -> list[Leaf]:
-        """What the outputs are to be. of_products: with the floor of products whose factors alone are coarser than the dtype; raises
-        PackError then where the group was prepared without."""
+        """What the outputs are to be. of_products: with the floor of products whose factors alone are coarser than the
+        dtype; raises PackError then where the group was prepared without."""
         if of_products:
             self._check_products()
         return [x.leaf(self.owner.pack.array, of_products) for x in self.record.expected]
@@ -593,8 +599,8 @@ class PreparedSample:
 
     @property
     def products(self) -> bool:
-        """Whether products are computed in it that a matrix unit may take coarser than the dtype. Raises PackError where the group was
-        prepared without."""
+        """Whether products are computed in it that a matrix unit may take coarser than the dtype. Raises PackError
+        where the group was prepared without."""
         self._check_products()
         return self.record.products
 
@@ -610,8 +616,8 @@ class PreparedSample:
         return [x.leaf(self.owner.pack.array) for x in self.record.derived]
 
     def other(self, number: int, expected: list[Leaf], part: slice = slice(None)) -> list[Leaf]:
-        """What is ``expected`` (those ``part`` of all outputs) as a further oracle has it, with the first one's noise floor,
-        which nothing of another shape has."""
+        """What is ``expected`` (those ``part`` of all outputs) as a further oracle has it, with the first one's noise
+        floor, which nothing of another shape has."""
         found = self._arrays(self.record.others[number].references[part])
         return [
             leaf.with_reference(y)
@@ -639,8 +645,9 @@ class PreparedSample:
     def form(
         self, kind: str, exported: Pack | None = None, elsewhere: Elsewhere | None = None, by_name: bool = False
     ) -> Form:
-        """The sample as a form. ``exported`` is the pack of exported forms where ``kind`` is not the catalog's own; ``elsewhere`` is the
-        form's. by_name: a catalog's function is not looked for: its form has its name instead (`tasks.model.named`).
+        """The sample as a form. ``exported`` is the pack of exported forms where ``kind`` is not the catalog's own;
+        ``elsewhere`` is the form's. by_name: a catalog's function is not looked for: its form has its name instead
+        (`tasks.model.named`).
 
         Raises Invalid (the sample could not be prepared) or Unsupported (no such form, with the reason).
         """
@@ -656,8 +663,8 @@ class PreparedSample:
     ) -> Form:
         """`form`, whatever the check is about: what a sample of it is held against may be another form.
 
-        It is what the first of these has: the sample itself (a file, a graph, a program), its catalog's function, its network's graph,
-        another framework's function of the same name, what was exported.
+        It is what the first of these has: the sample itself (a file, a graph, a program), its catalog's function, its
+        network's graph, another framework's function of the same name, what was exported.
         """
         group, record = self.owner.group, self.record
         check = group.check if checks.get_or_default(group.check).gradient else checks.FORWARD
@@ -690,8 +697,8 @@ class PreparedSample:
         )
 
     def terms(self, order: Sequence[int]) -> tuple[Terms, ...]:
-        """Where the terms of results lie among a form's arrays, which are the sample's in an order; none of a form that lacks an array of
-        theirs."""
+        """Where the terms of results lie among a form's arrays, which are the sample's in an order; none of a form that
+        lacks an array of theirs."""
         if not self.record.terms:
             return ()
         found = [Terms.read(x).placed(order) for x in self.record.terms]

@@ -14,7 +14,8 @@ from tasks.model.named import Found, Named
 
 
 def find_named_function(named: Named) -> Found:
-    """The function, in this process. Raises Unsupported where the catalog is not installed here, and as `find_catalog_function`."""
+    """The function, in this process. Raises Unsupported where the catalog is not installed here, and as
+    `find_catalog_function`."""
     catalog = catalogs.get_if_installed(named.group.catalog)
     if catalog is None:
         raise Unsupported(
@@ -24,8 +25,8 @@ def find_named_function(named: Named) -> Found:
 
 
 def find_catalog_function(catalog: Catalog, group: Group, public: bool, module: Named | None) -> Found:
-    """The function that a catalog has for a group. public: see `Named`; module: what a module that was made in this process becomes,
-    that of the sample. Raises Invalid where that cannot be, and what finding the function raises."""
+    """The function that a catalog has for a group. public: see `Named`; module: what a module that was made in this
+    process becomes, that of the sample. Raises Invalid where that cannot be, and what finding the function raises."""
     call = catalog.public(group) if public else catalog.call(group)
     renew = None if module is None else _restore_named_module(call, module)
     return Found(call, catalog.own_kernel(group), renew)

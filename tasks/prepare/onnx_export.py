@@ -31,7 +31,8 @@ def read_exporter_version() -> str:
 
 @functools.cache
 def load_exporter() -> None:
-    """Import the exporter, and let it keep what it builds anew at each call: its function registry and lists of decompositions.
+    """Import the exporter, and let it keep what it builds anew at each call: its function registry and lists of
+    decompositions.
 
     Measured on 40 ops: 0.56 s an export without, 0.15 s with.
     """
@@ -169,8 +170,9 @@ def _set_output_dtypes(model: Any, expected: list[Leaf]) -> list[int]:
 def _check_by_evaluator(model: Any, inputs: list[Any], expected: list[Leaf], paired: list[int]) -> None:
     """Raise NotFaithful if onnx's own evaluator says that the graph computes something grossly else than the op.
 
-    The evaluator is no oracle for the last digits, but it tells a graph with a wrong meaning, of which every runtime would
-    return the same wrong numbers. In 16 bits the same graph in float64 must say so too. What it cannot run is not checked.
+    The evaluator is no oracle for the last digits, but it tells a graph with a wrong meaning, of which every runtime
+    would return the same wrong numbers. In 16 bits the same graph in float64 must say so too. What it cannot run is not
+    checked.
     """
     from onnx.reference import ReferenceEvaluator
 
@@ -188,7 +190,8 @@ def _check_by_evaluator(model: Any, inputs: list[Any], expected: list[Leaf], pai
         return
     odd = _describe_gross_difference(got, inputs, expected, paired)
     if odd and any(leaf.dtype in ("float16", "bfloat16") for leaf in expected):
-        # The evaluator adds in the dtype itself: a mean of 3,072 bfloat16 numbers is its own loss, not the graph's meaning.
+        # The evaluator adds in the dtype itself: a mean of 3,072 bfloat16 numbers is its own loss, not the graph's
+        # meaning.
         try:
             wide = Graph(model).run(dict(zip(names, inputs)))
             odd = _describe_gross_difference([wide[v.name] for v in model.graph.output], inputs, expected, paired)

@@ -1,8 +1,9 @@
 """Whether a sample is made of products, and how far its result moves when their factors are those of a coarser precision.
 
-A matrix unit that takes float32 for TF32 rounds the factors of each product, whatever op that is a part of. So a sample's
-computation is run once, and asked (`tasks.graphs.products`, `tasks.graphs.coarse`). Where several steps make a result of
-products, the noise floor of its inputs is no measure of what rounding each factor does, and a floor of its own is drawn.
+A matrix unit that takes float32 for TF32 rounds the factors of each product, whatever op that is a part of. So a
+sample's computation is run once, and asked (`tasks.graphs.products`, `tasks.graphs.coarse`). Where several steps make a
+result of products, the noise floor of its inputs is no measure of what rounding each factor does, and a floor of its
+own is drawn.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from tasks.model import EPS, WITHOUT_NOISE, Group, OpClass, wide
 DTYPES = ("float32", "complex64")
 #: The precision in which floors are drawn; those of another follow in proportion.
 PRECISION = "tfloat32"
-#: Classes whose results are no sums of products, or are judged by what defines them; and those whose are of the inputs themselves.
+#: Classes whose results are no sums of products, or are judged by what defines them; and those whose are of the inputs
+#: themselves.
 _NONE = (*WITHOUT_NOISE, OpClass.RANDOM, OpClass.UNINITIALISED, OpClass.CHOICE)
 _MADE_OF = (OpClass.CONTRACTION, OpClass.LINEAR_ALGEBRA)
 
-#: A run of a sample's computation, each factor of a product being what a change makes of it, in wide numbers or (False) in any:
-#: (outputs, names of the products and Fourier transforms).
+#: A run of a sample's computation, each factor of a product being what a change makes of it, in wide numbers or (False)
+#: in any: (outputs, names of the products and Fourier transforms).
 Run = Callable[["Change | None", bool], "tuple[list[np.ndarray], list[str]]"]
 
 
@@ -45,8 +47,8 @@ def may_have_products(group: Group) -> bool:
 def fill_in_products(sample: Sample, group: Group, draws: int) -> None:
     """Fill in ``sample.products`` and, of a chain of products, the leaves' ``of_products``.
 
-    A sample that nobody can look inside is what its class says: the numbers of a kernel in Triton whose reference is a script are in
-    question where it is declared a contraction, and there alone.
+    A sample that nobody can look inside is what its class says: the numbers of a kernel in Triton whose reference is a
+    script are in question where it is declared a contraction, and there alone.
     """
     if sample.failure or not may_have_products(group) or sample.op_class in _NONE:
         return
@@ -88,8 +90,9 @@ def _split_sets(sample: Sample) -> list[Sample]:
 
 
 def draw_floors(run: Run | None, sample: Sample, draws: int) -> list[np.ndarray | None]:
-    """Per output how far it moves when each factor of each product moves by ε of PRECISION: the largest distance over as many
-    draws as where nobody has computed the result (`tasks.arrays.noise`). None where a draw is refused, or outputs have other shapes."""
+    """Per output how far it moves when each factor of each product moves by ε of PRECISION: the largest distance over
+    as many draws as where nobody has computed the result (`tasks.arrays.noise`). None where a draw is refused, or
+    outputs have other shapes."""
     if run is None:
         return [None] * len(sample.expected)
 
@@ -172,7 +175,8 @@ def _of_torch(function: Callable[..., Any], sample: Sample) -> Run:
         with (
             torch.no_grad(),
             torch.random.fork_rng(devices=[]),
-            # The first of two modes to be entered is the last to be asked: a factor is changed where no other mode sees how.
+            # The first of two modes to be entered is the last to be asked: a factor is changed where no other mode sees
+            # how.
             products.in_torch(change, stepwise=exactly) as found,
             compute_in_float64() if exactly else contextlib.nullcontext(),
         ):

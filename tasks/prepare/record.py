@@ -1,7 +1,8 @@
 """A prepared sample as its pack has it: JSON, with every array by its place in the pack. Nothing in it is executable.
 
-The keys are the names of the fields, without those that hold their default. A pack that a lake keeps (a minimal case) outlives the farm
-that wrote it: what was added later has a default, and a key that this farm does not know is told (`PackError`).
+The keys are the names of the fields, without those that hold their default. A pack that a lake keeps (a minimal case)
+outlives the farm that wrote it: what was added later has a default, and a key that this farm does not know is told
+(`PackError`).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ R = TypeVar("R", bound="LeafRecord | OracleRecord | SampleRecord")
 
 
 def _construct_record(kind: type[R], values: Mapping[str, Any]) -> R:
-    """A record of some values. What is not among them is read off the class, which has the defaults: a frozen dataclass of forty fields
-    takes ten times as long to construct."""
+    """A record of some values. What is not among them is read off the class, which has the defaults: a frozen dataclass
+    of forty fields takes ten times as long to construct."""
     keys = _KEYS[kind]
     if (given := tuple(values)) not in keys.right:
         _check_keys(keys, values.keys())
@@ -185,8 +186,9 @@ class SampleRecord:
 
 
 class _Keys(NamedTuple):
-    """The keys of a record's JSON object. right: together, as records had them so far, of which there are few; needed: those that must be there; empty: the mappings that stand for others which are not, and
-    which a class cannot have; usual: what each key holds that is left out, of a needed one an object that is nothing else."""
+    """The keys of a record's JSON object. right: together, as records had them so far, of which there are few; needed:
+    those that must be there; empty: the mappings that stand for others which are not, and which a class cannot have;
+    usual: what each key holds that is left out, of a needed one an object that is nothing else."""
 
     known: frozenset[str]
     needed: frozenset[str]

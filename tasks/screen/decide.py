@@ -1,9 +1,9 @@
 """Who is wrong: the observations of one exercise on equal devices, and what follows for each of them.
 
-Devices are equal that have the same model, runtime, driver and program. Right answers need no equals: an exact exercise has one, and
-beyond the bound of an inexact one lies no honest order of its sums. Within the bound bytes may differ, because a runtime may choose its
-algorithm by stopwatch, for each process or each call. Then the dissent is told. It is a fault where no algorithm explains it: in a few
-places only, and far more wrong there than anybody else is anywhere.
+Devices are equal that have the same model, runtime, driver and program. Right answers need no equals: an exact exercise
+has one, and beyond the bound of an inexact one lies no honest order of its sums. Within the bound bytes may differ,
+because a runtime may choose its algorithm by stopwatch, for each process or each call. Then the dissent is told. It is
+a fault where no algorithm explains it: in a few places only, and far more wrong there than anybody else is anywhere.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from dataclasses import dataclass
 
 from tasks.screen.observed import Observed, Variant
 
-#: Of the parts of an output, the share that a fault may touch, where another algorithm touches them all; and how many times as far from
-#: float64 it must be there as the usual output is anywhere.
+#: Of the parts of an output, the share that a fault may touch, where another algorithm touches them all; and how many
+#: times as far from float64 it must be there as the usual output is anywhere.
 FEW, TIMES = 0.25, 8.0
-#: Of copies of one number the share that differs where a lane is stuck (one of 64 or of 32, half of whose results it leaves as they are),
-#: and of those the share that is farther from float64. The end of a vector that is computed by other code is shorter.
+#: Of copies of one number the share that differs where a lane is stuck (one of 64 or of 32, half of whose results it
+#: leaves as they are), and of those the share that is farther from float64. The end of a vector that is computed by
+#: other code is shorter.
 LANES, LANES_MOST, FARTHER = 1 / 160, 1 / 4, 0.9
 #: Equals of whom more than half must agree.
 EQUALS = 3
 
-#: What is said of a device and an exercise: right; other bytes than its equals or than itself before, and nothing decides; wrong in the
-#: same way as all of its equals, or everywhere, so that it is no fault of its own; wrong.
+#: What is said of a device and an exercise: right; other bytes than its equals or than itself before, and nothing
+#: decides; wrong in the same way as all of its equals, or everywhere, so that it is no fault of its own; wrong.
 RIGHT, DISSENT, COMMON, WRONG = "right", "dissent", "common", "wrong"
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What follows of an exercise on a device. kind: RIGHT, DISSENT, COMMON or WRONG; why: for people; at: the variants that it goes by,
-    by place in those of the observation."""
+    """What follows of an exercise on a device. kind: RIGHT, DISSENT, COMMON or WRONG; why: for people; at: the variants
+    that it goes by, by place in those of the observation."""
 
     kind: str
     why: str = ""
@@ -92,8 +93,8 @@ def _decide_one(one: Observed, witness: Variant | None, votes: int, devices: int
 
 
 def _is_arithmetic(one: Observed) -> bool:
-    """Whether most elements are wrong in the same way wherever they are computed: then the device computes otherwise than it says, and does
-    so soundly."""
+    """Whether most elements are wrong in the same way wherever they are computed: then the device computes otherwise
+    than it says, and does so soundly."""
     return len(one.variants) == 1 and one.passes > 1 and one.usual.wrong > one.elements / 2
 
 
@@ -103,7 +104,8 @@ def _has_odd_lanes(variant: Variant) -> bool:
 
 
 def _is_spot(variant: Variant, usual: Variant) -> bool:
-    """Whether an output differs from the usual one in few places, where it is far more wrong than the usual one anywhere."""
+    """Whether an output differs from the usual one in few places, where it is far more wrong than the usual one
+    anywhere."""
     if not variant.parts_units or len(variant.parts) != len(usual.parts):
         return False
     differ = [k for k, (one, other) in enumerate(zip(variant.parts, usual.parts)) if one != other]

@@ -1,10 +1,10 @@
 """What a device is given to compute when it is screened: one row for each of its datapaths and dtypes, with the right answer.
 
-An exact exercise has an answer that every order of every sum gives: all partial sums are integers, times one power of two, which the
-coarsest number format on the way holds; or each sum has one term that is not 0. Floats in it are odd or of full length, so that no
-element of the answer is 0, whose sign might be either, and all exercises together give every bit of an answer both values. Any other
-bytes are a fault, and nobody has to be asked. An inexact exercise has operands of full length, float64 as answer,
-and a bound that holds whatever the order of the sums.
+An exact exercise has an answer that every order of every sum gives: all partial sums are integers, times one power of
+two, which the coarsest number format on the way holds; or each sum has one term that is not 0. Floats in it are odd or
+of full length, so that no element of the answer is 0, whose sign might be either, and all exercises together give every
+bit of an answer both values. Any other bytes are a fault, and nobody has to be asked. An inexact exercise has operands
+of full length, float64 as answer, and a bound that holds whatever the order of the sums.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tasks.screen.forms import KINDS, make_call_form
 
 #: Terms of each sum of a product, and of a sum over an axis. An odd number of odd terms has an odd sum.
 TERMS, SUMMED = 128, 255
-#: Most of an operand of a product: it fits the significand of bfloat16, in which a float32 unit may be permitted to multiply.
+#: Most of an operand of a product: it fits the significand of bfloat16, in which a float32 unit may be permitted to
+#: multiply.
 LARGEST = 127
 #: Copies of one number come after so many others: a prime, so that each number meets each lane of a vector unit.
 PERIOD = 1021
@@ -33,28 +34,31 @@ SUMMING = ("torch", "jax", "paddle", "mlx")
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much a device is given at once. side: rows and columns of a product; numbers: elements of a vector; memory: elements of
-    each array of 32-bit words that is written and read back."""
+    """How much a device is given at once. side: rows and columns of a product; numbers: elements of a vector; memory:
+    elements of each array of 32-bit words that is written and read back."""
 
     side: int
     numbers: int
     memory: tuple[int, ...]
 
 
-#: A core of a CPU; and a device, whose every unit is to have a tile: 400 tiles of 128 × 128 are more than any has units.
+#: A core of a CPU; and a device, whose every unit is to have a tile: 400 tiles of 128 × 128 are more than any has
+#: units.
 CORE = Sizes(256, 1 << 15, (1 << 12, 1 << 16, 1 << 20))
 DEVICE = Sizes(2560, 1 << 22, (1 << 14, 1 << 20, 1 << 25))
 
 
 def find_sizes(resource: str, emulated: bool) -> Sizes:
-    """For a device that a resource of Ray's counts. One that is emulated would take minutes over what a real one is given."""
+    """For a device that a resource of Ray's counts. One that is emulated would take minutes over what a real one is
+    given."""
     return CORE if resource == "CPU" or emulated else DEVICE
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The right answer of an exercise. expected: of the exercise's dtype where it is exact, else float64; bound: absolute, of each
-    element of an inexact one; copies: of how many numbers all elements are copies, one after another (0: of none)."""
+    """The right answer of an exercise. expected: of the exercise's dtype where it is exact, else float64; bound:
+    absolute, of each element of an inexact one; copies: of how many numbers all elements are copies, one after another
+    (0: of none)."""
 
     expected: np.ndarray
     bound: np.ndarray | None = None
@@ -63,8 +67,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Exercise:
-    """unit: the datapath; call: Python's operators over arrays, ops: the same as ONNX has them (none: it cannot be asked so); make:
-    operands and answer; steps: operations behind one element of the result."""
+    """unit: the datapath; call: Python's operators over arrays, ops: the same as ONNX has them (none: it cannot be
+    asked so); make: operands and answer; steps: operations behind one element of the result."""
 
     name: str
     unit: str
@@ -85,8 +89,8 @@ class Exercise:
         return kind in self.kinds and (kind != "onnx" or bool(self.ops))
 
     def turn(self, arrays: Sequence[np.ndarray], by: int) -> list[np.ndarray]:
-        """Operands whose result is that of ``arrays`` turned by so many places along its first axis: each element is then computed
-        elsewhere. Its bytes are the same where the exercise is exact."""
+        """Operands whose result is that of ``arrays`` turned by so many places along its first axis: each element is
+        then computed elsewhere. Its bytes are the same where the exercise is exact."""
         axes = self.turned or (0,) * len(arrays)
         return [x if axis is None else np.roll(x, by, axis) for x, axis in zip(arrays, axes)]
 
@@ -95,7 +99,8 @@ class Exercise:
 
 
 def list_exercises(sizes: Sizes, seed: int = 0, declared: str = "") -> Iterator[Exercise]:
-    """All exercises, in the order of a pass. declared: the precision that a backend computes in, "" for each dtype's own."""
+    """All exercises, in the order of a pass. declared: the precision that a backend computes in, "" for each dtype's
+    own."""
 
     def exercise(
         name: str,
@@ -156,7 +161,8 @@ def _describe_bytes(count: int) -> str:
 
 
 def _find_digits(dtype: str, declared: str) -> int:
-    """Binary digits behind the point of the coarsest format on the way of a float; 62 of an integer that is as wide as it needs."""
+    """Binary digits behind the point of the coarsest format on the way of a float; 62 of an integer that is as wide as
+    it needs."""
     digits = TABLE[dtype].digits
     if digits is None:
         return 30
@@ -165,7 +171,8 @@ def _find_digits(dtype: str, declared: str) -> int:
 
 
 def _draw_full(draw: np.random.Generator, dtype: str, digits: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Numbers of so many digits behind the point, of both signs and of all exponents in the middle third of the dtype's, as float64."""
+    """Numbers of so many digits behind the point, of both signs and of all exponents in the middle third of the
+    dtype's, as float64."""
     reach = -(TABLE[dtype].lowest or 0) // 3
     numbers = draw.integers(1 << digits, 2 << digits, shape) * 2.0 ** (draw.integers(-reach, reach + 1, shape) - digits)
     made: np.ndarray = numbers * draw.choice([-1.0, 1.0], shape)
@@ -183,8 +190,8 @@ def _make_odd(number: float) -> int:
 
 
 def _find_reach(dtype: str, declared: str) -> int:
-    """By which powers of two, both ways, rows and columns are multiplied: a quarter of what the exponent allows, so that products and
-    sums stay far from its ends; none of integers."""
+    """By which powers of two, both ways, rows and columns are multiplied: a quarter of what the exponent allows, so
+    that products and sums stay far from its ends; none of integers."""
     lowest = TABLE[declared].lowest if declared in EPS and declared != "tfloat32" else None
     lowest = max(lowest or -(1 << 12), TABLE[dtype].lowest or 0) if TABLE[dtype].digits is not None else 0
     return 0 if not lowest else min(-lowest // 6, 20)
@@ -216,8 +223,8 @@ def _make_exact_product(
 def _make_permutation(
     dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str
 ) -> tuple[list[np.ndarray], Answer]:
-    """A @ B + 0 where each row of A has one power of two and zeros: a row of B, whose significands are as long as those of the factors may
-    be (TF32's where they are float32)."""
+    """A @ B + 0 where each row of A has one power of two and zeros: a row of B, whose significands are as long as those
+    of the factors may be (TF32's where they are float32)."""
     kind, n = np_dtype(dtype), sizes.side
     digits = _find_digits(dtype, declared or ("tfloat32" if dtype == "float32" else ""))
     b = _draw_full(draw, dtype, digits, (TERMS, n))
@@ -263,8 +270,8 @@ def _make_integers(
 
 
 def _make_sum(dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str) -> tuple[list[np.ndarray], Answer]:
-    """Sums of odd integers over the first axis; of floats, every other sum has one term of full length and zeros. A sum of integers may
-    come in a wider dtype, and is compared as a number."""
+    """Sums of odd integers over the first axis; of floats, every other sum has one term of full length and zeros. A sum
+    of integers may come in a wider dtype, and is compared as a number."""
     largest = _make_odd(min(2.0 ** (_find_digits(dtype, declared) + 1) / SUMMED, 1 << 15))
     kind, shape = np_dtype(dtype), (SUMMED, 4 * sizes.side)
     if TABLE[dtype].digits is None:
@@ -278,7 +285,8 @@ def _make_sum(dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str
 
 
 def _make_memory(count: int, draw: np.random.Generator) -> tuple[list[np.ndarray], Answer]:
-    """Words of the patterns that stuck and coupled cells show in (all, none, every other bit, one alone, all but one) ^ random ones."""
+    """Words of the patterns that stuck and coupled cells show in (all, none, every other bit, one alone, all but one) ^
+    random ones."""
     walking = [1 << n for n in range(32)]
     words = np.array([0, 0xFFFFFFFF, 0x55555555, 0xAAAAAAAA, *walking, *(0xFFFFFFFF ^ w for w in walking)], np.uint32)
     a = np.resize(words, count).view(np.int32)
@@ -292,9 +300,10 @@ def _make_memory(count: int, draw: np.random.Generator) -> tuple[list[np.ndarray
 def _make_full_product(
     dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str
 ) -> tuple[list[np.ndarray], Answer]:
-    """A @ B + C of full significands. The bound is that of recursive summation in any order (Higham, Accuracy and Stability of Numerical
-    Algorithms, section 3.1), |error| ≤ ((n + 2)·u + 2·v)·(|A||B| + |C|), doubled for rounding by truncation: u is ε of the sums' format,
-    at worst the dtype itself; v that of the factors, which may be rounded to TF32 where they are float32."""
+    """A @ B + C of full significands. The bound is that of recursive summation in any order (Higham, Accuracy and
+    Stability of Numerical Algorithms, section 3.1), |error| ≤ ((n + 2)·u + 2·v)·(|A||B| + |C|), doubled for rounding by
+    truncation: u is ε of the sums' format, at worst the dtype itself; v that of the factors, which may be rounded to
+    TF32 where they are float32."""
     kind, n = np_dtype(dtype), sizes.side
     a, b, c = (draw.uniform(-1, 1, shape).astype(kind) for shape in ((n, TERMS), (TERMS, n), (n, n)))
     wide = [x.astype(np.float64) for x in (a, b, c)]
@@ -323,9 +332,11 @@ def _make_division(
 def _make_pairs(
     dtype: str, sizes: Sizes, declared: str, a: np.ndarray, b: np.ndarray, call: Any, ulps: float
 ) -> tuple[list[np.ndarray], Answer]:
-    """A function of two numbers, over copies of PERIOD pairs, right to so many ulps of the coarsest format on the way."""
+    """A function of two numbers, over copies of PERIOD pairs, right to so many ulps of the coarsest format on the
+    way."""
     operands = [np.resize(x.astype(np_dtype(dtype)), sizes.numbers) for x in (a, b)]
     exact = call(*(x.astype(np.float64) for x in operands))
-    # Where the inputs are rounded to a coarser format first, the result moves by as much as its own condition says: 8·ln 2·… < 16.
+    # Where the inputs are rounded to a coarser format first, the result moves by as much as its own condition says:
+    # 8·ln 2·… < 16.
     eps = EPS[dtype] * ulps if not EPS.get(declared, 0.0) > EPS[dtype] else 32 * EPS[declared]
     return operands, Answer(exact, eps * np.abs(exact), PERIOD)

@@ -32,8 +32,8 @@ def make_call_form(
     ops: Sequence[str],
     shape: Sequence[int],
 ) -> Form:
-    """A call of arrays, whose result has ``shape``, as a form of a kind of KINDS. As an ONNX graph it is ``ops``, each of what the one
-    before gave and the next array."""
+    """A call of arrays, whose result has ``shape``, as a form of a kind of KINDS. As an ONNX graph it is ``ops``, each
+    of what the one before gave and the next array."""
     args, kwargs = encode(tuple(map(TensorSpec, range(len(arrays))))), encode({})
     shapes = [x.shape for x in arrays]
     model = build_model(name, ELEMENT_TYPE[dtype], shapes, ops, shape) if kind == "onnx" else None
@@ -43,8 +43,8 @@ def make_call_form(
 def build_model(
     name: str, element: int, shapes: Sequence[Sequence[int]], ops: Sequence[str], shape: Sequence[int]
 ) -> bytes:
-    """Ops of two inputs, one after another, over tensors of an element type of ONNX: (a op b) op c … (IR 7), by the field numbers of
-    onnx.proto."""
+    """Ops of two inputs, one after another, over tensors of an element type of ONNX: (a op b) op c … (IR 7), by the
+    field numbers of onnx.proto."""
     from tasks.backends.shared.onnx_graph import as_varint, encode_message
 
     def node(op: str, inputs: str, output: str) -> bytes:

@@ -12,10 +12,11 @@ PARTS = 64
 class Variant:
     """Bytes that an exercise gave in ``count`` passes, first in pass ``first``.
 
-    digest: of all bytes, parts: of each of PARTS equal parts; wrong: elements that are not the exact answer, or beyond the bound;
-    bits: which bits of those elements are flipped, hexadecimal, "" of an inexact exercise; where: the first of them; units: the largest
-    error over the bound (0 of exact answers), parts_units: of each part; odd: of copies of one number, the share that has other bytes
-    than most copies, and farther: the share of these that is farther from float64; heat: what the device said of itself.
+    digest: of all bytes, parts: of each of PARTS equal parts; wrong: elements that are not the exact answer, or beyond
+    the bound; bits: which bits of those elements are flipped, hexadecimal, "" of an inexact exercise; where: the first
+    of them; units: the largest error over the bound (0 of exact answers), parts_units: of each part; odd: of copies of
+    one number, the share that has other bytes than most copies, and farther: the share of these that is farther from
+    float64; heat: what the device said of itself.
     """
 
     digest: str
@@ -36,8 +37,9 @@ class Variant:
 class Observed:
     """All passes of one exercise on one device.
 
-    variants: what it gave, the most frequent first; further ones than are kept are in ``more``, by number of passes; elements: of the
-    output; steps: operations of one pass; pass_s: seconds that a pass through all exercises takes; skipped: why it was not run.
+    variants: what it gave, the most frequent first; further ones than are kept are in ``more``, by number of passes;
+    elements: of the output; steps: operations of one pass; pass_s: seconds that a pass through all exercises takes;
+    skipped: why it was not run.
     """
 
     name: str

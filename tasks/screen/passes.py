@@ -17,7 +17,8 @@ from tasks.screen.observed import PARTS, Observed, Variant
 
 #: Different outputs of one exercise that are kept.
 KEPT = 8
-#: By how many places more the operands of an exact or elementwise exercise are turned in each pass: a prime, so that each element comes to each lane.
+#: By how many places more the operands of an exact or elementwise exercise are turned in each pass: a prime, so that
+#: each element comes to each lane.
 TURN = 37
 #: Characters of an error's text.
 ERROR = 300
@@ -101,8 +102,9 @@ def screen_device(
 ) -> Iterator[Observed]:
     """Run all exercises over and over for ``seconds``, at least once; what each gave, or why it was not run.
 
-    declared: the precision that the backend computes in; tick: told the number of each exercise before it is built or run; measure:
-    what the device says of its temperature and clock; skip: numbers of exercises that are left out. The seconds begin when all is built.
+    declared: the precision that the backend computes in; tick: told the number of each exercise before it is built or
+    run; measure: what the device says of its temperature and clock; skip: numbers of exercises that are left out. The
+    seconds begin when all is built.
     """
     kind = find_kind(backend)
     sizes = find_sizes(backend.resource, backend.emulated)
@@ -188,8 +190,8 @@ def describe_exercise_pass(one: Running) -> Observed:
 
 
 def describe_output(answer: Answer, output: np.ndarray, digest: str = "", turned: int = 0) -> Variant:
-    """How an output compares with the right answer. turned: by how many places the operands were, so that the first wrong element is
-    told where the device computed it."""
+    """How an output compares with the right answer. turned: by how many places the operands were, so that the first
+    wrong element is told where the device computed it."""
     digest = digest or digest_bytes(output)
     if answer.bound is None:
         flipped = np.roll((as_bits(output) ^ as_bits(answer.expected)).reshape(output.shape), turned, 0).reshape(-1)
@@ -222,7 +224,8 @@ def _split_output(array: np.ndarray) -> Sequence[np.ndarray]:
 
 
 def _compare_copies(output: np.ndarray, units: np.ndarray, period: int) -> tuple[float, float]:
-    """(share of the copies of a number that have other bytes than most of them, share of those that are farther from float64)."""
+    """(share of the copies of a number that have other bytes than most of them, share of those that are farther from
+    float64)."""
     rows = len(output) // period
     bits = as_bits(output)[: rows * period].reshape(rows, period)
     usual = np.sort(bits, axis=0)[rows // 2]  # whatever more than half have stands in the middle

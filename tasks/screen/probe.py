@@ -1,8 +1,8 @@
 """How a device computes, from some small sums: what each feature is, in words that equal devices have in common.
 
-The tests are those by which tensor cores were probed: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ
-Computer Science 7:e330 (2021), and Li et al., "FTTN: Feature-Targeted Testing for Numerical Properties of NVIDIA & AMD Matrix
-Accelerators", CCGrid 2024 (arXiv:2403.00232).
+The tests are those by which tensor cores were probed: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA
+tensor cores", PeerJ Computer Science 7:e330 (2021), and Li et al., "FTTN: Feature-Targeted Testing for Numerical
+Properties of NVIDIA & AMD Matrix Accelerators", CCGrid 2024 (arXiv:2403.00232).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def _fuse_probe(a: Any, b: Any, c: Any) -> Any:
     return a * b + c
 
 
-#: Sums that a device is asked for: name, call, ONNX's operators, shapes of the operands, where the terms of the first result lie.
+#: Sums that a device is asked for: name, call, ONNX's operators, shapes of the operands, where the terms of the first
+#: result lie.
 _ROW, _COLUMN = tuple(range(SIDE)), tuple(range(0, SIDE * SIDE, SIDE))
 _PRODUCT = (
     "probe_product",
@@ -97,8 +98,8 @@ def find_kept_digits(device: Sum) -> str:
 
 
 def find_alignment(device: Sum) -> str:
-    """The known product: M + s − M in one sum, s = M · 2^-k. How far below M the sum still keeps s, by which architectures differ, and whether what lies
-    beyond is rounded or cut off."""
+    """The known product: M + s − M in one sum, s = M · 2^-k. How far below M the sum still keeps s, by which
+    architectures differ, and whether what lies beyond is rounded or cut off."""
     bits, rounding = measure_width(device)
     lost = {"nearest even": "rounded", "nearest away": "rounded", "truncated": "cut off"}
     return f"{bits - 1} bits, then {lost.get(rounding, rounding)}" if bits else "all bits"
@@ -111,7 +112,8 @@ def find_subnormals(device: Sum) -> str:
 
 
 def find_fused(device: Sum) -> str:
-    """Whether a sum takes a product before it is rounded; the second of several, since a sum may begin with the first, rounded."""
+    """Whether a sum takes a product before it is rounded; the second of several, since a sum may begin with the first,
+    rounded."""
     term = int(device.terms.products > 1)
     return "yes" if is_fused(device, term, 1 - term) else "no"
 

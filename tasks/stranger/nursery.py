@@ -2,9 +2,9 @@
 
     judge ─ nursery ─ keeper ─ stranger (and what it starts)
 
-The nursery has what its judge had imported, and no kernel's code; a stranger is there in milliseconds. Each stranger has a keeper, the first
-process of a process namespace where the system has them: it tells how the stranger ended and ends everything that the stranger
-has started. All of them end with the judge.
+The nursery has what its judge had imported, and no kernel's code; a stranger is there in milliseconds. Each stranger
+has a keeper, the first process of a process namespace where the system has them: it tells how the stranger ended and
+ends everything that the stranger has started. All of them end with the judge.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ def try_out() -> tuple[str, ...]:
 
 
 def _try_namespaces() -> tuple[str, ...]:
-    """What of `confine.LACKS` a keeper cannot forbid: whether processes can be had in a namespace of their own, which ends all of them, and
-    shared memory in another."""
+    """What of `confine.LACKS` a keeper cannot forbid: whether processes can be had in a namespace of their own, which
+    ends all of them, and shared memory in another."""
     return tuple(
         lack
         for lack, is_had in {
@@ -181,8 +181,8 @@ def _holds_in_fork(is_had: Callable[[], bool]) -> bool:
 
 
 def _keep(nursery: int, own: bool, fds: list[int], request: dict[str, Any], main: Main) -> None:
-    """The keeper of one stranger: waits for it, tells how it ended, and ends what it has left. nursery: the number of the process above, 0
-    from within another namespace."""
+    """The keeper of one stranger: waits for it, tells how it ended, and ends what it has left. nursery: the number of
+    the process above, 0 from within another namespace."""
     confine.end_with_parent(nursery)
     if own:  # else who kills the group of the judge's processes is to reach it: no process of it can lower the priority of others, nor signal them
         os.setsid()
@@ -226,7 +226,8 @@ def _end_rest(own: bool) -> None:
 
 
 def measure_cpu(pid: int) -> dict[int, float]:
-    """CPU seconds of a process and of all that it has started and that still run, by their numbers; of one that is gone none."""
+    """CPU seconds of a process and of all that it has started and that still run, by their numbers; of one that is gone
+    none."""
     found: dict[int, float] = {}
     with contextlib.suppress(OSError):
         found[pid] = time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)

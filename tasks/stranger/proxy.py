@@ -45,8 +45,9 @@ T = TypeVar("T")
 
 @dataclass
 class Rooms:
-    """What strangers are made of, and what they may not have. kernels: the user's definitions; hidden: files and folders that they may not
-    read, beside those of references; memory: bytes of each, 0 for no limit; device: whether they open a device's files."""
+    """What strangers are made of, and what they may not have. kernels: the user's definitions; hidden: files and
+    folders that they may not read, beside those of references; memory: bytes of each, 0 for no limit; device: whether
+    they open a device's files."""
 
     spec: BackendSpec
     kernels: str = ""
@@ -62,9 +63,10 @@ class Rooms:
         return self._defined[op]
 
     def request(self, kernels: str, whole: bool = False) -> dict[str, Any]:
-        """What a stranger with some definitions is told; of one that runs no kernel they are "". whole: it may read references. It has a
-        scratch folder of its own, and one for compilers' caches, with what was compiled when no kernel was there, that those with the same
-        definitions share from run to run. That of a submission ends with it: what it knows, it has from its own calls."""
+        """What a stranger with some definitions is told; of one that runs no kernel they are "". whole: it may read
+        references. It has a scratch folder of its own, and one for compilers' caches, with what was compiled when no
+        kernel was there, that those with the same definitions share from run to run. That of a submission ends with it:
+        what it knows, it has from its own calls."""
         scratch = tempfile.mkdtemp(prefix="kernel-")
         kept, told = os.environ.get(FOLDER), parse_definitions(self.kernels)
         lasts = kept and not parse_definitions(kernels).get("kernel")
@@ -89,9 +91,11 @@ class Rooms:
         self.hidden.add(str(folder[0]) if folder and folder[0].name in ("cases", "forms") else pack)
 
 
-#: The folder of what compilers make for kernels, and the one of what they made when no kernel was there, which all may read.
+#: The folder of what compilers make for kernels, and the one of what they made when no kernel was there, which all may
+#: read.
 KERNELS, NO_KERNEL = "kernels", "no_kernel"
-#: Bytes from which a file that was compiled without a kernel is linked to, not copied: inductor's compiled headers are 150 MB.
+#: Bytes from which a file that was compiled without a kernel is linked to, not copied: inductor's compiled headers are
+#: 150 MB.
 LINKED = 2**20
 #: Where compilers keep what they make, by the variable that says so.
 CACHES = {
@@ -112,7 +116,8 @@ def _cache_of(kept: str, kernels: str) -> str:
 
 
 def _take_over(made: str, path: str) -> None:
-    """Give a kernel a file that was compiled without one: its own copy, or, of a large one, a link, which it cannot write through."""
+    """Give a kernel a file that was compiled without one: its own copy, or, of a large one, a link, which it cannot
+    write through."""
     if os.path.getsize(made) < LINKED:
         shutil.copy2(made, path)
     else:
@@ -138,11 +143,13 @@ class Stranger:
         self.calls: Counter[tuple[str, str]] = Counter()
 
     def ask(self, verb: str, body: Any = None, arrays: Sequence[Any] = (), of: int = 0) -> Message:
-        """What a stranger answers to a request. Raises what it raised there; Misbehaviour where it breaks the protocol."""
+        """What a stranger answers to a request. Raises what it raised there; Misbehaviour where it breaks the
+        protocol."""
         return self.hear(self.say(verb, body, arrays, of))
 
     def say(self, verb: str, body: Any = None, arrays: Sequence[Any] = (), of: int = 0, numbers: int = 1) -> int:
-        """Make a request; its number. of: the number of what it is about; numbers: how many it takes, of which its own is the last."""
+        """Make a request; its number. of: the number of what it is about; numbers: how many it takes, of which its own
+        is the last."""
         for _ in range(numbers):
             number = self._asked = next(self._numbers)
         dropped, self._dropped = self._dropped, []
@@ -156,11 +163,13 @@ class Stranger:
         return number
 
     def is_next(self, number: int) -> bool:
-        """Whether nothing has been asked since a request of that number, so that a second answer to it is still to be heard."""
+        """Whether nothing has been asked since a request of that number, so that a second answer to it is still to be
+        heard."""
         return self._asked == number
 
     def hear(self, number: int) -> Message:
-        """The next answer to a request of that number; what else was said before it is of requests whose answers nobody wanted."""
+        """The next answer to a request of that number; what else was said before it is of requests whose answers nobody
+        wanted."""
         try:
             while True:
                 message, fds = self._connection().receive()
@@ -250,8 +259,9 @@ def die_alike(status: int) -> NoReturn:
 
 
 class Remote(Backend):
-    """A backend whose programs run in strangers: one for each kernel of a config, which finds nothing that another has left, one for all that modules
-    declare, and one in which no kernel ever runs, which says what the device is and what it does to small numbers.
+    """A backend whose programs run in strangers: one for each kernel of a config, which finds nothing that another has
+    left, one for all that modules declare, and one in which no kernel ever runs, which says what the device is and what
+    it does to small numbers.
 
     Made by `remote`; everything that a class of backends says of itself it has from the backend's own class."""
 
@@ -495,7 +505,8 @@ class Kept:
 
 
 class KeptProgram(Kept):
-    """What the judge's program calls. A check may keep one of these calls in a program of its own, and nothing else of it."""
+    """What the judge's program calls. A check may keep one of these calls in a program of its own, and nothing else of
+    it."""
 
     def __init__(self, stranger: Stranger, number: int, program: Program, form: Form, runs: int) -> None:
         super().__init__(stranger, number)
@@ -621,8 +632,8 @@ def remote(
     died: Callable[[int], NoReturn] = die_alike,
     begun: Callable[[int], None] = lambda pid: None,
 ) -> Remote:
-    """The backend of some rooms, in strangers. died: is told how one has ended, and does not return; begun: is told the number of the process
-    of a kernel. Raises what `BackendSpec.create` does; nothing is started."""
+    """The backend of some rooms, in strangers. died: is told how one has ended, and does not return; begun: is told the
+    number of the process of a kernel. Raises what `BackendSpec.create` does; nothing is started."""
     made = rooms.spec.create()
     rooms.device = bool(made.device_vendor)
     kind: Any = type(f"Remote{type(made).__name__}", (Remote, type(made)), {})

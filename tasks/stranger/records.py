@@ -108,7 +108,8 @@ _said = operator.attrgetter(*_SAID)
 
 
 def describe_program(program: Program) -> dict[str, Any]:
-    """What a program says of itself now; without the results of its other ways. Columns are what checks measure, in the judge's process."""
+    """What a program says of itself now; without the results of its other ways. Columns are what checks measure, in the
+    judge's process."""
     return dict(zip(_SAID, _said(program)))
 
 
@@ -155,7 +156,8 @@ class Ran:
 
 
 class Described:
-    """What was said of a program that was built. Raises KeyError, TypeError, ValueError, Garbled where that is nothing."""
+    """What was said of a program that was built. Raises KeyError, TypeError, ValueError, Garbled where that is
+    nothing."""
 
     def __init__(self, said: Any) -> None:
         self._program = Program(run=list, threads=said["threads"] is True)
@@ -165,7 +167,8 @@ class Described:
         self.calls = frozenset(x for x in said["calls"] if type(x) is str)
 
     def make_program(self, arrays: list[Any]) -> Program:
-        """A program that says so, and returns nothing as yet. The many fields of the class are copied, not set anew, as in `FormRecord`."""
+        """A program that says so, and returns nothing as yet. The many fields of the class are copied, not set anew, as
+        in `FormRecord`."""
         program = object.__new__(Program)
         vars(program).update(vars(self._program), columns={}, ways=take_ways(self._ways, arrays))
         return program
@@ -201,8 +204,8 @@ def read_timed(made: Any, chain: Chain) -> Timed:
 
 
 def read_results(made: Any, arrays: list[Any], chain: Chain, digests: Sequence[str]) -> list[list[Any]]:
-    """What each of timed calls returned, and what was read later of one that is probed. Raises TypeError, Garbled, also where that has not the
-    digests that were told when the calls were over."""
+    """What each of timed calls returned, and what was read later of one that is probed. Raises TypeError, Garbled, also
+    where that has not the digests that were told when the calls were over."""
     found, before = [take(_places(x), arrays) for x in made], chain.begin
     if len(found) != chain.calls + chain.probe:
         raise Garbled(f"{len(found)} results of {chain.calls} calls")

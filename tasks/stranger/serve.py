@@ -22,7 +22,8 @@ from tasks.stranger import records
 from tasks.stranger.wire import Closed, Connection, Message
 from tasks.surroundings import Surroundings
 
-#: Further ways to call a program, by the attribute of `Program` that takes arrays and such plain data, and returns outputs.
+#: Further ways to call a program, by the attribute of `Program` that takes arrays and such plain data, and returns
+#: outputs.
 CALLS: dict[str, Callable[..., Any]] = {
     name: made for name, kind in {"placed": "Placing"}.items() if (made := getattr(model, kind, None)) is not None
 }
@@ -33,7 +34,8 @@ STARTED = ("found", "identity")
 
 
 def serve(own: socket.socket, request: dict[str, Any]) -> None:
-    """Answer what comes over a connection. request: "backend" (a line of `tasks.wire`), "kernels" (definitions), "lacks"."""
+    """Answer what comes over a connection. request: "backend" (a line of `tasks.wire`), "kernels" (definitions),
+    "lacks"."""
     announce(request["kernels"])
     backend: Backend = lines.decode(request["backend"]).create()
     Server(backend, os.getpid(), request["lacks"]).answer(Connection(own))
@@ -270,7 +272,8 @@ def _read_forms(body: Any) -> list[records.FormRecord]:
 
 
 def _plain(outputs: Sequence[Any]) -> list[Any]:
-    """Outputs as arrays of NumPy's own class: what computes when it is read is read here, on the kernel's time. Raises Misbehaviour."""
+    """Outputs as arrays of NumPy's own class: what computes when it is read is read here, on the kernel's time. Raises
+    Misbehaviour."""
     made = [None if x is None else np.asarray(x) for x in outputs]
     for x in made:
         if x is not None and type(x) is not np.ndarray:

@@ -1,12 +1,14 @@
 """What a judge and a stranger say to each other: a verb, a JSON value, and arrays as plain bytes. Nothing is ever unpickled.
 
-A message is a fixed head, the JSON text of [verb, body, array headers], and the arrays' bytes; text and arrays each end, and each array begins,
-at a multiple of `ALIGN`. Bytes up to `LARGE` stand behind the text. The system copies them into memory of the reader's own, which nobody writes
-to again and which the other side has no part in: what is checked is what is used. More lie in a memory file that is sealed before it is sent:
-whoever made it cannot write to it any more, so that the reader need not copy it either. There is no memory that both sides may write to.
+A message is a fixed head, the JSON text of [verb, body, array headers], and the arrays' bytes; text and arrays each
+end, and each array begins, at a multiple of `ALIGN`. Bytes up to `LARGE` stand behind the text. The system copies them
+into memory of the reader's own, which nobody writes to again and which the other side has no part in: what is checked
+is what is used. More lie in a memory file that is sealed before it is sent: whoever made it cannot write to it any
+more, so that the reader need not copy it either. There is no memory that both sides may write to.
 
-What differs from case to case stands in the head and in the arrays, so that the texts of a kernel's cases are the same. Each side remembers those
-of late: it writes none twice, and reads none twice. A text is only ever taken for another one of exactly the same bytes.
+What differs from case to case stands in the head and in the arrays, so that the texts of a kernel's cases are the same.
+Each side remembers those of late: it writes none twice, and reads none twice. A text is only ever taken for another one
+of exactly the same bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ import numpy as np
 
 from tasks.model.dtypes import TABLE, dtype_name, np_dtype
 
-#: Number of the request; of what it is about, and of what is needed no more (0: of nothing); bytes of arrays, bytes of text; descriptors.
+#: Number of the request; of what it is about, and of what is needed no more (0: of nothing); bytes of arrays, bytes of
+#: text; descriptors.
 HEAD = struct.Struct("<QQQQII")
 #: Bytes of arrays that travel within the message.
 LARGE = 1 << 18
@@ -60,7 +63,8 @@ class Garbled(Exception):
 class Text:
     """What a message says beside its numbers and bytes; messages with the same text share it, and change nothing of it.
 
-    headers: (dtype, shape, strides or None, offset, bytes) of each array, None of one that is None; the dtype None of strings."""
+    headers: (dtype, shape, strides or None, offset, bytes) of each array, None of one that is None; the dtype None of
+    strings."""
 
     __slots__ = ("_read", "body", "headers", "verb")
 
@@ -76,8 +80,8 @@ class Text:
 
 
 class Message(NamedTuple):
-    """number: of the request, or of the request that is answered; of: of what it is about; dropped: of what is needed no more; None in
-    place of an array is None."""
+    """number: of the request, or of the request that is answered; of: of what it is about; dropped: of what is needed
+    no more; None in place of an array is None."""
 
     number: int
     of: int
@@ -244,7 +248,8 @@ def _make_room(size: int) -> memoryview:
 
 
 def _lay_out(arrays: Sequence[Any]) -> tuple[list[Any], list[tuple[int, Any]], int]:
-    """(headers, (offset, bytes) of each, bytes in all). A header is (dtype, shape, strides or None, offset, bytes); None of None."""
+    """(headers, (offset, bytes) of each, bytes in all). A header is (dtype, shape, strides or None, offset, bytes);
+    None of None."""
     headers: list[Any] = []
     parts: list[tuple[int, Any]] = []
     at = end = 0
@@ -310,7 +315,8 @@ def _open_sealed(fd: int, size: int) -> Any:
 
 
 def _read_header(header: Any) -> Any:
-    """An array's header, checked as far as it can be without the bytes. Raises ValueError, TypeError, KeyError for what is none."""
+    """An array's header, checked as far as it can be without the bytes. Raises ValueError, TypeError, KeyError for what
+    is none."""
     if header is None:
         return None
     name, shape, strides, offset, size = header

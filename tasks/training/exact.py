@@ -37,8 +37,8 @@ STORED = "float32"
 HALF = 0.5
 #: Roundings of a stored value that no draw has: of a scalar (a loss), or of a buffer that is written in one go.
 STORINGS = 4.0
-#: By what a rounding to float32 counts more in a run in FP8, whose limit is so many times below that of float32: a sum is off by more than the
-#: rounding of its result.
+#: By what a rounding to float32 counts more in a run in FP8, whose limit is so many times below that of float32: a sum
+#: is off by more than the rounding of its result.
 IN_FLOAT8 = 4.0
 
 Arrays = list[np.ndarray]
@@ -46,7 +46,8 @@ Arrays = list[np.ndarray]
 
 @dataclass(frozen=True)
 class Seen:
-    """What a step gives, by phase: of OF_PARAMETERS an array per parameter, of the others as they come. taps: the names of those."""
+    """What a step gives, by phase: of OF_PARAMETERS an array per parameter, of the others as they come. taps: the names
+    of those."""
 
     phases: dict[str, Arrays]
     taps: list[str]
@@ -85,8 +86,9 @@ class Exact:
         return [b for b in self.module.buffers() if b.is_floating_point()]
 
     def step(self, state: State, number: int, batch: Arrays, probe: Arrays, draw: int | None = None) -> Seen:
-        """A step from a state. batch: of each tensor of the loss an array, micro-batch by micro-batch; draw: how everything that is
-        rounded moves, None for not at all: weights at use, results forward and backward, stored gradients, moments and weights."""
+        """A step from a state. batch: of each tensor of the loss an array, micro-batch by micro-batch; draw: how
+        everything that is rounded moves, None for not at all: weights at use, results forward and backward, stored
+        gradients, moments and weights."""
         places = itertools.count(1)
         weights = state.weights if draw is None else [self._move(w, draw, places) for w in state.weights]
         taps: dict[str, Any] = {}
@@ -117,8 +119,8 @@ class Exact:
     def _gradients(
         self, weights: Arrays, buffers: Arrays, batch: Arrays, draw: int | None, places: Any, taps: dict[str, Any]
     ) -> tuple[np.ndarray, Arrays, Arrays]:
-        """(loss, buffers after it, gradients with a row a micro-batch). Raises ValueError for a parameter that the loss does not depend on,
-        FloatingPointError for a loss that is not finite."""
+        """(loss, buffers after it, gradients with a row a micro-batch). Raises ValueError for a parameter that the loss
+        does not depend on, FloatingPointError for a loss that is not finite."""
         import torch
 
         parameters = self._set(weights, buffers)
@@ -168,8 +170,8 @@ class Exact:
         return parameters
 
     def _check_settable(self) -> None:
-        """Raises ValueError where a step cannot begin with a state that it is given: of the module as it is built, since a wider copy of a
-        tensor is an ordinary one whatever that is."""
+        """Raises ValueError where a step cannot begin with a state that it is given: of the module as it is built,
+        since a wider copy of a tensor is an ordinary one whatever that is."""
         import torch
 
         named = zip((*self.places.parameters, *self.places.buffers), (*self._parameters(), *self._buffers()))
@@ -195,8 +197,8 @@ class Exact:
         return noise.perturb_values(x, eps, draw, next(places))
 
     def _reduce(self, share: np.ndarray, draw: int | None, places: Any) -> np.ndarray:
-        """The mean over the micro-batches. What ranks exchange in a narrower dtype is rounded before it is added up, where it may be larger than
-        the sum."""
+        """The mean over the micro-batches. What ranks exchange in a narrower dtype is rounded before it is added up,
+        where it may be larger than the sum."""
         if draw is None:
             return np.asarray(share.mean(0))
         if narrow := self.recipe.compress:

@@ -9,8 +9,8 @@ from tasks.training.parallel import ParallelLoop, count_ranks, own_rank
 
 
 class ExpertParallel(ParallelLoop):
-    """Every rank routes a part of the tokens, sends each to the ranks that have its experts, and gathers what comes back; all else is on every
-    rank. Nobody looks into an expert, which sees the tokens that it is sent alone."""
+    """Every rank routes a part of the tokens, sends each to the ranks that have its experts, and gathers what comes
+    back; all else is on every rank. Nobody looks into an expert, which sees the tokens that it is sent alone."""
 
     networks = ("experts",)
 
@@ -53,7 +53,8 @@ class ExpertParallel(ParallelLoop):
         return rows, of
 
     def send(self, tokens: Any, of: Any) -> tuple[Any, Any, list[int], list[int]]:
-        """(tokens of this rank's experts, which expert each is for, how many came from each rank, how many went to each)."""
+        """(tokens of this rank's experts, which expert each is for, how many came from each rank, how many went to
+        each)."""
         import torch
         import torch.distributed as dist
 

@@ -32,8 +32,9 @@ class Operand:
 
 
 class Float8:
-    """How operands are scaled, cast and multiplied: one scale for a tensor, by its largest element, as it is now. Each part is a method, so that a
-    stack of the user's, or a planted fault, takes the place of one. layer: the name of the module."""
+    """How operands are scaled, cast and multiplied: one scale for a tensor, by its largest element, as it is now. Each
+    part is a method, so that a stack of the user's, or a planted fault, takes the place of one. layer: the name of the
+    module."""
 
     def quantize(self, x: torch.Tensor, role: str, layer: str) -> Operand:
         """x: a matrix in float32."""
@@ -98,7 +99,8 @@ class _Product(torch.autograd.Function):
 
 
 def convert_layers(module: torch.nn.Module, how: Float8) -> None:
-    """From here on the products of a module's linear layers are in FP8. Raises ValueError where it has none that can be."""
+    """From here on the products of a module's linear layers are in FP8. Raises ValueError where it has none that can
+    be."""
     found = {
         name: part
         for name, part in module.named_modules()

@@ -11,18 +11,19 @@ from tasks.model import EPS
 from tasks.training.exact import HALF, STORED, STORINGS, Exact
 from tasks.training.state import State
 
-#: Runs beside the exact one. Draws come in fours, the last two of which move everything against the first two (`tasks.arrays.noise`).
+#: Runs beside the exact one. Draws come in fours, the last two of which move everything against the first two
+#: (`tasks.arrays.noise`).
 DRAWS = 3
 _FOURS = 4
-#: By what factor the distance of the weights may grow in a step. Networks without ReLU, maximum or router measured 2 at most after the first
-#: steps, a convolution with ReLUs 14 to 71, at a step that nobody can tell beforehand.
+#: By what factor the distance of the weights may grow in a step. Networks without ReLU, maximum or router measured 2 at
+#: most after the first steps, a convolution with ReLUs 14 to 71, at a step that nobody can tell beforehand.
 JUMP = 10.0
 
 
 @dataclass(frozen=True)
 class LossSpread:
-    """Of each step, float64: the loss of the exact run; apart: the largest difference of the losses of two runs; weights: the largest distance
-    of a run's weights from the exact ones, over their norm."""
+    """Of each step, float64: the loss of the exact run; apart: the largest difference of the losses of two runs;
+    weights: the largest distance of a run's weights from the exact ones, over their norm."""
 
     losses: np.ndarray
     apart: np.ndarray
@@ -30,15 +31,15 @@ class LossSpread:
 
     @property
     def horizon(self) -> int:
-        """The first step at which a rounding makes the weights jump: from there on a difference says nothing. The number of steps where there is
-        none."""
+        """The first step at which a rounding makes the weights jump: from there on a difference says nothing. The
+        number of steps where there is none."""
         grows = self.weights[1:] > JUMP * np.maximum.accumulate(self.weights)[:-1]
         return int(np.argmax(grows)) + 1 if grows.any() else len(self.weights)
 
 
 def measure_spread(exact: Exact, seed: int, steps: int, draws: int = DRAWS) -> LossSpread:
-    """Train some runs in float64 from the same beginning on the same data, one exactly and in the others everything that is rounded moved.
-    Raises what `Exact.step` does."""
+    """Train some runs in float64 from the same beginning on the same data, one exactly and in the others everything
+    that is rounded moved. Raises what `Exact.step` does."""
     rng = np.random.default_rng([7, seed])
     network, recipe = exact.network, exact.recipe
     states = [exact.start.rounded()] * (1 + draws)

@@ -16,7 +16,8 @@ Compute = Callable[..., Any]
 
 
 class HookedLoop(ParallelLoop):
-    """Steps of a module and an optimiser that are there, within a process group. Each rank has its part of the micro-batches."""
+    """Steps of a module and an optimiser that are there, within a process group. Each rank has its part of the
+    micro-batches."""
 
     reduces = True
 

@@ -12,8 +12,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class StepLayout:
-    """counts: the phases in order, with how many outputs each has; taps: the names of those of the first; owners: of each parameter that
-    not all ranks hold, the first that does. It is the first output of a step, as bytes of JSON: a rank's answer is arrays alone."""
+    """counts: the phases in order, with how many outputs each has; taps: the names of those of the first; owners: of
+    each parameter that not all ranks hold, the first that does. It is the first output of a step, as bytes of JSON: a
+    rank's answer is arrays alone."""
 
     counts: Mapping[str, int]
     taps: tuple[str, ...] = ()
@@ -37,7 +38,8 @@ class StepLayout:
         return sum(self.counts.values())
 
     def owner_of(self, place: str) -> int | None:
-        """The rank that alone holds a parameter, or the module with that name; None where all do, or several have parts of it."""
+        """The rank that alone holds a parameter, or the module with that name; None where all do, or several have parts
+        of it."""
         if place in self.owners:
             return self.owners[place]
         within = {rank for name, rank in self.owners.items() if name.startswith(f"{place}.")}

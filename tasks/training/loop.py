@@ -18,8 +18,9 @@ from tasks.training.watching import watch_modules
 class TrainingLoop:
     """A session of torch's tensors (`tasks.model.TensorSession`) whose every step begins with a state that it is given.
 
-    Each part of a step is a method, so that a stack of the user's, or a planted fault, takes the place of one. precision: what autocast
-    computes in, FLOAT8, or "" for float32; compile: what a compiler makes of the function from (module, *tensors) to the loss.
+    Each part of a step is a method, so that a stack of the user's, or a planted fault, takes the place of one.
+    precision: what autocast computes in, FLOAT8, or "" for float32; compile: what a compiler makes of the function from
+    (module, *tensors) to the loss.
     """
 
     def __init__(self, network: Network, recipe: Recipe, precision: str = "") -> None:
@@ -41,8 +42,8 @@ class TrainingLoop:
         self._loss = self.network.loss if self.compile is None else self.compile(self.network.loss)
 
     def step(self, args: Sequence[Any], own: Mapping[str, Any]) -> list[Any]:
-        """A `StepLayout` and the outputs of one step. own: the vectors of a state, ``number`` of the step, and as ``batch0``, ``probe0``, …
-        what the loss takes."""
+        """A `StepLayout` and the outputs of one step. own: the vectors of a state, ``number`` of the step, and as
+        ``batch0``, ``probe0``, … what the loss takes."""
         import torch
 
         tensors = {
@@ -110,7 +111,8 @@ class TrainingLoop:
         return made(parameters, recipe.rate, recipe.betas, recipe.eps, recipe.decay, **way)
 
     def build_scaler(self) -> Any:
-        """torch's own, a new one for each step, so that its scale stays the recipe's; it does nothing unless float16 computes."""
+        """torch's own, a new one for each step, so that its scale stays the recipe's; it does nothing unless float16
+        computes."""
         import torch
 
         narrow = self.precision == "float16"
@@ -145,7 +147,8 @@ class TrainingLoop:
         return name
 
     def accumulate(self, batches: Sequence[Sequence[Any]], taps: dict[str, Any]) -> Any:
-        """The mean loss of the micro-batches, whose gradients are added up. taps: is given what modules return at the first."""
+        """The mean loss of the micro-batches, whose gradients are added up. taps: is given what modules return at the
+        first."""
         total: Any = 0
         for number, micro in enumerate(batches):
             with (

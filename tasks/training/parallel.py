@@ -1,6 +1,7 @@
 """Training loops of several ranks, each in a process of its own: data parallel, fully sharded, tensor parallel.
 
-What a rank returns is whole: gradients, moments and weights that are sharded are gathered. So each rank is held to the single process.
+What a rank returns is whole: gradients, moments and weights that are sharded are gathered. So each rank is held to the
+single process.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class ParallelLoop(TrainingLoop):
     float8 = False
 
     def start(self, device: str, given: Mapping[str, Any] | None = None) -> None:
-        #: Of a parameter that not all ranks hold, those that do; of its gradient and moments the others have nothing of their own.
+        #: Of a parameter that not all ranks hold, those that do; of its gradient and moments the others have nothing of
+        #: their own.
         self.holders: dict[str, Sequence[int]] = {}
         super().start(device, given)
 
@@ -43,7 +45,8 @@ class ParallelLoop(TrainingLoop):
         return super().step(args, own)
 
     def accumulate(self, batches: Sequence[Sequence[Any]], taps: dict[str, Any]) -> Any:
-        """The loss of all ranks together. Where the data is spread, taps are the first rank's, which has the first micro-batch."""
+        """The loss of all ranks together. Where the data is spread, taps are the first rank's, which has the first
+        micro-batch."""
         import torch.distributed as dist
 
         loss = super().accumulate(batches, taps)
@@ -98,7 +101,8 @@ class ParallelLoop(TrainingLoop):
         return found
 
     def clip_by_whole_norm(self) -> None:
-        """By the norm of the whole gradients: torch's own takes neither a mixture of sharded and other ones, nor those of several ranks."""
+        """By the norm of the whole gradients: torch's own takes neither a mixture of sharded and other ones, nor those
+        of several ranks."""
         if self.recipe.clip:
             norm = float(sum(g.double().square().sum() for g in self.read_gradients()) ** 0.5)
             for p in self.named.values():
@@ -107,7 +111,8 @@ class ParallelLoop(TrainingLoop):
 
 
 class DataParallel(ParallelLoop):
-    """DistributedDataParallel: gradients are added up over a rank's micro-batches, and averaged over the ranks with the last."""
+    """DistributedDataParallel: gradients are added up over a rank's micro-batches, and averaged over the ranks with the
+    last."""
 
     reduces = True
     networks = ("gpt", "llama")
@@ -139,7 +144,8 @@ class DataParallel(ParallelLoop):
         return super().accumulate(batches, taps)
 
     def compute_loss(self, tensors: Sequence[Any]) -> Any:
-        """Ranks wait for one another in the backward pass of the last micro-batch alone; whether they do is settled in the forward pass."""
+        """Ranks wait for one another in the backward pass of the last micro-batch alone; whether they do is settled in
+        the forward pass."""
         self.left -= 1
         with self.module.no_sync() if self.left > 0 else contextlib.nullcontext():
             return super().compute_loss(tensors)
@@ -170,7 +176,8 @@ class FullySharded(ParallelLoop):
         return fully_shard(module, mesh=mesh)
 
     def load_state(self, number: int, own: Mapping[str, Any]) -> None:
-        """The whole weights that the last forward pass has left in memory are given up: the next would compute with them."""
+        """The whole weights that the last forward pass has left in memory are given up: the next would compute with
+        them."""
         for part in (*self.module.blocks, self.module):
             part.reshard()
         super().load_state(number, own)
@@ -206,7 +213,8 @@ class TensorParallel(ParallelLoop):
 
 
 class SequenceParallel(TensorParallel):
-    """As that, and the norm before it by tokens: each rank normalises its part of the sequence, which is gathered for the first product."""
+    """As that, and the norm before it by tokens: each rank normalises its part of the sequence, which is gathered for
+    the first product."""
 
     def spread(self, module: Any) -> Any:
         from torch.distributed.device_mesh import init_device_mesh

@@ -12,8 +12,8 @@ FIRST, LAST = ("words", "places"), ("norm",)
 
 
 class Pipeline(ParallelLoop):
-    """The embedding, the blocks and the head are dealt out in turn; the tied embedding is on the first and on the last stage, whose gradients
-    are added up. A rank's module is whole, and of its stage alone are gradients."""
+    """The embedding, the blocks and the head are dealt out in turn; the tied embedding is on the first and on the last
+    stage, whose gradients are added up. A rank's module is whole, and of its stage alone are gradients."""
 
     def spread(self, module: Any) -> Any:
         ranks = count_ranks()

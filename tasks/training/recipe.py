@@ -19,10 +19,11 @@ CLIP_EPS = 1e-6
 class Recipe:
     """How a step changes the weights. Plain data: a pack keeps it as JSON.
 
-    optimiser: "adamw", "adam" or "sgd"; rate: the highest, reached after ``warm_up`` steps and falling as a cosine to a tenth at
-    ``steps``; clip: the largest norm of all gradients together, 0 for any; accumulate: micro-batches of a step; checkpoint: whether blocks
-    compute their activations again in the backward pass; scale: what float16 multiplies a loss by before the backward pass; compress:
-    the dtype that ranks exchange gradients in, "" for their own; way: of torch's optimiser, "foreach", "fused" or "" for one tensor at a time.
+    optimiser: "adamw", "adam" or "sgd"; rate: the highest, reached after ``warm_up`` steps and falling as a cosine to a
+    tenth at ``steps``; clip: the largest norm of all gradients together, 0 for any; accumulate: micro-batches of a
+    step; checkpoint: whether blocks compute their activations again in the backward pass; scale: what float16
+    multiplies a loss by before the backward pass; compress: the dtype that ranks exchange gradients in, "" for their
+    own; way: of torch's optimiser, "foreach", "fused" or "" for one tensor at a time.
     """
 
     optimiser: str = "adamw"
@@ -86,8 +87,8 @@ class Recipe:
     def advance(
         self, number: int, weight: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(first moment, second moment, weight) after a step, float64, each shaped as the weight; SGD has no second moment and returns
-        zeros. number: of the step, from 0."""
+        """(first moment, second moment, weight) after a step, float64, each shaped as the weight; SGD has no second
+        moment and returns zeros. number: of the step, from 0."""
         rate = self.rate_at(number)
         first, second = self.advance_moments(weight, first, second, gradient)
         if self.optimiser == "sgd":

@@ -24,9 +24,10 @@ Arrays = list[np.ndarray]
 
 @dataclass(frozen=True)
 class Expected:
-    """One output of all steps that are looked at. reference: float64, a row a step, None of what is judged alone; floor: of each step the
-    norm of what rounding makes of it, of the gradients of micro-batches of each by itself; slope: of a phase of ALONG, how far a draw changes
-    ⟨x, reference⟩ / ⟨reference, reference⟩ (root mean square of all draws and steps)."""
+    """One output of all steps that are looked at. reference: float64, a row a step, None of what is judged alone;
+    floor: of each step the norm of what rounding makes of it, of the gradients of micro-batches of each by itself;
+    slope: of a phase of ALONG, how far a draw changes ⟨x, reference⟩ / ⟨reference, reference⟩ (root mean square of all
+    draws and steps)."""
 
     phase: str
     name: str
@@ -45,7 +46,8 @@ class Trajectory:
 
 
 def follow(exact: Exact, seed: int, steps: tuple[int, ...] = STEPS, draws: int = DRAWS) -> Trajectory:
-    """Train in float64, each step that is looked at beginning with a state as float32 holds it. Raises what `Exact.step` does."""
+    """Train in float64, each step that is looked at beginning with a state as float32 holds it. Raises what
+    `Exact.step` does."""
     rng = np.random.default_rng([7, seed])
     network, recipe = exact.network, exact.recipe
     state, inputs, looked = exact.start, list[dict[str, np.ndarray]](), list[_LookedAt]()
@@ -68,8 +70,9 @@ def follow(exact: Exact, seed: int, steps: tuple[int, ...] = STEPS, draws: int =
 
 @dataclass(frozen=True)
 class _LookedAt:
-    """A step: its taps' names, and by phase, an entry an output, what is right, how far the farthest draw is from it (of micro-batches each by
-    itself), and of the phases of ALONG the slope of each draw. Of a large network nothing else is held: a draw is as large as the step."""
+    """A step: its taps' names, and by phase, an entry an output, what is right, how far the farthest draw is from it
+    (of micro-batches each by itself), and of the phases of ALONG the slope of each draw. Of a large network nothing
+    else is held: a draw is as large as the step."""
 
     taps: list[str]
     right: dict[str, Arrays]
@@ -103,8 +106,9 @@ def _expect(exact: Exact, looked: list[_LookedAt]) -> list[Expected]:
         apart = np.stack([one.apart[phase][k] for one in looked])
         sizes = _measure_rows(reference, apart.ndim)
         times = STORINGS if phase in (LOSS, BUFFERS, PROBE) else 1.0
-        # Three draws of one number may all be next to it by chance, so it has the largest floor of all steps. Where a rounding changes a
-        # choice, what that does at one step it may do at any; taps, which convict nobody, stay sharp.
+        # Three draws of one number may all be next to it by chance, so it has the largest floor of all steps. Where a
+        # rounding changes a choice, what that does at one step it may do at any; taps, which convict nobody, stay
+        # sharp.
         shape = reference.shape[1:]
         jumps = not exact.network.smooth and phase != TAPS
         usual = np.max(apart) if jumps or math.prod(shape) == 1 else np.median(apart)
@@ -126,6 +130,7 @@ def _measure_scatter(slopes: Sequence[float]) -> float:
 
 
 def slope(x: np.ndarray, reference: np.ndarray) -> float:
-    """⟨x, reference⟩ / ⟨reference, reference⟩ − 1: by what share it is too long along the right one; 0 for a reference of zeros."""
+    """⟨x, reference⟩ / ⟨reference, reference⟩ − 1: by what share it is too long along the right one; 0 for a reference
+    of zeros."""
     size = float(np.square(reference).sum())
     return float((x * reference).sum()) / size - 1 if size else 0.0

@@ -9,8 +9,8 @@ from typing import Any
 
 @contextlib.contextmanager
 def watch_modules(module: Any, seen: dict[str, Any]) -> Iterator[None]:
-    """In here the tensor that a module inside returns at its first call is kept in ``seen``, in the order of the calls; the whole's is
-    not, nor what is no tensor."""
+    """In here the tensor that a module inside returns at its first call is kept in ``seen``, in the order of the calls;
+    the whole's is not, nor what is no tensor."""
     import torch
 
     def keep(name: str) -> Any:

@@ -1,8 +1,8 @@
 """The zoo: kernels with one planted fault each, every one beside its correct twin; what `farm.selftest` is run on.
 
-A fault is planted as it is met in real kernels, and wrong only where such a kernel would be; the inputs are chosen so that
-it shows by more than the rounding of the inputs could. What stays below that is no fault to the farm: a layer norm whose
-mean is rounded to float16, or 32 bfloat16 accumulators over 4096 elements, are at most 2.3 error units off.
+A fault is planted as it is met in real kernels, and wrong only where such a kernel would be; the inputs are chosen so
+that it shows by more than the rounding of the inputs could. What stays below that is no fault to the farm: a layer norm
+whose mean is rounded to float16, or 32 bfloat16 accumulators over 4096 elements, are at most 2.3 error units off.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ TRITON = ("races", "cheats_triton")
 
 @dataclass(frozen=True)
 class Fault:
-    """A planted fault: its kernel, the class of the fault (of FAULTS), its theme, the name of its right twin, and those of the further right
-    kernels of its op."""
+    """A planted fault: its kernel, the class of the fault (of FAULTS), its theme, the name of its right twin, and those
+    of the further right kernels of its op."""
 
     op: UserOp
     kind: str

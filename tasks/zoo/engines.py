@@ -1,7 +1,7 @@
 """Engines with one planted fault each: the plain engine with a part replaced, as such faults are met in engines that serve.
 
-The twin of each is the plain engine itself. `FAULTS` says by which relations a fault is to be found; "float64" where every way to the
-logits has it, so that relations agree.
+The twin of each is the plain engine itself. `FAULTS` says by which relations a fault is to be found; "float64" where
+every way to the logits has it, so that relations agree.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tasks.model.engine import INT8, LEFT, PAGED, STATIC, Sampling, ServedModel
 
 @dataclass(frozen=True)
 class EngineFault:
-    """found_by: relations (ops of the catalog `engine`) of which each finds it; window: only a decoder with a window has it."""
+    """found_by: relations (ops of the catalog `engine`) of which each finds it; window: only a decoder with a window
+    has it."""
 
     engine: type[PlainEngine]
     found_by: tuple[str, ...]

@@ -18,7 +18,8 @@ DIMS = {"n": [5, 8]}
 
 
 def with_backward(forward: Callable[..., Any], backward: Callable[..., Any]) -> Kernel:
-    """A kernel ``forward(*inputs)`` with the gradients ``backward(g, output, *inputs)``: one per input, or a tuple of them."""
+    """A kernel ``forward(*inputs)`` with the gradients ``backward(g, output, *inputs)``: one per input, or a tuple of
+    them."""
 
     def kernel(**inputs: Any) -> Any:
         class Op(torch.autograd.Function):  # type: ignore[misc]
@@ -113,7 +114,8 @@ _add(
 
 
 def _log_softmax_by_log1p(x: Any) -> Any:
-    """The largest term of the sum is 1: torch.log_softmax adds the others to it, and returns 0 where they are less than ε."""
+    """The largest term of the sum is 1: torch.log_softmax adds the others to it, and returns 0 where they are less than
+    ε."""
     shifted = x - x.amax(-1, keepdim=True)
     return shifted - torch.log1p(shifted.sort(-1).values[..., :-1].exp().sum(-1, keepdim=True))
 

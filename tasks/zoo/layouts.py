@@ -202,7 +202,8 @@ def _into(flat: bool) -> Kernel:
 
 
 def _past_rows(x: Any, out: Any) -> Any:
-    """Writes rows in whole blocks of four, without a mask: what comes after a row is the next one's, which is written later, or nobody's."""
+    """Writes rows in whole blocks of four, without a mask: what comes after a row is the next one's, which is written
+    later, or nobody's."""
     if out.stride(1) == 1 and out.stride(0) >= out.shape[1]:
         width = min(-(-out.shape[1] // 4) * 4, out.stride(0))
         room = out[:-1].as_strided((out.shape[0] - 1, width), out.stride(), out.storage_offset())

@@ -111,8 +111,8 @@ THEME.add(
 def _axpy(
     alpha: bool = True, drop_last: bool = False, short: int = 0, sign: int = 1, empty: bool = False, whole: int = 0
 ) -> Kernel:
-    """short: how many elements before the end the bound check stops, whole: where the last block is full; empty: the output is
-    not cleared before."""
+    """short: how many elements before the end the bound check stops, whole: where the last block is full; empty: the
+    output is not cleared before."""
 
     def kernel(x: Any, y: Any, a: float) -> Any:
         out = (torch.empty_like if empty else torch.zeros_like)(y)

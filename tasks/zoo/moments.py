@@ -47,8 +47,8 @@ def _shifted(x: Any) -> tuple[Any, Any]:
 
 
 def _merged(count: Callable[[int, int], float] = lambda n, m: n * m / (n + m), own: float = 0.0) -> Moments:
-    """Moments of blocks, merged in pairs (Chan, Golub, LeVeque 1983). count: the weight of the square of a difference of means; own: the
-    size that every block is taken for, 0 for its own."""
+    """Moments of blocks, merged in pairs (Chan, Golub, LeVeque 1983). count: the weight of the square of a difference
+    of means; own: the size that every block is taken for, 0 for its own."""
 
     def moments(x: Any) -> tuple[Any, Any]:
         n, mean, squares = 0.0, torch.zeros_like(x[..., :1]), torch.zeros_like(x[..., :1])

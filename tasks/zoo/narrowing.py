@@ -267,7 +267,8 @@ THEME.add(
 
 
 def _ternary(x: Any, w: Any, of_x: int | None = -1, of_w: int | None = None) -> Any:
-    """A layer of BitNet b1.58: weights of −1, 0 and 1 by their mean size, activations of 8 bits by each token's largest."""
+    """A layer of BitNet b1.58: weights of −1, 0 and 1 by their mean size, activations of 8 bits by each token's
+    largest."""
     x, w, dtype = x.float(), w.float(), x.dtype
     q, scale = _codes(x, of_x)
     size = w.abs().mean() if of_w is None else w.abs().mean(of_w, keepdim=True)
@@ -377,11 +378,13 @@ THEME.add(
 )
 
 
-# --- a promise to round once -------------------------------------------------------------------------------------------
+# --- a promise to round once
+# -------------------------------------------------------------------------------------------
 
 
 def rms_norm_with_offset(narrow: bool) -> Kernel:
-    """RMS norm whose scale is 1 + weight, in float32 and rounded once; narrow: but for that sum, which is of the inputs' dtype."""
+    """RMS norm whose scale is 1 + weight, in float32 and rounded once; narrow: but for that sum, which is of the
+    inputs' dtype."""
 
     def kernel(x: Any, weight: Any) -> Any:
         scale = (weight + 1).float() if narrow else weight.float() + 1

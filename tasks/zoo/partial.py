@@ -17,7 +17,8 @@ X = ["rows", "columns"]
 
 
 def differentiable(forward: Kernel, backward: Kernel) -> Kernel:
-    """A kernel ``forward(*inputs)``, one output or a tuple of them, with the gradients ``backward(gradients, *inputs)``."""
+    """A kernel ``forward(*inputs)``, one output or a tuple of them, with the gradients ``backward(gradients,
+    *inputs)``."""
 
     def kernel(**inputs: Any) -> Any:
         class Function(torch.autograd.Function):  # type: ignore[misc]

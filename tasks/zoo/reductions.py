@@ -141,7 +141,8 @@ THEME.add(
 
 
 def _var(ddof: int = 1, one_pass: bool = False, delta: bool = True) -> Kernel:
-    """Means and squared deviations merged block by block (Chan, Golub, LeVeque 1979); ``delta``: with the term of the means."""
+    """Means and squared deviations merged block by block (Chan, Golub, LeVeque 1979); ``delta``: with the term of the
+    means."""
 
     def kernel(x: Any) -> Any:
         if one_pass:
@@ -405,7 +406,8 @@ THEME.add(
 
 
 def _block_scaled(shared: bool) -> Kernel:
-    """Rows and columns scaled below 1, multiplied in fixed point, scaled back: by a scale for each row of x, or one for all."""
+    """Rows and columns scaled below 1, multiplied in fixed point, scaled back: by a scale for each row of x, or one for
+    all."""
 
     def scale(x: Any, *dim: int) -> Any:
         size = x.abs().amax(dim, keepdim=True)

@@ -72,7 +72,8 @@ FAULTS = {
     "wrong structure": "a Python number, a list or None instead of a tensor",
 }
 
-#: Begins the class of a kernel that does not compute what it returns; the rest is the kind that the check `audit` gives it.
+#: Begins the class of a kernel that does not compute what it returns; the rest is the kind that the check `audit` gives
+#: it.
 CHEAT = "cheat: "
 #: Of a kernel on another stream there is none here: it takes a device that has streams.
 FAULTS |= {CHEAT + kind: words for kind, words in OF_AUDIT.items() if kind != KIND_STREAM}
@@ -91,7 +92,8 @@ Kernel = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Specimen:
-    """One op: its theme, its right kernel as a user op, further right ones, and the faulty ones with the class of each."""
+    """One op: its theme, its right kernel as a user op, further right ones, and the faulty ones with the class of
+    each."""
 
     theme: str
     right: UserOp
@@ -108,7 +110,8 @@ class Specimen:
 
 
 class Theme:
-    """Specimens of one module, in the order in which they are declared: to the `user` catalog, like a function with @op."""
+    """Specimens of one module, in the order in which they are declared: to the `user` catalog, like a function with
+    @op."""
 
     def __init__(self, name: str, module: str) -> None:
         self.name, self.__module__ = name, module
@@ -126,8 +129,8 @@ class Theme:
         honest: Mapping[str, Kernel] = MappingProxyType({}),
         **settings: Any,
     ) -> None:
-        """Declare an op: ``wrong`` maps the name of a fault to its class (of FAULTS), its kernel, and the dtypes in which it is
-        a fault, if not all of the op's; ``honest`` the name of what a further right kernel does to that.
+        """Declare an op: ``wrong`` maps the name of a fault to its class (of FAULTS), its kernel, and the dtypes in
+        which it is a fault, if not all of the op's; ``honest`` the name of what a further right kernel does to that.
 
         ``settings`` are `UserOp`'s, the same for all; raises ValueError for an unknown class.
         """

@@ -67,8 +67,8 @@ THEME.add(
 
 
 def _gathered(limit: int = 0, pairs: bool = False) -> Kernel:
-    """limit: rows of the table that a cache holds, the last of which is left out; pairs: where all neighbours are equal, one row is
-    loaded and no other."""
+    """limit: rows of the table that a cache holds, the last of which is left out; pairs: where all neighbours are
+    equal, one row is loaded and no other."""
 
     def kernel(table: Any, index: Any) -> Any:
         out = table[index]
@@ -93,7 +93,8 @@ THEME.add(
 
 
 def _pieces(skip_empty: bool = False, most: int = 0) -> Kernel:
-    """skip_empty: of an empty piece nothing is written, and the next takes its place; most: elements of a piece that are summed."""
+    """skip_empty: of an empty piece nothing is written, and the next takes its place; most: elements of a piece that
+    are summed."""
 
     def kernel(x: Any, offset: Any) -> Any:
         ends = offset.tolist()
@@ -242,7 +243,8 @@ THEME.add(
 
 
 def _online_max(skip: bool = False) -> Kernel:
-    """A softmax by blocks; skip: a block whose maximum is that of the last one is taken to need no rescaling, nor adding."""
+    """A softmax by blocks; skip: a block whose maximum is that of the last one is taken to need no rescaling, nor
+    adding."""
 
     def kernel(x: Any) -> Any:
         top = torch.full(x.shape[:-1], -torch.inf)

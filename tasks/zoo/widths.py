@@ -20,7 +20,8 @@ def _ids(dtype: str, shape: Any = ("rows",), high: Any = "rows") -> dict[str, An
 
 
 def _words(x: Any, width: int) -> Any:
-    """What a kernel reads that is given the pointer of ``x`` and takes it for numbers of so many bits: past the end, zeros."""
+    """What a kernel reads that is given the pointer of ``x`` and takes it for numbers of so many bits: past the end,
+    zeros."""
     wanted = {32: torch.int32, 64: torch.int64}[width]
     flat = x.contiguous().flatten()
     if x.dtype == wanted:

@@ -95,7 +95,8 @@ LOAD: dict[str, Any] = {"catalogs": [{"name": "load", "dtypes": ["float32"], "sa
 
 @dataclass(frozen=True)
 class Bench:
-    """full: the size whose figures count; small: one of seconds, in which the tests run it; long: not run by default."""
+    """full: the size whose figures count; small: one of seconds, in which the tests run it; long: not run by
+    default."""
 
     run: Callable[[Path, Size], Result]
     full: Mapping[str, Any]

@@ -58,8 +58,8 @@ GIVEN = {
 
 
 def auditing(folder: Path, size: Size) -> Result:
-    """Seconds of one case of audit over those of eight of forward, which are what a config has if it says nothing: of CPU time of both processes and
-    by wall clock, the least of rounds in turn. size: rounds, kernels."""
+    """Seconds of one case of audit over those of eight of forward, which are what a config has if it says nothing: of
+    CPU time of both processes and by wall clock, the least of rounds in turn. size: rounds, kernels."""
     (folder / "kernels.py").write_text(KERNELS)
     (folder / "references.py").write_text(REFERENCES)
     told = [
@@ -95,7 +95,8 @@ def auditing(folder: Path, size: Size) -> Result:
 
 
 def _measure(runner: Runner, stranger: Remote, cases: dict[str, ToRun], rounds: int) -> dict[str, tuple[float, float]]:
-    """Seconds of each check by CPU time and by wall clock: the least of some rounds, of which the first does not count."""
+    """Seconds of each check by CPU time and by wall clock: the least of some rounds, of which the first does not
+    count."""
     times: dict[str, list[tuple[float, float]]] = {check: [] for check in cases}
     for turn in range(rounds + 1):
         stranger._find(cases["audit"].group.op).calls.clear()  # as in a process that has run nothing

@@ -14,7 +14,8 @@ TRACED = str(ROOT / "tests" / "bench" / "traced_cell.py")
 
 
 def cell_way(folder: Path, size: Size) -> Result:
-    """One op of torch in float32 on the CPU, with an empty cache and again. size: op; rooms: how many of the largest are told."""
+    """One op of torch in float32 on the CPU, with an empty cache and again. size: op; rooms: how many of the largest
+    are told."""
     catalogs = [{"name": "torch", "ops": [size["op"]], "samples": 1}]
     config = write_config(folder, "one", catalogs, ["torch-cpu"], dtypes=["float32"])
     env = environment(folder / "cache")

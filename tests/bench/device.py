@@ -14,8 +14,8 @@ WITHOUT = r"SparseCsr|layout Sparse"
 
 
 def on_memory(folder: Path, size: Size) -> Result:
-    """Samples in float32: how many there are, how many ran elsewhere, and on how many the device's verdict is another one,
-    beyond what it says that it has not."""
+    """Samples in float32: how many there are, how many ran elsewhere, and on how many the device's verdict is another
+    one, beyond what it says that it has not."""
     catalog = {"name": "torch", "samples": size["samples"], "ops": size["ops"], "dtypes": ["float32"]}
     config = write_config(folder, "device", [catalog], [ON_CPU, ON_DEVICE])
     wall = launch(config, folder / "results", environment(folder / "cache"), "--on=processes", *size.get("flags", ()))

@@ -12,8 +12,8 @@ from tests.bench.running import Size, environment, launch, newest, write_config
 
 
 def cards(folder: Path, size: Size) -> Result:
-    """Cells of a few milliseconds on stand-ins for so many cards: after the first of them is at work, how soon all are, and how
-    much of the time until the last row."""
+    """Cells of a few milliseconds on stand-ins for so many cards: after the first of them is at work, how soon all are,
+    and how much of the time until the last row."""
     count, samples = size["cards"], size["samples"]
     backend = {"name": "gpu-nvidia", "options": {"ms": size["case_ms"]}}
     catalog = {"name": "load", "dtypes": ["float32"], "samples": samples}
@@ -41,14 +41,15 @@ def cards(folder: Path, size: Size) -> Result:
 
 
 def _busy_s(rows: pd.DataFrame, case_ms: float) -> float:
-    """Seconds in which a card had a cell, or was between two that follow one another: what is longer is a wait for work."""
+    """Seconds in which a card had a cell, or was between two that follow one another: what is longer is a wait for
+    work."""
     steps = rows["started_at"].sort_values().diff().dt.total_seconds().dropna().to_numpy()
     return float(np.minimum(steps, 10 * case_ms / 1e3).sum()) + case_ms / 1e3
 
 
 def compilers(folder: Path, size: Size) -> Result:
-    """Backends that compile for seconds what runs for milliseconds, on a stand-in of one card: the time of the run, as a multiple of
-    what compiling takes on so many CPUs."""
+    """Backends that compile for seconds what runs for milliseconds, on a stand-in of one card: the time of the run, as
+    a multiple of what compiling takes on so many CPUs."""
     options = {"ms": size["case_ms"], "compile_ms": size["compile_ms"], "memory_gib": 141}
     backends = [{"name": f"compiler-{k}", "like": "gpu-nvidia", "options": options} for k in range(size["backends"])]
     catalog = {"name": "load", "dtypes": ["float32"], "samples": size["samples"]}

@@ -15,7 +15,8 @@ from tests.bench.running import Size, config_of, environment, launch, median, ne
 
 
 def overhead(folder: Path, size: Size) -> Result:
-    """5 ms cells through Ray against the same cells inline, one slot each: span from the first start to the last end."""
+    """5 ms cells through Ray against the same cells inline, one slot each: span from the first start to the last
+    end."""
     catalog = {"name": "load", "dtypes": ["float32"], "samples": size["samples"]}
     config = write_config(folder, "busy", [catalog], ["busy-cpu"])
     env = environment(folder / "cache", FARM_LOAD_OPS=str(size["ops"]))

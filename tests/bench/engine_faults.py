@@ -56,7 +56,8 @@ def judge_engine(
 def list_groups(
     relations: Iterable[str], dtypes: Iterable[str], variants: Iterable[str], samples: int
 ) -> Iterator[Group]:
-    """Groups of the catalog `engine`: what has a reference in common comes one behind another, so that it is made once."""
+    """Groups of the catalog `engine`: what has a reference in common comes one behind another, so that it is made
+    once."""
     for variant, dtype, relation in itertools.product(variants, dtypes, list(relations)):
         yield Group(f"engine:{relation}", variant, dtype, samples, check=CHECK)
 
@@ -83,7 +84,8 @@ def find_fault(fault: EngineFault, dtype: str, cache: Path, relations: Iterable[
 def engine_faults(cache: Path, size: Mapping[str, Any]) -> Result:
     """Faults found by the relations that are to find them, in each dtype, and right engines blamed.
 
-    faults: names of some, all where it is missing; relations: "right", those that are to find a fault; "all": every one is asked."""
+    faults: names of some, all where it is missing; relations: "right", those that are to find a fault; "all": every one
+    is asked."""
     faults, ask_all = list(size.get("faults", FAULTS)), size["relations"] == "all"
     begin = time.process_time()
     found, blamed, worst = dict.fromkeys(DTYPES, 0), 0, dict.fromkeys(DTYPES, 0.0)
@@ -115,10 +117,11 @@ def engine_faults(cache: Path, size: Mapping[str, Any]) -> Result:
 
 
 def right_engines(cache: Path, size: Mapping[str, Any]) -> Result:
-    """Right engines blamed, over more and longer requests than the catalog has: by every relation, and by the tokens that they choose.
+    """Right engines blamed, over more and longer requests than the catalog has: by every relation, and by the tokens
+    that they choose.
 
-    backends: name → how it is made (arguments of `BackendSpec.parse`); samples: of four prompts each; steps: tokens that follow each; relations: those that
-    are asked, all where it is missing."""
+    backends: name → how it is made (arguments of `BackendSpec.parse`); samples: of four prompts each; steps: tokens
+    that follow each; relations: those that are asked, all where it is missing."""
     begin = time.process_time()
     rows: list[tuple[str, Row]] = []
     groups = list(list_groups(size.get("relations", [*SWIFT, GREEDY]), DTYPES, ["llama"], size["samples"]))

@@ -46,7 +46,8 @@ def zoo(folder: Path, size: Size) -> Result:
 
 
 def bands(rows: pd.DataFrame) -> dict[str, list[str]]:
-    """By the width of the band beyond the limit: the faults of logic, each in a dtype, that it makes merely imprecise."""
+    """By the width of the band beyond the limit: the faults of logic, each in a dtype, that it makes merely
+    imprecise."""
     logic = {f"user:{name}" for name, fault in faults().items() if fault.kind not in PRECISION}
     rows, policy = rows[rows["op"].isin(logic)], verdict.load("error_units")
 

@@ -172,7 +172,8 @@ def _fill(path: Path, but: int) -> None:
 
 
 def cut_parts(war: War, results: Path, most: int) -> None:
-    """Parts of the lake cut off anywhere: while the driver writes more, after it was killed, and of a run that has ended."""
+    """Parts of the lake cut off anywhere: while the driver writes more, after it was killed, and of a run that has
+    ended."""
     rounds = [war.chance.randint(1, 4)]
 
     def strike(driver: subprocess.Popen[bytes]) -> None:
@@ -289,7 +290,8 @@ def one_kind(folder: Path, kind: str, number: int, seed: int) -> dict[str, float
 
 
 def faults(folder: Path, size: Size) -> Result:
-    """So many faults of every kind; what mounts disks or makes a network does so in namespaces of its own, and as root."""
+    """So many faults of every kind; what mounts disks or makes a network does so in namespaces of its own, and as
+    root."""
     figures: dict[str, float] = {}
     said = []
     for kind, number in size["kinds"].items():

@@ -19,8 +19,8 @@ NAMED = 4
 
 
 def fingerprint(folder: Path, size: Size) -> Result:
-    """Seconds of `farm fingerprint` on the backends of a config whose environments are built (`farm envs build`), with cases prepared anew; of them
-    those of the processes that read, with the calls of their devices."""
+    """Seconds of `farm fingerprint` on the backends of a config whose environments are built (`farm envs build`), with
+    cases prepared anew; of them those of the processes that read, with the calls of their devices."""
     config, own = config_of(folder, size), default_cache()
     given = yaml.safe_load(config.read_text())
     built = [needed is None or needed.there(own) for needed in (envs.of(b.spec()) for b in load(config).backends)]

@@ -61,7 +61,8 @@ def inputs(folder: Path, size: Size) -> Result:
 
 
 def _outputs(group: Group, cache: Path, wrong: object) -> Iterator[tuple[PreparedSample, np.ndarray, np.ndarray]]:
-    """Each sample of a group with the results of the sound kernel and of the ``wrong`` one, in the dtype of the output."""
+    """Each sample of a group with the results of the sound kernel and of the ``wrong`` one, in the dtype of the
+    output."""
     for sample in prepare(group, cache)[1].samples:
         leaves = [] if sample.failure else sample.expected()
         if len(leaves) != 1 or leaves[0].reference is None or not leaves[0].reference.size:

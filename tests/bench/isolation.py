@@ -36,7 +36,8 @@ from tests.bench.record import Result
 from tests.bench.running import Size
 
 KERNEL = "import torch\ndef kernel(x): return x * 2\ndef reference(x): return 2 * x\n"
-#: Cases that are timed together: so few that where the machine is busy some rounds are over before anybody else has the processor.
+#: Cases that are timed together: so few that where the machine is busy some rounds are over before anybody else has the
+#: processor.
 CASES = 8
 #: Elements of a case of 10 kB.
 SMALL = 2560
@@ -59,13 +60,14 @@ WIDE = 1 << 26
 
 
 def isolation(folder: Path, size: Size) -> Result:
-    """Microseconds of CPU time that a case of 10 kB takes more, of both processes, beside what two processes take that do nothing but to
-    send each other as many bytes, and op_db's cases as a ratio. size: rounds."""
+    """Microseconds of CPU time that a case of 10 kB takes more, of both processes, beside what two processes take that
+    do nothing but to send each other as many bytes, and op_db's cases as a ratio. size: rounds."""
     (folder / "k.py").write_text(KERNEL)
     kernel = {"name": "op", "kernel": "k.py:kernel", "reference": "k.py:reference", "inputs": {"x": [SMALL]}}
     text = json.dumps({"sources": [{"at": 0, "root": str(folder), "modules": [], "kernels": [kernel]}]})
     user_definitions.announce(text)
-    # Looking at a kernel's files again for each case takes longer than all else, in either process, and would hide what is measured.
+    # Looking at a kernel's files again for each case takes longer than all else, in either process, and would hide what
+    # is measured.
     once: dict[str, Any] = {"listing_digest": functools.cache(load.listing_digest), "load": functools.cache(load.load)}
     with mock.patch.multiple(load, **once):
         figures = _measure(folder, text, int(str(size["rounds"])))
@@ -115,7 +117,8 @@ class _Socket:
 
 
 class _Shared:
-    """One end of memory that both sides may write to, which no judge could believe, with a count of the system's for each direction."""
+    """One end of memory that both sides may write to, which no judge could believe, with a count of the system's for
+    each direction."""
 
     def __init__(self, memory: mmap.mmap, out: int, back: int) -> None:
         self._memory, self._out, self._back, self._own = memory, out, back, bytes(SMALL * 4)
@@ -146,7 +149,8 @@ FLOORS: dict[str, Callable[[], list[Any]]] = {"socket": _connect_sockets, "share
 
 
 def _measure_floor(connect: Callable[[], list[Any]], times: int = 50) -> float:
-    """CPU seconds of two processes that send each other as many bytes as a case of 10 kB takes, in as many messages, and do nothing else."""
+    """CPU seconds of two processes that send each other as many bytes as a case of 10 kB takes, in as many messages,
+    and do nothing else."""
     ours, its = connect()
     pid = os.fork()
     if pid == 0:
@@ -171,8 +175,9 @@ def _cpu_of(pid: int) -> float:
 
 
 class Waiting:
-    """A backend that computes here, and twice in each case, as it is built and when it has run, waits for the answer of a process that does nothing: what
-    it takes more than without is what two processes that wait for each other cost, whatever they say."""
+    """A backend that computes here, and twice in each case, as it is built and when it has run, waits for the answer of
+    a process that does nothing: what it takes more than without is what two processes that wait for each other cost,
+    whatever they say."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -260,7 +265,8 @@ def _runner(backend: Backend) -> Runner:
 
 
 def _compare(arms: dict[str, Runner], items: list[ToRun], rounds: int, waiting: Waiting) -> dict[str, float]:
-    """CPU seconds that a case takes, of all processes, the least of rounds in turn: what others do to caches only adds."""
+    """CPU seconds that a case takes, of all processes, the least of rounds in turn: what others do to caches only
+    adds."""
     times: dict[str, list[float]] = {name: [] for name in arms}
     cases = sum(len(x.positions) for x in items)
     for turn in range(rounds + 1):

@@ -32,9 +32,9 @@ X = {"x": ["rows", "n"]}
 
 @dataclass(frozen=True)
 class Planted:
-    """A fault of the zoo. what: as its author would say it; dims: smallest and largest sizes; minimal: shapes of the inputs of the
-    smallest case that shows it, each of them where several are equally small, () where that hangs on the values; inputs: of
-    more open sizes than the zoo's."""
+    """A fault of the zoo. what: as its author would say it; dims: smallest and largest sizes; minimal: shapes of the
+    inputs of the smallest case that shows it, each of them where several are equally small, () where that hangs on the
+    values; inputs: of more open sizes than the zoo's."""
 
     what: str
     fault: str

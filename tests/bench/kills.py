@@ -28,7 +28,8 @@ RESUMES = 20
 
 @dataclass
 class Killer:
-    """Kills processes of a driver at random until ``left`` are dead; ``drivers``: the numbers at which it is the driver."""
+    """Kills processes of a driver at random until ``left`` are dead; ``drivers``: the numbers at which it is the
+    driver."""
 
     left: int
     drivers: set[int]
@@ -37,7 +38,8 @@ class Killer:
     killed: dict[str, int]
 
     def haunt(self, driver: subprocess.Popen[bytes], results: Path) -> None:
-        """Kill until the driver has ended, one way or the other, from when its run is in the lake and can be resumed."""
+        """Kill until the driver has ended, one way or the other, from when its run is in the lake and can be
+        resumed."""
         while driver.poll() is None:
             time.sleep(self.chance.expovariate(1 / self.every_s) if self.left else LOOK_S)
             if not self.left or not _begun(results):

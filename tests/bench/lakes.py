@@ -23,7 +23,8 @@ KEEP = "FARM_BENCH_KEEP"
 
 
 def source(folder: Path, size: Size) -> tuple[pa.Table, dict[str, object]]:
-    """Rows and record of the run that is multiplied: the newest of a lake that is there, or one of the size's own config."""
+    """Rows and record of the run that is multiplied: the newest of a lake that is there, or one of the size's own
+    config."""
     of = Path(os.environ.get(LAKE) or ROOT / "results")
     if "config" in size:
         of = folder / "one"

@@ -26,8 +26,8 @@ def bare() -> dict[str, float]:
     torch.set_num_threads(1)
     import torch.testing._internal.common_utils as common_utils
 
-    # Lean: without its search for the running unittest (most of the time under `python -m`) and SampleInput.transform. Before op_db is
-    # imported, which takes the function by its name.
+    # Lean: without its search for the running unittest (most of the time under `python -m`) and SampleInput.transform.
+    # Before op_db is imported, which takes the function by its name.
     common_utils.extract_test_fn = lambda: None
     from torch.testing._internal.common_methods_invocations import op_db
 

@@ -86,7 +86,8 @@ def _count_undecided(found: pd.DataFrame, load: int) -> dict[str, float]:
 
 
 def alike(folder: Path, size: Size) -> Result:
-    """Eager torch against itself, ``tries`` times, beside ``load`` processes; and, of the same runs, another runtime."""
+    """Eager torch against itself, ``tries`` times, beside ``load`` processes; and, of the same runs, another
+    runtime."""
     catalog = {"name": "critical", "ops": size["ops"], "samples": size["tries"]}
     named = {"dtypes": ["float32"], "checks": ["speedup"]}
     config = write_config(folder, "alike", [catalog], ["torch-cpu", "ort-cpu"], **named)
@@ -105,8 +106,8 @@ def alike(folder: Path, size: Size) -> Result:
     return Result(figures, text)
 
 
-#: A kernel that is its reference, and one that sleeps for a tenth of the CPU time of that: of the wall clock it would be a tenth of what others
-#: take as well. Who sleeps wakes some 60 µs late.
+#: A kernel that is its reference, and one that sleeps for a tenth of the CPU time of that: of the wall clock it would
+#: be a tenth of what others take as well. Who sleeps wakes some 60 µs late.
 _KERNELS = """
 import time
 import torch
@@ -123,7 +124,8 @@ def tenth(a, b):
 
 
 def baseline(folder: Path, size: Size) -> Result:
-    """Kernels against their reference, ``tries`` times, beside ``load`` processes: one that is it, and one that sleeps a tenth."""
+    """Kernels against their reference, ``tries`` times, beside ``load`` processes: one that is it, and one that sleeps
+    a tenth."""
     (folder / "kernels.py").write_text(_KERNELS)
     common = {
         "reference": "kernels.py:reference",

@@ -44,7 +44,8 @@ class Night:
 
 
 def month(folder: Path, size: Size) -> Result:
-    """Run the nights one after another. A failure of a real release is known from the next night on, as a team would write it down."""
+    """Run the nights one after another. A failure of a real release is known from the next night on, as a team would
+    write it down."""
     folder = Path(os.environ.get(KEEP) or folder)
     wheels, where = folder / "wheels", folder / "lake"
     for n in range(size["nights"]):
@@ -121,8 +122,8 @@ def _told(found: Judged) -> Night:
 
 
 def _known(found: Judged, where: Path, listed: Path, night: int) -> None:
-    """Write down what the releases of others have newly broken, each op and dtype once; in the first night what the vendor's fails
-    as well, but for what the board does by chance."""
+    """Write down what the releases of others have newly broken, each op and dtype once; in the first night what the
+    vendor's fails as well, but for what the board does by chance."""
     new = found.new
     own = new["backend"].isin([OWN, BOARD])
     new = new[~own | (new["status"] != Status.ERROR.value)] if night == 0 else new[~own]
@@ -145,8 +146,8 @@ def _bisected(where: Path, size: Size, env: dict[str, str]) -> str:
 
 
 def _result(told: list[Night], size: Size, bisected: str) -> Result:
-    """right: nights on which the gate is as what happened wants it. The first finds what nobody knows yet; the board may close it until
-    there is evidence."""
+    """right: nights on which the gate is as what happened wants it. The first finds what nobody knows yet; the board
+    may close it until there is evidence."""
     turns = [[_turn(of, n, size) for n in range(len(told))] for _, *of in size["releases"].values()]
     upgrades = {n for turn in turns for n in range(len(told)) if n == 0 or turn[n] != turn[n - 1]}
     planted = [size["broken"] <= n < size["mended"] for n in range(1, len(told) + 1)]

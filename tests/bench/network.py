@@ -23,7 +23,8 @@ import psutil
 NET, PORT = "10.213.0", 6379
 #: A node that says nothing is dead after some seconds.
 SETTINGS = {"health_check_period_ms": 1000, "health_check_timeout_ms": 3000, "health_check_failure_threshold": 3}
-#: Seconds of a cut: most are over before the head has given the node up, some are not. Between a notice and the end of a drained node.
+#: Seconds of a cut: most are over before the head has given the node up, some are not. Between a notice and the end of
+#: a drained node.
 SHORT_S, LONG_S, NOTICE_S = (0.3, 2.0), (11.0, 15.0), (0.5, 3.0)
 #: Nobody else is on this network.
 OPEN = {"RAY_AUTH_MODE": "disabled"}

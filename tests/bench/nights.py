@@ -20,8 +20,8 @@ FIRST = datetime.datetime(2025, 1, 1, 2, 0, tzinfo=datetime.timezone.utc)
 
 @dataclass(frozen=True)
 class Planted:
-    """What happens to a backend. op: whose rows fail from night ``since`` on (all of them, for ever); flaky: share of its other
-    passing rows that fail on any night."""
+    """What happens to a backend. op: whose rows fail from night ``since`` on (all of them, for ever); flaky: share of
+    its other passing rows that fail on any night."""
 
     backend: str
     op: str = ""

@@ -52,7 +52,8 @@ class Tally:
     odd: list[str] = field(default_factory=list)
 
     def add(self, word: str, right: bool, told: str) -> None:
-        """Count a verdict that is to be ``word``. A weak sample is no evidence of what a runtime does: it is counted apart."""
+        """Count a verdict that is to be ``word``. A weak sample is no evidence of what a runtime does: it is counted
+        apart."""
         self.counts[f"{word} planted"] += 1
         self.counts[word] += right
         if not right:
@@ -60,8 +61,8 @@ class Tally:
 
 
 def models(folder: Path, size: Size) -> Result:
-    """Zeros, another sample's outputs and a backend's own rounded to bfloat16 must be wrong, a floor of NaN invalid; what the
-    backends return themselves must pass, and bfloat16 that nobody asked for must be said."""
+    """Zeros, another sample's outputs and a backend's own rounded to bfloat16 must be wrong, a floor of NaN invalid;
+    what the backends return themselves must pass, and bfloat16 that nobody asked for must be said."""
     tally, policy = Tally(), verdict.load("error_units")
     backends = [_started(name, {}) for name in size["backends"]]
     coarse = _started("openvino-cpu", {"inference_precision": "default"})
@@ -89,7 +90,8 @@ def _started(name: str, options: Mapping[str, Any]) -> tuple[Backend, RuntimeInf
 
 
 def _run(sample: PreparedSample, backend: Backend, tally: Tally) -> Outputs | None:
-    """The outputs of a sample on a backend; None where it does not take it, or fails: that is counted, and nothing planted."""
+    """The outputs of a sample on a backend; None where it does not take it, or fails: that is counted, and nothing
+    planted."""
     for kind in backend.forms:
         try:
             return [np.array(x) for x in backend.build(sample.form(kind)).run()]

@@ -65,8 +65,8 @@ def noise(folder: Path, size: Size) -> Result:
 
 
 def onnx(folder: Path, size: Size) -> Result:
-    """The ONNX node suite on ort-cpu, whole commands where `farm run` puts them: onnx's own pytest runner against the farm,
-    cold and warm, by wall and by CPU time."""
+    """The ONNX node suite on ort-cpu, whole commands where `farm run` puts them: onnx's own pytest runner against the
+    farm, cold and warm, by wall and by CPU time."""
     catalog = {"name": "onnx", "samples": 1, "dtypes": ["*"], "ops": size["ops"]}
     config = write_config(folder, "onnx", [catalog], ["ort-cpu"])
     env = environment(folder / "cache")

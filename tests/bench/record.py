@@ -23,8 +23,8 @@ class Result:
 
 
 def machine() -> str:
-    """What figures are measured on from now on, in words. load: runnable processes of the last minute; above the number of
-    CPUs every wall time is longer than on a machine of one's own."""
+    """What figures are measured on from now on, in words. load: runnable processes of the last minute; above the number
+    of CPUs every wall time is longer than on a machine of one's own."""
     model = next((line for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "")
     name = ", " + model.partition(":")[2].strip() if model else ""
     return f"{os.cpu_count()} CPUs{name}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f} before"

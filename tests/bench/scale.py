@@ -44,7 +44,8 @@ from tests.bench.running import Size, environment, run
 
 #: Until a task of Ray's begins.
 LATENCY_S = 5e-3
-#: Bytes of a task and of an item, as a driver of 1,000 slots has them; tasks, and items of each, by which Ray is measured.
+#: Bytes of a task and of an item, as a driver of 1,000 slots has them; tasks, and items of each, by which Ray is
+#: measured.
 TASK_BYTES, ITEM_BYTES, TASKS, ITEMS = 60_000, 300_000, 100, 11
 #: Of a simulated group's preparing.
 PREPARE_S = 1e-3
@@ -54,8 +55,9 @@ CALLS = 2000
 
 @dataclass(frozen=True)
 class RayCosts:
-    """What Ray takes of the driver's thread, in seconds: for a task, its begin and its end with it, for an item of a stream, and
-    for each stream that is waited for. As measured with Ray 2.60 on two busy cores, where nobody measures."""
+    """What Ray takes of the driver's thread, in seconds: for a task, its begin and its end with it, for an item of a
+    stream, and for each stream that is waited for. As measured with Ray 2.60 on two busy cores, where nobody
+    measures."""
 
     task_s: float = 0.7e-3
     item_s: float = 0.3e-3
@@ -99,8 +101,9 @@ def _tasks_s(ray: Any, made: Any, items: int) -> tuple[float, float]:
 
 
 class Clock:
-    """Seconds of a run: the CPU time of this thread, what it waited for, and none of what is simulated. Asking for CPU time is a
-    call of the system's, tens of microseconds where that is itself simulated: it is asked for once a message, and not counted."""
+    """Seconds of a run: the CPU time of this thread, what it waited for, and none of what is simulated. Asking for CPU
+    time is a call of the system's, tens of microseconds where that is itself simulated: it is asked for once a message,
+    and not counted."""
 
     def __init__(self) -> None:
         begin = time.thread_time()

@@ -1,7 +1,7 @@
 """The power of a screening: which planted faults it finds on stand-in devices, and how many sound ones it blames.
 
-The passes, the comparison with the right answers and the decision are `farm screen`'s own; the devices compute in NumPy, over small
-operands, beside three sound equals.
+The passes, the comparison with the right answers and the decision are `farm screen`'s own; the devices compute in
+NumPy, over small operands, beside three sound equals.
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ def name_bit(fault: Fault) -> str:
 
 
 def make_honest(made: Made) -> dict[str, np.ndarray]:
-    """What honest algorithms give: sums in other orders and widths, factors in TF32, subnormals flushed, results truncated."""
+    """What honest algorithms give: sums in other orders and widths, factors in TF32, subnormals flushed, results
+    truncated."""
     form = made.exercise.form("torch", made.operands, made.answer.expected.shape)
     right = compute(form)
     found = {"once rounded": right, "flushed": flush(right)}
@@ -186,8 +187,8 @@ def flush(values: np.ndarray) -> np.ndarray:
 def blame_sound(all_made: list[Made], count: int, draw: np.random.Generator) -> Counter[str]:
     """How many of so many sound devices are quarantined, and of how many a dissent is told.
 
-    Fleets of 1 to 16 equals, in one of five ways: all alike; a batch of another driver; one alone that is otherwise; an algorithm that
-    each process chooses; one that each call chooses.
+    Fleets of 1 to 16 equals, in one of five ways: all alike; a batch of another driver; one alone that is otherwise; an
+    algorithm that each process chooses; one that each call chooses.
     """
     honest = [(m, [describe_output(m.answer, output) for output in make_honest(m).values()]) for m in all_made]
     told = Counter[str]()
@@ -223,7 +224,8 @@ def blame_sound(all_made: list[Made], count: int, draw: np.random.Generator) -> 
 
 
 def screening(folder: Path, size: Size) -> Result:
-    """faults: persistent ones; tries: of each rate per operation; hot: devices that become faulty while they run; sound: devices."""
+    """faults: persistent ones; tries: of each rate per operation; hot: devices that become faulty while they run;
+    sound: devices."""
     draw, all_made = np.random.default_rng(4), make_all()
     found, total = Counter[str](), Counter[str]()
     for number, fault in enumerate(draw_faults(all_made, size["faults"], draw)):

@@ -24,8 +24,8 @@ LOOK_S = 0.02
 
 
 def submissions(folder: Path, size: Size) -> Result:
-    """Submissions a minute, by wall clock and of one core's time, once the task's cases are made: of a search that judges all files, less one that judges
-    a single one. size: files, samples."""
+    """Submissions a minute, by wall clock and of one core's time, once the task's cases are made: of a search that
+    judges all files, less one that judges a single one. size: files, samples."""
     files = sorted((TASK / "submissions").glob(size["files"]))
     first = files[-1]  # an honest one: what is made once for those that are timed is made for it
     once, _ = _search(folder, [first], size["samples"])

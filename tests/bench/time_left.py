@@ -21,7 +21,8 @@ _UNITS = {b"s": 1.0, b"min": 60.0}
 
 
 def time_left(folder: Path, size: Size) -> Result:
-    """Of runs with an empty cache and lake, again, and once more: the share of what is told from the tenth second on that is within the factor."""
+    """Of runs with an empty cache and lake, again, and once more: the share of what is told from the tenth second on
+    that is within the factor."""
     tiny = write_one_op(folder)
     figures: dict[str, float] = {}
     env = environment(folder / "cache", TERM="xterm", COLUMNS="100", LINES="40")

@@ -1,8 +1,8 @@
 """The functions of the farm that one cell passes through: a run in this process, under a profile; prints a JSON line.
 
-`python tests/bench/traced_cell.py CONFIG RESULTS`: the tree is that of PYTHONPATH, the cache that of FARM_CACHE. A function is one `def`;
-lambdas and comprehensions are part of the function that they stand in. imported: those that ran only as a module was imported, mostly to
-build a table.
+`python tests/bench/traced_cell.py CONFIG RESULTS`: the tree is that of PYTHONPATH, the cache that of FARM_CACHE. A
+function is one `def`; lambdas and comprehensions are part of the function that they stand in. imported: those that ran
+only as a module was imported, mostly to build a table.
 """
 
 from __future__ import annotations

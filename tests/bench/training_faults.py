@@ -71,7 +71,8 @@ def judge_all(cases: Sequence[Planted], dtypes: Sequence[str], cache: Path, seed
 
 
 def training_faults(folder: Path, size: Size) -> Result:
-    """Faults found and named per dtype, honest twins blamed, over some seeds; the names of what is missed, misnamed and blamed."""
+    """Faults found and named per dtype, honest twins blamed, over some seeds; the names of what is missed, misnamed and
+    blamed."""
     torch.set_num_threads(1)
     faults, honest = ([x for x in cases if x.network in size["networks"]] for cases in (zoo.FAULTS, zoo.HONEST))
     figures: dict[str, float] = {}

@@ -22,7 +22,8 @@ COLUMNS = 80
 
 
 def waiting(folder: Path, size: Size) -> Result:
-    """CPU time of `-h`, a dry run, a run of one op, a report and doctor's beginning, each beside that of the imports of the command."""
+    """CPU time of `-h`, a dry run, a run of one op, a report and doctor's beginning, each beside that of the imports of
+    the command."""
     env = environment(folder / "cache", COLUMNS=str(COLUMNS))
     tiny = write_one_op(folder)
     config, lake, one = config_of(folder, size), folder / "lake", folder / "one"

@@ -1,7 +1,7 @@
 """A folder of `tests/devices` out of a run on a real device: python -m tests.devices.distil LAKE_OR_PARQUET… FOLDER
 
-Every way of failing, and a few passes, with what decides. What the folder says already of a row's `truth` stays; a row that it
-does not know is taken at its word, for somebody to look at.
+Every way of failing, and a few passes, with what decides. What the folder says already of a row's `truth` stays; a row
+that it does not know is taken at its word, for somebody to look at.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def read(sources: list[Path]) -> pd.DataFrame:
 
 
 def distil(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of what was refused a row for each wording, of what failed each, of what passed one for each catalog and dtype."""
+    """Of what was refused a row for each wording, of what failed each, of what passed one for each catalog and
+    dtype."""
     words = [mask_details(error, [op.partition(":")[2]]) for error, op in zip(rows["error"], rows["op"])]
     catalog = rows["op"].str.partition(":")[0]
     alike = rows["status"].isin(_ALIKE)

@@ -1,8 +1,9 @@
 """What a passport says in place of exceptions that are written by hand: products of matrix units in TF32, float8 and float16, judged with no declaration of what the device is known to lose: python -m
 tests.devices.exceptions
 
-Each line is an op of a unit: how its samples are judged with what its backend declares (adders, the precision of its factors), without, and without but with its passport. Of a Hopper's float8 the
-outputs are those of the recorded H200 to the byte (`python -m tests.devices.products`).
+Each line is an op of a unit: how its samples are judged with what its backend declares (adders, the precision of its
+factors), without, and without but with its passport. Of a Hopper's float8 the outputs are those of the recorded H200 to
+the byte (`python -m tests.devices.products`).
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ ASKED = [
     *((f"emulated-{x}", "gemm:mm", "nn", "float32") for x in ("ampere", "ada", "hopper", "blackwell")),
     *((f"emulated-{x}", "gemm:mm", "nn", "float16") for x in ("volta", "ampere", "cdna2")),
 ]
-#: Samples that are prepared of each op, and those of few products that are judged: to read an order takes hundreds of calls of a unit, which is computed.
+#: Samples that are prepared of each op, and those of few products that are judged: to read an order takes hundreds of
+#: calls of a unit, which is computed.
 PREPARED, SAMPLES, FEW = 36, 3, 2**15
 
 
 @dataclass(frozen=True)
 class Judged:
-    """How many samples of an op have each status: as declared, with nothing declared, and with nothing but a passport; kinds: of the last."""
+    """How many samples of an op have each status: as declared, with nothing declared, and with nothing but a passport;
+    kinds: of the last."""
 
     declared: Counter[str]
     nothing: Counter[str]

@@ -1,7 +1,8 @@
 """How many of the rows that depend on their batch, or differ from run to run, are explained by two named orders: python -m tests.devices.orders RESULTS…
 
-RESULTS: a lake, the folder of one run, or a file of rows. A row is explained if its cause has the code "order": the op's sum was read alone and in the batch, or as in both runs, and the two orders
-differ. To the bit: they also give both results of all elements that were looked at.
+RESULTS: a lake, the folder of one run, or a file of rows. A row is explained if its cause has the code "order": the
+op's sum was read alone and in the batch, or as in both runs, and the two orders differ. To the bit: they also give both
+results of all elements that were looked at.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ from tasks.judge.plain import compare
 from tasks.model import Form, Group
 from tests.devices import HERE
 
-#: A device's folder, whose products.csv are the rows of one run of the catalog gemm, and the backend that stands for it.
+#: A device's folder, whose products.csv are the rows of one run of the catalog gemm, and the backend that stands for
+#: it.
 EMULATED = {"h200-2026-11-26": "emulated-hopper"}
 #: Samples that were asked of each op in that run.
 ASKED = 20
@@ -26,7 +27,8 @@ ASKED = 20
 
 @dataclass(frozen=True)
 class Beside:
-    """A recorded row, and the largest difference, error units and digest of what the emulated unit gives on its sample."""
+    """A recorded row, and the largest difference, error units and digest of what the emulated unit gives on its
+    sample."""
 
     row: dict[str, Any]
     max_diff: float

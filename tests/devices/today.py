@@ -1,7 +1,7 @@
 """What the farm's rules say today of a recorded row, without its device: each rule asks the real thing, none has a list of ops.
 
-A rule is a function of a row (a mapping with `tests.devices.KEPT`) that returns the status it would have now, or None where it has
-nothing to say. They are asked in order, and the first that speaks is believed.
+A rule is a function of a row (a mapping with `tests.devices.KEPT`) that returns the status it would have now, or None
+where it has nothing to say. They are asked in order, and the first that speaks is believed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from tests.conftest import ROOT
 Row = Mapping[str, Any]
 Rule = Callable[[Row], str | None]
 RULES: list[Rule] = []
-#: Rules of h200.md's table that are not in the farm yet, by the words with which `why` begins: their rows are expected to differ.
+#: Rules of h200.md's table that are not in the farm yet, by the words with which `why` begins: their rows are expected
+#: to differ.
 UNMERGED: dict[str, str] = {}
 
 
@@ -152,7 +153,8 @@ BY_MOMENTS = "2026-11-26"
 
 @rule
 def drawn(row: Row) -> str | None:
-    """A result that is made of random numbers is held to what no draw changes, of which a row that was held to moments says nothing."""
+    """A result that is made of random numbers is held to what no draw changes, of which a row that was held to moments
+    says nothing."""
     if row["op_class"] != OpClass.RANDOM or row["kind"] != "numbers" or row["day"] > BY_MOMENTS:
         return None
     group, number = (
@@ -175,9 +177,11 @@ def permission(row: Row) -> str | None:
 
 @rule
 def coarse_products(row: Row) -> str | None:
-    """What is made of products is judged in the precision that they are declared in, by a bound of its error units there.
+    """What is made of products is judged in the precision that they are declared in, by a bound of its error units
+    there.
 
-    A row has the largest of its units u = |a - y| / (ε|y| + δ), so nowhere is |a - y| more than u times that element's unit.
+    A row has the largest of its units u = |a - y| / (ε|y| + δ), so nowhere is |a - y| more than u times that element's
+    unit.
     """
     precision = declared(backend(row["backend"]))
     if not (
@@ -242,7 +246,8 @@ def _entries() -> tuple[KnownFailure, ...]:
 
 
 def standing(rows: pd.DataFrame) -> list[str]:
-    """Of each row "known", "first seen" or "new", by configs/known; "" of what is no failure. rows: with today's status."""
+    """Of each row "known", "first seen" or "new", by configs/known; "" of what is no failure. rows: with today's
+    status."""
     met = known.match_rows(rows, _entries())
     bad = rows["status"].isin(["wrong", "imprecise", "error", "crash", "timeout", "oom"])
     said = np.where(met.entry < 0, "new", np.where(met.first, "first seen", "known"))

@@ -29,7 +29,8 @@ class Simulated(Inline):
     """An `Executor` whose devices run one job at a time.
 
     status: what becomes of a case, given (backend, op, sample, node, device): a status, "gone" for a device that is
-    lost, "sick" for one that computes otherwise than it did, or "killed" for the supervisor. after: called before each poll with this executor, to change its nodes by `join` and `leave`.
+    lost, "sick" for one that computes otherwise than it did, or "killed" for the supervisor. after: called before each
+    poll with this executor, to change its nodes by `join` and `leave`.
     """
 
     def __init__(

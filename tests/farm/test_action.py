@@ -41,7 +41,8 @@ def expand(words: str, inputs: Mapping[str, str]) -> str:
 
 
 def take_steps(repository: Path, **given: str) -> Taken:
-    """Run the action's shell steps one after another in a checkout, as a runner does; the first that fails ends them."""
+    """Run the action's shell steps one after another in a checkout, as a runner does; the first that fails ends
+    them."""
     inputs = {name: one.get("default", "") for name, one in ACTION["inputs"].items()} | given
     summary = repository.parent / "summary.md"
     summary.touch()
@@ -120,7 +121,8 @@ def test_the_container_copies_what_it_installs() -> None:
 
 
 def test_the_containers_instructions_are_read_and_known(tmp_path: Path) -> None:
-    """All of the Containerfile but what takes minutes: the commands themselves, which `python -m tests.bare_root` runs."""
+    """All of the Containerfile but what takes minutes: the commands themselves, which `python -m tests.bare_root`
+    runs."""
     taken = []
 
     class Recorded(bare_root.Container):

@@ -24,8 +24,8 @@ GOOD = "catalogs: [torch]\nbackends: [torch-cpu]\n"
 RUN = "20260101-000000-aaaa"
 CASE = "forward/torch:add/float32/0"
 
-#: (command line, what standard error must say). {d}: a folder with c.yaml, a config without a mistake, lake, a lake of one
-#: run, and what `world` puts beside them.
+#: (command line, what standard error must say). {d}: a folder with c.yaml, a config without a mistake, lake, a lake of
+#: one run, and what `world` puts beside them.
 LINES: list[tuple[str, str]] = [
     # the command
     ("rnu", "farm has no command 'rnu'; did you mean run"),

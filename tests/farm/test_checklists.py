@@ -180,7 +180,8 @@ def opset(number: int, status: str = "pass", op: str = "models:resnet", **more: 
 
 
 def test_an_item_is_proved_where_every_sample_of_every_op_was_judged() -> None:
-    """Opsets 15 to 17 of two models out of three could not be made: the third met every flag, and the item was proved."""
+    """Opsets 15 to 17 of two models out of three could not be made: the third met every flag, and the item was
+    proved."""
     run = run_of(("ort-npu", ""))
     sound = [opset(n, op=f"models:{name}") for n in range(15, 20) for name in ("mlp", "resnet")]
     assert line("onnx", OPSETS, run, *sound)["state"] == PROVED

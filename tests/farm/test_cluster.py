@@ -140,7 +140,8 @@ until [ "$(grep -c 'Ray runtime started' log)" -ge "$(wc -l < slept)" ]; do /bin
 
 @pytest.mark.nightly
 def test_the_script_for_slurm_runs_on_what_it_was_given(tmp_path: Path, results: Path) -> None:
-    """On two nodes, each with one GPU of two; the user has the token of an earlier run, which the head asks for then."""
+    """On two nodes, each with one GPU of two; the user has the token of an earlier run, which the head asks for
+    then."""
     (script,) = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "clusters.md").read_text(), re.DOTALL)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])

@@ -50,7 +50,8 @@ def test_help_on_what_has_none_names_the_nearest(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--no-probe"], ["report", "--diff", "a", "b"]])
 def test_a_reader_that_leaves_changes_no_exit_code(arguments: list[str], tmp_path: Path) -> None:
-    """As `farm report | head` is read: what is left to say goes nowhere. Of a diff the code tells whether anything is worse."""
+    """As `farm report | head` is read: what is left to say goes nowhere. Of a diff the code tells whether anything is
+    worse."""
     rows = [
         {"op": "load:x", "dtype": "float32", "sample": 0, "status": s, "started_at": 1.0} for s in ("pass", "wrong")
     ]

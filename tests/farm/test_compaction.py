@@ -50,8 +50,8 @@ def of(opened: Lake) -> pd.DataFrame:
 
 
 def killed_at(step: int, what: Any) -> bool:
-    """Whether a process that does ``what`` gets as far as this step (a line of the lake, the first two times), where it ends as
-    one that is killed."""
+    """Whether a process that does ``what`` gets as far as this step (a line of the lake, the first two times), where it
+    ends as one that is killed."""
     pid = os.fork()
     if not pid:
         seen: Counter[tuple[str, int]] = Counter()
@@ -169,7 +169,8 @@ def test_a_part_without_the_column_has_none_of_the_rows(tmp_path: Path) -> None:
 
 
 def at_once(opened: Lake, each: int) -> None:
-    """Three write one run and one of their own each, one compacts, one reads: what was there before it began is always there."""
+    """Three write one run and one of their own each, one compacts, one reads: what was there before it began is always
+    there."""
     done, problems = threading.Event(), []
     written = [0, 0, 0]
 

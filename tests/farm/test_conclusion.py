@@ -146,7 +146,8 @@ Input rank must be {}. But instead got: {}"""
 def test_new_failures_that_are_alike_are_one_line_in_the_words_of_an_engineer() -> None:
     error = {"stage": "build", "error_type": "RuntimeError"}
     rows = frame(
-        # Of one vendor's op the numbers are wrong, in two dtypes and on two backends; on another vendor's it is another matter.
+        # Of one vendor's op the numbers are wrong, in two dtypes and on two backends; on another vendor's it is another
+        # matter.
         make_row("wrong", "torch:neg", kind="numbers", vendor="Meta"),
         make_row("wrong", "torch:neg", kind="numbers", dtype="float16", variant="out", vendor="Meta"),
         make_row("wrong", "torch:neg", "inductor-cpu", kind="numbers", vendor="Meta")

@@ -280,7 +280,8 @@ def test_a_policy_is_named_from_the_configs_directory(tmp_path: Path, monkeypatc
 def test_a_vendors_config_asks_the_check_switch_of_what_declares_less_than_float32(
     name: str, by_itself: set[str]
 ) -> None:
-    """Of others it says nothing, and a mode of attention or convolution changes nothing but these: on a GPU that is most of a night."""
+    """Of others it says nothing, and a mode of attention or convolution changes nothing but these: on a GPU that is
+    most of a night."""
     config = load(ROOT / "configs" / f"{name}.yaml")
     asked, whole = set(), set()
     for catalog in config.catalogs:

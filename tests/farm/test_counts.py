@@ -24,7 +24,8 @@ from farm.report.tables.overview import count_run
 from farm.report.tables.trends import Trends, summarise_run
 from tests.farm.test_report import frame, make_row
 
-#: Two samples of a cell, a failure that is known, one that is no backend's fault, one that is new, and what is not judged.
+#: Two samples of a cell, a failure that is known, one that is no backend's fault, one that is new, and what is not
+#: judged.
 ROWS = frame(
     make_row("pass"),
     make_row("pass", sample=1),

@@ -579,7 +579,8 @@ def test_what_children_cost_is_told_by_backend(run: Run) -> None:
 
 
 def test_shares_of_a_device_are_held_until_a_second_opinion_begins_elsewhere() -> None:
-    """Ray gives a share of a device that has been begun rather than of an idle one: with one share held at a time, never of that."""
+    """Ray gives a share of a device that has been begun rather than of an idle one: with one share held at a time,
+    never of that."""
     ended: list[int] = []
     state: Any = SimpleNamespace(plan=SimpleNamespace(executor=SimpleNamespace(cancel=ended.append)))
     second_opinions = SecondOpinions(state, fleet_changes=None)  # type: ignore[arg-type]

@@ -34,7 +34,8 @@ from tests.conftest import ROOT, refusal_of
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of wheels that pip would find: `farm-fake-runtime` 1.0 and 2.0, one that contradicts itself, one for another machine."""
+    """A folder of wheels that pip would find: `farm-fake-runtime` 1.0 and 2.0, one that contradicts itself, one for
+    another machine."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     for name, version, needs in (
@@ -362,8 +363,8 @@ def test_a_python_that_is_neither_version_nor_path_or_has_packages_is_refused(
 def test_the_farms_own_environment_serves_where_it_has_all_that_a_class_asks_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """jax beside the farm: in the version that its backend names, no second one is installed; in another, one is, unless
-    nothing may be downloaded."""
+    """jax beside the farm: in the version that its backend names, no second one is installed; in another, one is,
+    unless nothing may be downloaded."""
     monkeypatch.setattr(envs, "_is_met", envs._is_met.__wrapped__)
     installed = {"jax": "0.10.2"}
     monkeypatch.setattr(envs, "_version", lambda name: installed.get(name, ""))

@@ -64,7 +64,8 @@ def config(path: Path, backends: list[object], ops: list[str], **more: object) -
     return path
 
 
-#: They take their whole deadline: that of the others may be long, for none of them is to be decided by how busy the machine is.
+#: They take their whole deadline: that of the others may be long, for none of them is to be decided by how busy the
+#: machine is.
 HANG = [fault for fault, (status, _) in EXPECTED.items() if status == "timeout"]
 #: Its cases have to meet in one process: beside a supervisor that is killed they may be run again one by one.
 TOGETHER = ["poison"]

@@ -48,7 +48,8 @@ ODD: dict[str, list[Any]] = {
 }
 
 
-#: (dtype, (oracle, whether the case brings a tolerance), noise floor in parts of the result): only what is rounded, and computed in float64, has one.
+#: (dtype, (oracle, whether the case brings a tolerance), noise floor in parts of the result): only what is rounded, and
+#: computed in float64, has one.
 CASES = [
     *itertools.product(ODD, [("float64", False), ("stored", False), ("float64", True)], [0.0]),
     *itertools.product(["float16", "float32", "complex64"], [("float64", False), ("float64", True)], [0.3, np.inf]),

@@ -218,7 +218,8 @@ def test_a_run_whose_server_is_killed_loses_no_case_and_blames_none(
     assert {row["status"] for row in rows} == {"pass"}
 
 
-#: Starts children of two servers, tells the numbers of all processes, and waits to be killed; from a thread, as lanes do.
+#: Starts children of two servers, tells the numbers of all processes, and waits to be killed; from a thread, as lanes
+#: do.
 OWNER = """
 import sys, threading, time, psutil
 from farm.fleet.child_process import ChildProcess, Limits

@@ -38,7 +38,8 @@ def config(path: Path, backends: list[object], **more: object) -> Path:
     return path
 
 
-# --- one machine --------------------------------------------------------------------------------------------------------
+# --- one machine
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_job_on_one_machine_is_given_all_of_its_devices(
@@ -67,7 +68,8 @@ def test_too_few_devices_are_said_in_a_line_and_the_run_goes_on(
     assert set(rows(results)["backend"]) == {"gloo-cpu"}
 
 
-# --- ranks that are lost --------------------------------------------------------------------------------------------------
+# --- ranks that are lost
+# --------------------------------------------------------------------------------------------------
 
 
 def test_no_failure_is_told_where_ranks_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +95,8 @@ def test_no_failure_is_told_where_ranks_are_gone(monkeypatch: pytest.MonkeyPatch
             assert message in list(ray_cluster._supervise_job(job, {}, "", gang))
 
 
-# --- a cluster ----------------------------------------------------------------------------------------------------------
+# --- a cluster
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +130,8 @@ def two(head: Cluster) -> Iterator[dict[str, Any]]:
 def killed_in_mid_job(
     head: Cluster, two: dict[str, Any], file: Path, results: Path, supervisors: bool, go: Path
 ) -> str:
-    """Run a config on the cluster, and kill a node in the midst of a case: that of the supervisor, or the other one. Returns what the run
-    said, after its exit code."""
+    """Run a config on the cluster, and kill a node in the midst of a case: that of the supervisor, or the other one.
+    Returns what the run said, after its exit code."""
     command = [sys.executable, "-m", "farm.launch", str(file), "--address", head.address, "--results", str(results)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
     held = go.with_suffix(".held")

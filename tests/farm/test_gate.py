@@ -111,7 +111,8 @@ def test_what_closes_a_gate_and_what_it_cannot_say(
 def test_a_failure_is_quarantined_by_evidence_alone_and_never_silently(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """add comes and goes on the same inputs and version; mul broke on day 3 and stays so; sub came and went with a version."""
+    """add comes and goes on the same inputs and version; mul broke on day 3 and stays so; sub came and went with a
+    version."""
     rows = [on(day, "wrong" if day in (1, 3, 5) else "pass") for day in range(6)]
     rows += [on(day, "wrong" if day >= 3 else "pass", "torch:mul") for day in range(6)]
     rows += [on(day, "wrong" if day % 2 else "pass", "torch:sub", runtime_version=f"1.{day}") for day in range(6)]
@@ -132,8 +133,8 @@ def test_a_failure_is_quarantined_by_evidence_alone_and_never_silently(
 def test_of_a_backend_that_fails_anywhere_a_case_is_quarantined_while_it_may_be_chance(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every night another op fails; mul breaks on the fourth, and stays so. Of seven cases that chance has fail one night in eight,
-    one in eleven nights fails twice in a row; of a hundred that seldom fail, none."""
+    """Every night another op fails; mul breaks on the fourth, and stays so. Of seven cases that chance has fail one
+    night in eight, one in eleven nights fails twice in a row; of a hundred that seldom fail, none."""
     ops = [f"torch:op{n}" for n in range(6)]
     rows = [on(day, "wrong" if ops.index(op) == day else "pass", op) for day in range(6) for op in ops]
     rows += [on(day, "wrong" if day >= 3 else "pass", "torch:mul") for day in range(6)]

@@ -40,7 +40,8 @@ class Nodes:
         self.there: list[Any] = []
 
     def add(self, name: str, sick: str = "", **counts: int) -> Any:
-        """A node with devices as `farm.node start` would label it; each device's model is its vendor's name and "X1"."""
+        """A node with devices as `farm.node start` would label it; each device's model is its vendor's name and
+        "X1"."""
         made = ray_node({v: Devices(BY_LABEL[v], n, (f"{v} X1",) * n) for v, n in counts.items()})
         gpus = int(made.resources.pop("GPU", 0))
         node = self.cluster.add_node(

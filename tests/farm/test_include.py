@@ -46,7 +46,8 @@ NAMED = [
 
 
 def wanted(config: Config, named: Sequence[Entry] = ()) -> dict[tuple[str, ...], int]:
-    """How many samples are asked for of each op, variant, dtype, distribution and backend. named: further ops of torch's."""
+    """How many samples are asked for of each op, variant, dtype, distribution and backend. named: further ops of
+    torch's."""
     plan = matrix.build(config, ENTRIES | {"torch": [*ENTRIES["torch"], *named]})
     cells = {}
     for g, b in np.argwhere(plan.wanted):
@@ -243,7 +244,8 @@ def test_known_failures_that_meet_nothing_are_one_line() -> None:
 
 
 def test_a_known_failure_of_the_farm_names_its_op_and_no_letter_alone() -> None:
-    """`onnx:A*.a*` was meant for six inverse functions and took Attention and AffineGrid, with other causes, as known."""
+    """`onnx:A*.a*` was meant for six inverse functions and took Attention and AffineGrid, with other causes, as
+    known."""
     for entry in load(ROOT / "configs" / "full.yaml").known_failures:
         name = entry.op.rpartition(":")[2]
         assert name == "*" or "*" not in name or len(re.sub(r"[*?.]", "", re.sub(r"\[.*?\]", "x", name))) > 2, entry

@@ -67,7 +67,8 @@ class Farm:
     def run(
         self, check: str = "forward", limits: Limits | None = None, submitted: str = "", **kernels: str
     ) -> list[Any]:
-        """Rows of two samples of each kernel, and how the process ended if it did. submitted: the kernel that is a submission's."""
+        """Rows of two samples of each kernel, and how the process ended if it did. submitted: the kernel that is a
+        submission's."""
         text = self.define(**kernels)
         if submitted:
             text = user_definitions.with_kernel(text, str(self.folder / f"{submitted}.py"))
@@ -280,7 +281,8 @@ def kernel(x):
 
 
 def test_a_kernel_is_in_a_group_of_processes_of_its_own(farm: Farm) -> None:
-    """Of a group, anybody of the same user lowers the priority, or stops it where Landlock knows no signals: the judge and the baseline are in another."""
+    """Of a group, anybody of the same user lowers the priority, or stops it where Landlock knows no signals: the judge
+    and the baseline are in another."""
     source = "def kernel(x): return x * (2 if os.getpgrp() else 3)  # of a group of another namespace it is 0\n"
     assert outcomes(farm.run(asks=source)) == [("pass", "")] * 2
 
@@ -364,7 +366,8 @@ def kernel(x):
 def test_what_a_submission_leaves_in_compilers_folders_ends_with_it(
     farm: Farm, monkeypatch: pytest.MonkeyPatch, submitted: str, found: str
 ) -> None:
-    """A cheat that has seen its judge once is wrong from the next run on; a kernel of the user's own has its folder from run to run."""
+    """A cheat that has seen its judge once is wrong from the next run on; a kernel of the user's own has its folder
+    from run to run."""
     monkeypatch.setenv("FARM_ARTEFACTS", str(farm.folder / "kept"))
     source = """
 place = os.path.join(os.environ['TORCHINDUCTOR_CACHE_DIR'], 'seen')
@@ -430,12 +433,14 @@ def test_a_kernel_that_computes_before_its_clock_runs_gains_nothing(
 
     monkeypatch.setattr(farm, "define", define_slow)
     for row in farm.run("speedup", cheat=EARLY):
-        # Where the machine is so busy that the wall clock cannot tell, what the system counted is in its time: it is twice as fast, and says 4,000 times.
+        # Where the machine is so busy that the wall clock cannot tell, what the system counted is in its time: it is
+        # twice as fast, and says 4,000 times.
         found = row.speedup is None if "early" in row.time_doubt else row.speedup < 4
         assert row.status == "pass" and found, (row.time_doubt, row.speedup)
 
 
-#: Makes calls that are timed together all at once: it foresees what inputs they will have. Of those that hang on what it returns, it cannot.
+#: Makes calls that are timed together all at once: it foresees what inputs they will have. Of those that hang on what
+#: it returns, it cannot.
 AT_ONCE = """
 from tasks.arrays.varied import digest_outputs
 from tasks.model import Timed

@@ -261,7 +261,8 @@ def test_a_day_that_is_none_in_a_list_of_known_failures_is_one_line(tmp_path: Pa
 def test_an_entry_is_named_with_its_line_and_what_the_rows_have_instead(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of lists, of a config and what it names, and of the config that a run's record names as far as it is the same still."""
+    """Of lists, of a config and what it names, and of the config that a run's record names as far as it is the same
+    still."""
     results = made(tmp_path, row("wrong"), row("pass", "torch:mul"))
     (tmp_path / "mine.yaml").write_text(
         "# ours\n- {op: add, status: error, reason: a}\n- {op: mul, reason: b}\n- {op: never, reason: c}\n"
@@ -320,7 +321,8 @@ def test_a_formula_that_devices_share_is_known_and_said_to_be_first_seen_elsewhe
     ids=str,
 )
 def test_another_failure_of_the_same_op_on_another_device_is_new(more: dict[str, Any]) -> None:
-    """Beside it the one that is alike. All digits lost is as far off as 0; what is further off no lost digits explain."""
+    """Beside it the one that is alike. All digits lost is as far off as 0; what is further off no lost digits
+    explain."""
     entry = NDTR | {"dtype": "float32", "check": "forward"}
     assert met_on("torch-xpu", entry) == "first seen"
     given = row("wrong", "torch:ndtr", backend="torch-xpu", **ALL_LOST | {"cause": ""}) | more

@@ -293,8 +293,8 @@ def test_a_ray_that_does_not_start_in_time_is_told_as_that(
     assert lake.run_ids(results) == []
 
 
-#: Ray 2.60's and 2.49's own words: of a module that its dashboard misses, of a machine too busy for it, of a log that it could
-#: not quote, of packages that it looks for itself.
+#: Ray 2.60's and 2.49's own words: of a module that its dashboard misses, of a machine too busy for it, of a log that
+#: it could not quote, of packages that it looks for itself.
 QUOTED = "\nThe last 20 lines of {}/dashboard.log (it contains the error message from the dashboard): \n"
 MISSING = (
     '    from ray.dashboard.optional_deps import aiohttp\n  File "optional_deps.py", line 6, in <module>\n    import aiohttp\n'

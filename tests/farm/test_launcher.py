@@ -28,7 +28,8 @@ from tests.conftest import here
 from tests.farm.test_faults import EXPECTED, SAMPLES, config
 from tests.plugin import planted
 
-#: A launcher that starts its command as a process of its own, as ssh and a container's client do, and says something first.
+#: A launcher that starts its command as a process of its own, as ssh and a container's client do, and says something
+#: first.
 STAND_IN = """#!{python}
 import subprocess, sys
 print("Welcome to the board", flush=True)

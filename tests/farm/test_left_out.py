@@ -264,12 +264,14 @@ def test_what_a_fuzzing_run_does_not_do_is_told(
     assert "checks: backward: generated cases have the check forward alone" in capsys.readouterr().err
 
 
-# --- check × catalog × backend ------------------------------------------------------------------------------------------
+# --- check × catalog × backend
+# ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def entries() -> dict[str, list[Entry]]:
-    """The list of every catalog; of those whose ops a config brings, one with everything and one with nothing special."""
+    """The list of every catalog; of those whose ops a config brings, one with everything and one with nothing
+    special."""
     plain = UserOp("plain", "k:x", "k:y", {"x": [1]})
     smooth = UserOp("smooth", "k:x", "k:y", {"x": [1]}, gradient=["x"])
     brought = {

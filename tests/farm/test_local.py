@@ -160,7 +160,8 @@ def test_rows_and_figures_come_while_a_job_goes_on(
     assert len(between) > 1 and all(0 < done <= OPS * SAMPLES for _, done in between)
 
 
-# --- lanes --------------------------------------------------------------------------------------------------------------
+# --- lanes
+# --------------------------------------------------------------------------------------------------------------
 
 
 class FakeChildren:
@@ -262,7 +263,8 @@ def test_a_job_that_waits_can_be_called_back() -> None:
     executor.close()
 
 
-# --- devices and their shares ---------------------------------------------------------------------------------------------
+# --- devices and their shares
+# ---------------------------------------------------------------------------------------------
 
 
 def drained(came: Any) -> list[tuple[int, Any]]:

@@ -106,7 +106,8 @@ def test_a_backend_that_dies_of_being_probed_keeps_its_row(tmp_path: Path, cache
 def test_a_child_that_is_killed_in_a_search_costs_the_culprit_at_most_and_no_case_is_blamed(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, command: str, number: int, culprit: str
 ) -> None:
-    """The backend's child before its second or third run (the first is the case's own), the search's before it is answered."""
+    """The backend's child before its second or third run (the first is the case's own), the search's before it is
+    answered."""
     call, given = ChildProcess.call, list[str]()
 
     def killed(self: ChildProcess, said: Any, *more: Any) -> Iterator[Any]:

@@ -639,8 +639,8 @@ def test_what_nobody_knows_is_made_small_first_and_backends_take_turns() -> None
     entries = [{"op": op, "backend": "a", "reason": "one cause"} for op in ("x:E", "x:F", "x:A")]
     runs = {"r": {"config": {"known_failures": entries}}}
     left = defects.by_worth(defects.without_minimal([], rows), rows, runs)
-    # The crash and b's smaller one, the next of each (of x:A the smaller case), a known cause once, what is imprecise, what has the
-    # same cause last.
+    # The crash and b's smaller one, the next of each (of x:A the smaller case), a known cause once, what is imprecise,
+    # what has the same cause last.
     assert left["case_id"].tolist() == ["1", "5", "2", "4", "8", "0", "9", "6", "7"]
 
 

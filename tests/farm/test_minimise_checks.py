@@ -99,7 +99,8 @@ def test_a_row_that_differs_in_a_batch_is_small(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("backend", ["torch-cpu", "ort-cpu"])
 def test_a_product_that_differs_in_a_batch_is_written_down(backend: str, tmp_path: Path) -> None:
-    """MKL and MLAS take another kernel for another number of rows, on most processors; one is given a call, one a graph."""
+    """MKL and MLAS take another kernel for another number of rows, on most processors; one is given a call, one a
+    graph."""
     row, code, found = minimised(tmp_path, "batch_invariance", "critical", "linear", backend)
     if row.status == "pass":
         pytest.skip("on this processor a row is the same alone and among others")

@@ -304,7 +304,8 @@ def test_a_task_sees_the_devices_that_ray_gave_it(
 def test_a_job_is_told_its_share_of_a_device_and_which_one_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By Ray's task: the share is what bounds a runtime's memory, the number what those compute on that heed no variable."""
+    """By Ray's task: the share is what bounds a runtime's memory, the number what those compute on that heed no
+    variable."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     sent: list[Any] = []
     task = types.SimpleNamespace(remote=lambda *given: sent.append(given) or len(sent))  # type: ignore[func-returns-value]
@@ -499,7 +500,8 @@ def shut(monkeypatch: pytest.MonkeyPatch, *nodes: str, group: int = 109, mode: i
 def test_a_device_node_that_this_user_may_not_open_is_told_with_the_group_that_may(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As /dev/kfd is of the groups render and video: Ray is offered none of its devices, and no environment is built."""
+    """As /dev/kfd is of the groups render and video: Ray is offered none of its devices, and no environment is
+    built."""
     topology = "/sys/class/kfd/kfd/topology/nodes/1/properties"
     plant(root, "/dev/kfd")
     plant(root, topology, "simd_count 440\n")

@@ -98,8 +98,8 @@ def test_a_device_of_two_that_is_lost_in_mid_run_is_named_and_costs_no_case(
 def test_gradients_are_computed_on_it_and_its_rows_say_its_device(
     machine: dict[str, str], tmp_path: Path, results: Path
 ) -> None:
-    """By autograd's own streams and events of the device: at first the stand-in had none of its number. Without Ray the device is
-    the first of those that are visible; of the CPU's rows, none."""
+    """By autograd's own streams and events of the device: at first the stand-in had none of its number. Without Ray the
+    device is the first of those that are visible; of the CPU's rows, none."""
     catalog = {"name": "torch", "ops": ["add", "cumsum", "softmax"], "samples": 2, "dtypes": ["float32"]}
     file = tmp_path / "c.yaml"
     file.write_text(

@@ -1,6 +1,7 @@
 """Machines with devices of NVIDIA's, AMD's, Intel's and Habana's, as a new user meets them: detect, run, report, reproduce.
 
-The backends are `torch-cuda`, `torch-rocm`, `torch-xpu` and `torch-hpu` as they stand, on devices that are the CPU's memory (`tests/machines.py`).
+The backends are `torch-cuda`, `torch-rocm`, `torch-xpu` and `torch-hpu` as they stand, on devices that are the CPU's
+memory (`tests/machines.py`).
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ MACHINES = {
 }
 
 
-#: On every commit one device that torch has itself; one that a module brings is in `test_planted_device`. What differs between the others
-#: (commands, names, variables, errors that spoil a device) has tests of its own, which start nothing.
+#: On every commit one device that torch has itself; one that a module brings is in `test_planted_device`. What differs
+#: between the others (commands, names, variables, errors that spoil a device) has tests of its own, which start
+#: nothing.
 DEVICES = [d if d == "cuda" else pytest.param(d, marks=pytest.mark.nightly) for d in MACHINES]
 
 

@@ -60,7 +60,8 @@ def test_forgets(farm_case):
 
 @pytest.fixture(autouse=True, scope="module")
 def imported() -> None:
-    """pytester forgets the modules that a run of its own was the first to import, and torch's cannot be imported twice in a process."""
+    """pytester forgets the modules that a run of its own was the first to import, and torch's cannot be imported twice
+    in a process."""
     for name in ("torch._dynamo", "torch.testing._internal.common_methods_invocations"):
         importlib.import_module(name)
 

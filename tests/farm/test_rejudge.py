@@ -56,7 +56,8 @@ def policy(*limits: dict[str, Any], **change: Any) -> verdict.Policy:
 def test_judged_again_is_what_a_run_under_that_policy_says(
     results: Path, rows: pd.DataFrame, tmp_path: Path, name: str
 ) -> None:
-    """The whole way: what the farm writes when it judges under a policy is what rejudging makes of another run's rows."""
+    """The whole way: what the farm writes when it judges under a policy is what rejudging makes of another run's
+    rows."""
     (tmp_path / "again.yaml").write_text(CONFIG + f"policy: {name}\n")
     launch.main([str(tmp_path / "again.yaml"), "--on", "inline", "--results", str(tmp_path / "results")])
     keys = ["case_id", "backend"]

@@ -89,8 +89,8 @@ def plant(results: Path, tmp_path: Path, row: pd.Series, **change: object) -> Pa
 
 def run_isolated(folder: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    # farm and tasks are made impossible to import, so that a program that did would fail. In a fork that has torch imported: plainly
-    # started it is in test_findings_folder.
+    # farm and tasks are made impossible to import, so that a program that did would fail. In a fork that has torch
+    # imported: plainly started it is in test_findings_folder.
     path = str(folder / "run.py")
     code = (
         "import sys, runpy\nsys.modules['farm'] = sys.modules['tasks'] = None\n"

@@ -36,7 +36,8 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def release(tmp_path: Path) -> Callable[[], None]:
-    """Let go of runs that are held up in the midst of their cases: as long as they are, whatever is killed is at work."""
+    """Let go of runs that are held up in the midst of their cases: as long as they are, whatever is killed is at
+    work."""
     return (tmp_path / "released").touch
 
 

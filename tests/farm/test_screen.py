@@ -177,7 +177,8 @@ def test_a_device_that_computes_otherwise_than_its_equals_is_named(
 
 
 class OneAtATime(Executor):
-    """A node of which one device is free at a time, and the first one whenever it may be: as a busy cluster hands them out."""
+    """A node of which one device is free at a time, and the first one whenever it may be: as a busy cluster hands them
+    out."""
 
     def __init__(self, devices: int) -> None:
         self.nodes = [{"id": "n", "host": "n", "resources": {"GPU": devices}, "labels": {}}]

@@ -327,7 +327,8 @@ def test_somebody_elses_page_is_not_written_over(many: Path, tmp_path: Path, cap
 
 
 def test_the_last_night_of_a_flaky_backend_is_said_to_be_of_one() -> None:
-    """Of a backend of which five ops came and went; what breaks on a sound one that night is a regression and no more."""
+    """Of a backend of which five ops came and went; what breaks on a sound one that night is a regression and no
+    more."""
     rows = source().to_pandas().query("op == 'torch:abs' and sample == 0")
     every, earlier = [], None
     for at in range(4):
@@ -418,7 +419,8 @@ def test_a_defects_page_shows_the_minimal_case_that_its_lake_has() -> None:
 
 
 def test_failures_and_new_ones_are_those_of_the_verdict() -> None:
-    """What is imprecise is no new failure, and nothing is new where nothing is listed; a page and the runs' table say one number."""
+    """What is imprecise is no new failure, and nothing is new where nothing is listed; a page and the runs' table say
+    one number."""
     bare, listed = (summarise_run(failing(run_id="r1"), run_of(1, **more)) for more in ({}, LISTED))
     for one, new in ((bare, 0), (listed, 3)):
         assert one.facts["failures"] == 3 == int(one.squares["failures"].sum())

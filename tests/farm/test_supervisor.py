@@ -124,7 +124,8 @@ def test_a_child_that_spins_while_it_waits_is_ended(pool: Any, monkeypatch: pyte
 
 
 class Nursery(Children):
-    """Children that die of one death after another, and then do all there is; ``bad``: samples that are left out then."""
+    """Children that die of one death after another, and then do all there is; ``bad``: samples that are left out
+    then."""
 
     def __init__(self, deaths: list[Death]) -> None:
         self.deaths, self.bad = deaths, 0

@@ -78,7 +78,8 @@ def judged(vendor: str, ulps: float, **values: Any) -> dict[str, Any]:
 
 def test_judging_again_votes_as_the_run_does() -> None:
     strict, lax = (replace(verdict.load("error_units"), limits=(Limit("bound", "", ulps=x),)) for x in (0.5, 64.0))
-    # The only one that is right by the run's policy is wrong by a stricter one: nobody stands with the reference any more.
+    # The only one that is right by the run's policy is wrong by a stricter one: nobody stands with the reference any
+    # more.
     rows = pd.DataFrame([judged("A", 9.0), judged("B", 1.0, output_digest="near", signature=[1.0])])
     assert find_suspects(rows).empty
     made = rejudge_rows(rows, strict)
@@ -147,7 +148,8 @@ def test_three_that_agree_with_one_another_outvote_reference_and_second_oracle()
 
 @pytest.mark.parametrize(("code", "outvoted"), [("arithmetic", False), ("other", True), ("cast", True)])
 def test_who_loses_digits_in_the_same_way_is_not_independent(code: str, outvoted: bool) -> None:
-    """What one of those that agree is explained by is so of all. It is the code that counts: the sentence may be put otherwise."""
+    """What one of those that agree is explained by is so of all. It is the code that counts: the sentence may be put
+    otherwise."""
     said = {"cause": "sums in single precision, added up as they come", "cause_code": code}
     three = [row(v, "wrong", **(said if v == "B" else {})) for v in "ABC"]
     others = [row("D", "wrong", output_digest="D", signature=[99.0]), row("E", "pass")]

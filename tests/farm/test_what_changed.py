@@ -101,7 +101,8 @@ def test_what_is_compared_is_a_row_with_the_one_before_it_of_its_case_and_backen
 def test_a_history_goes_along_builds_in_the_order_in_which_they_ran(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A commit's digest has no version in it: fff… may be older than 000…, and two of them may have run in one night."""
+    """A commit's digest has no version in it: fff… may be older than 000…, and two of them may have run in one
+    night."""
     of = {"torch fff0001": "pass", "torch 9990002": "wrong", "torch 0000003": "pass"}
     rows = [on(day, status, build=build) for day, (build, status) in enumerate(of.items())]
     rows += [on(3, "wrong", build="torch 0000003", op="torch:mul")]

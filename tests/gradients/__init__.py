@@ -14,7 +14,8 @@ from tests.gradients.functions import FUNCTIONS, Function
 
 @dataclass(frozen=True)
 class Said:
-    """What was said of one kernel. twin: whether it has the planted fault; plain: whether its inputs are not the hard ones."""
+    """What was said of one kernel. twin: whether it has the planted fault; plain: whether its inputs are not the hard
+    ones."""
 
     name: str
     reference: str
@@ -52,7 +53,8 @@ def judge(
 
 
 def said(functions: Sequence[Function] = FUNCTIONS, dtype: str = "float32", check: str = "backward") -> Iterator[Said]:
-    """Of every function and reference what is said of the kernel and of its twin, on the hard inputs and on plain ones."""
+    """Of every function and reference what is said of the kernel and of its twin, on the hard inputs and on plain
+    ones."""
     for function in functions:
         for reference in ("numpy", "torch"):
             for twin, plain in ((False, False), (False, True), (True, False), (True, True)):

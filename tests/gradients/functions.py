@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 
 def derived(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel of x, or of x and y, with a backward pass of its own: from a gradient and the inputs to their gradients."""
+    """A kernel of x, or of x and y, with a backward pass of its own: from a gradient and the inputs to their
+    gradients."""
 
     class Derived(torch.autograd.Function):
         @staticmethod
@@ -37,8 +38,9 @@ def derived(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callab
 
 @dataclass(frozen=True)
 class Function:
-    """One function. numpy, torch: references; kernel: right; wrong: the backward pass of its twin; inputs: name → values that are hard;
-    low, high: of values that are not, of the same shapes, where the twin is to be found (at a tie, next to nothing is wrong)."""
+    """One function. numpy, torch: references; kernel: right; wrong: the backward pass of its twin; inputs: name →
+    values that are hard; low, high: of values that are not, of the same shapes, where the twin is to be found (at a
+    tie, next to nothing is wrong)."""
 
     name: str
     inputs: dict[str, Any]

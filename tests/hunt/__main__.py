@@ -1,7 +1,7 @@
 """Public reports about wrong numbers, and what the farm finds of each: python -m tests.hunt [PATTERN…] [--seed N] [--markdown]
 
-PATTERN: a glob of reports (repository#number) or ops. Exit code 1 if what is found differs from what `tests.hunt.reports` says, or a sound
-twin does not pass.
+PATTERN: a glob of reports (repository#number) or ops. Exit code 1 if what is found differs from what
+`tests.hunt.reports` says, or a sound twin does not pass.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kernels with the faults of public reports, each beside its sound twin; `tests.hunt.reports` says of which report each is one.
 
-All are written anew, as small as the fault allows. Sizes are those that the report's project tests, or has in use: a size that shows a
-fault is not added because it does.
+All are written anew, as small as the fault allows. Sizes are those that the report's project tests, or has in use: a
+size that shows a fault is not added because it does.
 """
 
 from __future__ import annotations
@@ -337,7 +337,8 @@ THEME.add(
 
 
 def _rotated(x: Any, width: int, pairs_of: int) -> Any:
-    """The first ``width`` of the last axis turned, each with the element half of ``pairs_of`` away, by frequencies of that."""
+    """The first ``width`` of the last axis turned, each with the element half of ``pairs_of`` away, by frequencies of
+    that."""
     half, t = width // 2, x.shape[0]
     angles = torch.arange(t).double()[:, None] * 100.0 ** (-2.0 * torch.arange(half).double() / pairs_of)
     cos, sin = torch.cos(angles).to(x.dtype), torch.sin(angles).to(x.dtype)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: What is found of a fault: in the default form of a run, only where the declaration or the config points at it, or not at all.
+#: What is found of a fault: in the default form of a run, only where the declaration or the config points at it, or not
+#: at all.
 ITSELF, POINTED, MISSED = "by itself", "when pointed at", "missed"
 
 
@@ -14,10 +15,11 @@ ITSELF, POINTED, MISSED = "by itself", "when pointed at", "missed"
 class Report:
     """A public report and its instance.
 
-    where: repository#number. kind: what is wrong, in words. op: the op with the fault as rows name it, twin: the sound one (the
-    same op in another dtype where it has one). backend: where both run; sound: the status of the twin. first: what was found when the
-    report was tried for the first time; found: what is found now. pointed: settings of the kernel (`UserOp`) that point at the
-    fault. status: of the fault where it is found. note: why it was missed, or what runs where it is not a kernel.
+    where: repository#number. kind: what is wrong, in words. op: the op with the fault as rows name it, twin: the sound
+    one (the same op in another dtype where it has one). backend: where both run; sound: the status of the twin. first:
+    what was found when the report was tried for the first time; found: what is found now. pointed: settings of the
+    kernel (`UserOp`) that point at the fault. status: of the fault where it is found. note: why it was missed, or what
+    runs where it is not a kernel.
     """
 
     where: str

@@ -57,7 +57,8 @@ class Told:
 
 
 def models(patterns: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Names of classes by module; those of which the module or ``module.Class`` matches one of ``patterns``, all by default."""
+    """Names of classes by module; those of which the module or ``module.Class`` matches one of ``patterns``, all by
+    default."""
 
     def asked(module: str, name: str) -> bool:
         return not patterns or any(fnmatch(x, p) for p in patterns for x in (module, f"{module}.{name}"))
@@ -74,7 +75,8 @@ def ask(
     seed: int,
     backends: Sequence[str] = BACKENDS,
 ) -> list[Told]:
-    """The models of one module in one run, with its ``get_inputs()``: what a file does to torch is done to them alone."""
+    """The models of one module in one run, with its ``get_inputs()``: what a file does to torch is done to them
+    alone."""
     folder.mkdir(parents=True)
     own = [{"name": x, "model": f"{HERE / module}.py:{x}"} for x in some]
     catalogs = [{"name": "models", "own": own, "samples": SAMPLES.get(module, 1)}]

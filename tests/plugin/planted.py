@@ -223,7 +223,8 @@ class Broken(Backend):
 class Coarse(TorchEager):
     """torch on the CPU whose float32 inputs and results are rounded to ``computes``; it says that it ``declares``.
 
-    declares, computes: names of compute precisions, "" for float32; of_products: whether the declaration holds for products alone.
+    declares, computes: names of compute precisions, "" for float32; of_products: whether the declaration holds for
+    products alone.
     """
 
     def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
@@ -280,8 +281,8 @@ HELD_AFTER, HELD_S = 20, 0.25
 class Null(Backend):
     """Does nothing, at once. The device is any name, so that there can be many.
 
-    Options: ms, milliseconds that a case takes; hold, a file: as long as it is not there, a process is slow from some case on, and
-    the run goes on until then.
+    Options: ms, milliseconds that a case takes; hold, a file: as long as it is not there, a process is slow from some
+    case on, and the run goes on until then.
     """
 
     vendor = "Planted"
@@ -359,12 +360,14 @@ class Nothing(Null):
 class FakeGpu(Null):
     """A backend of a GPU of the vendor its device names; its placement says which device it was given.
 
-    Options beside those of Null: ranks, devices that a job of it takes; compile_ms, milliseconds that building a case takes; memory_gib, of the device (default: not told); lost_after, cases of all processes after which it makes the
-    file that $FARM_LOST names: while that exists, the device is lost, also for a new process; full_after, cases of one process
-    after which its memory is full (0: for every case); bad_after, cases of one process after which it adds one to what it
-    computes, as the device does to whatever any process computes if $FARM_BAD names a file, which it makes then; spoils, the number that
-    a case's input has after which its process does so; killed_at, the case of a process at which it is killed. $FARM_SICK, a variable of a
-    node: what is the matter with its devices, "wrong" numbers or "crash"; after a colon, the number of the one device.
+    Options beside those of Null: ranks, devices that a job of it takes; compile_ms, milliseconds that building a case
+    takes; memory_gib, of the device (default: not told); lost_after, cases of all processes after which it makes the
+    file that $FARM_LOST names: while that exists, the device is lost, also for a new process; full_after, cases of one
+    process after which its memory is full (0: for every case); bad_after, cases of one process after which it adds one
+    to what it computes, as the device does to whatever any process computes if $FARM_BAD names a file, which it makes
+    then; spoils, the number that a case's input has after which its process does so; killed_at, the case of a process
+    at which it is killed. $FARM_SICK, a variable of a node: what is the matter with its devices, "wrong" numbers or
+    "crash"; after a colon, the number of the one device.
     """
 
     resource = "GPU"

@@ -71,8 +71,9 @@ def load(name: str = NAME) -> Any:
 class Bus:
     """The devices of a machine, as one of its processes has them: each may be lost, for good.
 
-    $FARM_DEVICES: a folder, their state. A file "lost-1" there: the second has fallen off the bus. $FARM_DEVICES_LOSE: 300, the
-    first device that a process has waited for so many times is lost. visible: the vendor's variable; says: its words of a loss.
+    $FARM_DEVICES: a folder, their state. A file "lost-1" there: the second has fallen off the bus. $FARM_DEVICES_LOSE:
+    300, the first device that a process has waited for so many times is lost. visible: the vendor's variable; says: its
+    words of a loss.
     """
 
     def __init__(self, visible: str, says: str) -> None:

@@ -138,7 +138,8 @@ class TorchCatalog(Catalog):
 
 
 def _each(op: str, call: Any, given: list[Any], off: Iterator[bool]) -> list[Any]:
-    """The results of a program, or of a training step, in which what the operations ``op`` make is a thousandth off, ``off`` says of which."""
+    """The results of a program, or of a training step, in which what the operations ``op`` make is a thousandth off,
+    ``off`` says of which."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -157,9 +158,9 @@ def _each(op: str, call: Any, given: list[Any], off: Iterator[bool]) -> list[Any
 
 
 class FaultyTorch(Backend):
-    """Torch, operation by operation; the results of the one that the device is called are a thousandth off: of "softmax.mul" those
-    of softmax, in a program with a mul; of "each.gelu_backward" those of every such operation that torch calls, whoever asks; of "turns.gelu" those of every
-    second one."""
+    """Torch, operation by operation; the results of the one that the device is called are a thousandth off: of
+    "softmax.mul" those of softmax, in a program with a mul; of "each.gelu_backward" those of every such operation that
+    torch calls, whoever asks; of "turns.gelu" those of every second one."""
 
     vendor = "Planted"
     forms = ("torch",)

@@ -70,8 +70,8 @@ class Lying(OnnxRuntime):
     """ONNX Runtime on the CPU that returns something else, or computes in less than it says.
 
     Options: returns: "zeros", "other" (the outputs on other inputs), "bfloat16" (its outputs rounded); computes: the
-    precision that products round their inputs to; declares: what it says, of_products: for products alone; halves: "rounded" or "saturated", inputs as float16 has
-    them; weights, of a graph, are left as they are.
+    precision that products round their inputs to; declares: what it says, of_products: for products alone; halves:
+    "rounded" or "saturated", inputs as float16 has them; weights, of a graph, are left as they are.
     """
 
     takes = ("returns", "computes", "declares", "of_products", "halves")

@@ -38,7 +38,8 @@ STRUCK = b"Softmax"
 
 
 class Nightly(OnnxRuntime):
-    """ONNX Runtime as a vendor's own build of it, by release: where a graph has `STRUCK`, outputs are off by what the release says.
+    """ONNX Runtime as a vendor's own build of it, by release: where a graph has `STRUCK`, outputs are off by what the
+    release says.
 
     Option fails: how often a run raises, by chance, from 0 to 1.
     """

@@ -28,9 +28,10 @@ WARP, BLOCK = 32, 1024
 class Fault:
     """A fault of the datapath ``unit`` in ``dtype``.
 
-    where: "element" (``place`` among the outputs), "lane" (one of 32 of each warp), "warp" (one of 32 of each block), "any" (an operation,
-    by chance); bit: which bit of the output it touches, how: "flip", or stuck at "0" or "1"; "narrow": none is, but what is probed is computed in float32; "crash": the process dies; rate: share of passes that an element, lane or
-    warp is faulty in, or, by chance, the rate per operation; after_s: seconds until it is hot.
+    where: "element" (``place`` among the outputs), "lane" (one of 32 of each warp), "warp" (one of 32 of each block),
+    "any" (an operation, by chance); bit: which bit of the output it touches, how: "flip", or stuck at "0" or "1";
+    "narrow": none is, but what is probed is computed in float32; "crash": the process dies; rate: share of passes that
+    an element, lane or warp is faulty in, or, by chance, the rate per operation; after_s: seconds until it is hot.
     """
 
     unit: str = "matrix"

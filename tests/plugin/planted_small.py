@@ -25,8 +25,8 @@ from tasks.model import Form, Group, Program, RuntimeInfo, np_dtype
 
 
 def graph(*lines: str, opset: int = 18, **weights: Any) -> Any:
-    """A ModelProto of lines "y = Op(x, w; attribute=value)"; inputs are what nothing makes, float32 [4, 6]; the last line's
-    result is the output."""
+    """A ModelProto of lines "y = Op(x, w; attribute=value)"; inputs are what nothing makes, float32 [4, 6]; the last
+    line's result is the output."""
     from onnx import TensorProto, helper, numpy_helper
 
     nodes, made = [], set(weights)
@@ -175,9 +175,9 @@ FAULTS: Mapping[str, Fault] = {
 
 
 class Small(Backend):
-    """The float64 evaluation of a graph, rounded to its dtypes, with a fault; a device "pair.A.B" is wrong where an op B takes
-    what an op A makes, "op.A" where there is an op A, "open.A" where there is one and a size is open; "unbuilt" only builds, and not what has an Abs. The option ``version`` is
-    what it says of itself."""
+    """The float64 evaluation of a graph, rounded to its dtypes, with a fault; a device "pair.A.B" is wrong where an op
+    B takes what an op A makes, "op.A" where there is an op A, "open.A" where there is one and a size is open; "unbuilt"
+    only builds, and not what has an Abs. The option ``version`` is what it says of itself."""
 
     vendor = "Planted"
     forms = ("onnx",)
@@ -207,8 +207,8 @@ class Small(Backend):
         return Program(given(form.arrays), "CPU", given=given)
 
     def recipe(self, form: Form) -> Recipe:
-        """What a device computes that ignores Softmax's axis, dies of Neg after Gather, or is wrong, or hangs, in every second run; of Sigmoid,
-        nothing that shows a crash."""
+        """What a device computes that ignores Softmax's axis, dies of Neg after Gather, or is wrong, or hangs, in every
+        second run; of Sigmoid, nothing that shows a crash."""
         import onnx
 
         ops = [node.op_type for node in onnx.load_from_string(form.model).graph.node]

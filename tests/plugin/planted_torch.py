@@ -37,7 +37,8 @@ def _registered(kind: str, visible: str) -> tuple[Any, planted_device.Bus]:
 
 
 def _answers(module: Any, name: str, bus: planted_device.Bus, count: int, none: str) -> None:
-    """What torch's module of a device says: of ``count`` of them this process sees one, which may be lost. none: its words then."""
+    """What torch's module of a device says: of ``count`` of them this process sees one, which may be lost. none: its
+    words then."""
 
     def init() -> None:
         """As torch does it before its first tensor there. Raises RuntimeError."""
@@ -58,7 +59,8 @@ def _answers(module: Any, name: str, bus: planted_device.Bus, count: int, none: 
 
 
 def cuda() -> None:
-    """By the entry point of torch.backends. $FARM_DEVICE_DRIVER: the driver's version, where it is too old for this torch."""
+    """By the entry point of torch.backends. $FARM_DEVICE_DRIVER: the driver's version, where it is too old for this
+    torch."""
     torch, bus = _registered("cuda", "CUDA_VISIBLE_DEVICES")
     old = os.environ.get("FARM_DEVICE_DRIVER", "")
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""

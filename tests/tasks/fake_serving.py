@@ -1,8 +1,9 @@
 """Stand-ins for packages that serve decoders on devices: their public interface, around transformers on a CPU.
 
-`vllm` and `sglang` have the names, defaults and refusals of vLLM 0.33.0 (`entrypoints/llm.py`, `sampling_params.py`, `outputs.py`) and SGLang 0.5.23
-(`srt/entrypoints/engine.py`, `srt/sampling/sampling_params.py`, `srt/managers/tokenizer_manager.py`), as far as the engines here use them; an argument
-that these do not have is refused as they refuse it. `tensorrt_llm` is written after the documentation of 1.2, without its source.
+`vllm` and `sglang` have the names, defaults and refusals of vLLM 0.33.0 (`entrypoints/llm.py`, `sampling_params.py`,
+`outputs.py`) and SGLang 0.5.23 (`srt/entrypoints/engine.py`, `srt/sampling/sampling_params.py`,
+`srt/managers/tokenizer_manager.py`), as far as the engines here use them; an argument that these do not have is refused
+as they refuse it. `tensorrt_llm` is written after the documentation of 1.2, without its source.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from tasks.model.engine import Sampling
 
 
 class Served:
-    """A checkpoint and what every package makes of it. rolled: each row of a batch is given another one's logits, as a planted fault."""
+    """A checkpoint and what every package makes of it. rolled: each row of a batch is given another one's logits, as a
+    planted fault."""
 
     def __init__(self, folder: str, dtype: str, rolled: bool) -> None:
         import torch
@@ -41,7 +43,8 @@ class Served:
     def choose(
         self, prompt: Sequence[int], logits: Any, how: Sampling, length: int, count: int, seed: int
     ) -> tuple[list[list[int]], Any]:
-        """``count`` completions, and the logits (tokens, vocabulary) from which the tokens of one were chosen. logits: those behind the prompt."""
+        """``count`` completions, and the logits (tokens, vocabulary) from which the tokens of one were chosen. logits:
+        those behind the prompt."""
         import torch
 
         generator = np.random.default_rng(seed)

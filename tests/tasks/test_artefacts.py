@@ -60,7 +60,8 @@ def test_features_tell_processors_of_one_name_apart(folder: Path, monkeypatch: p
 def test_half_a_program_of_inductor_is_deleted_and_made_again(
     content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A compiler that is killed at its deadline leaves one among the kept programs; its loader's words are the system's."""
+    """A compiler that is killed at its deadline leaves one among the kept programs; its loader's words are the
+    system's."""
     program, tried = tmp_path / "kept.main.so", []
     program.write_bytes(content)
     monkeypatch.setattr(inductor, "_reset_dynamo", lambda: None)

@@ -441,7 +441,8 @@ sixty, sound = right_for(60), right_for(10**6)
 
 @pytest.fixture
 def in_a_stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
-    """The rows of a kernel of `COUNTING` under forward with eight samples and then under the check, in one process of its own."""
+    """The rows of a kernel of `COUNTING` under forward with eight samples and then under the check, in one process of
+    its own."""
     (tmp_path / "counting.py").write_text(COUNTING)
     (tmp_path / "exact.py").write_text("import torch\ndef softmax(x): return torch.softmax(x, -1)\n")
     given = {"reference": "exact.py:softmax", "reference_framework": "torch", "inputs": {"x": [32, 129]}}

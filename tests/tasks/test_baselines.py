@@ -262,7 +262,8 @@ def clock_that_lies() -> Iterator[Callable[[Any], Any]]:
 def test_a_call_faster_than_memory_is_wrong(
     tmp_path: Path, clock_that_lies: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its inputs and outputs are larger than the last cache. The clock was the baseline's as well until it was first called."""
+    """Its inputs and outputs are larger than the last cache. The clock was the baseline's as well until it was first
+    called."""
     monkeypatch.setattr(speedup.roofline, "TRIED", 2)
     row = judge_with_small_cache(tmp_path, clock_that_lies, monkeypatch)
     assert (row.status, row.kind) == ("wrong", "roofline") and "faster than the device" in str(row.error), row.error
@@ -351,7 +352,8 @@ def test_a_clock_that_the_judge_does_not_share_is_not_believed() -> None:
     assert not speedup._hides_work(inner, honest, 0.0, math.inf)
 
 
-# --- a device, whose calls only ask for work ---------------------------------------------------------------------------
+# --- a device, whose calls only ask for work
+# ---------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from tasks.judge import definitions
 from tasks.judge import op_classes as classes
 from tasks.model import OpClass
 
-#: Ops that nobody has placed: judged as composite. Those of torch's that draw random numbers need no place: it is found by drawing.
+#: Ops that nobody has placed: judged as composite. Those of torch's that draw random numbers need no place: it is found
+#: by drawing.
 UNPLACED: set[str] = set()
 
 

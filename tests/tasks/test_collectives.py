@@ -148,7 +148,8 @@ def test_a_library_without_devices_says_so() -> None:
         made.probe()
 
 
-# --- ranks on other nodes ------------------------------------------------------------------------------------------------
+# --- ranks on other nodes
+# ------------------------------------------------------------------------------------------------
 
 LENT = """import os, sys
 from tasks.backends.shared.rank_hosts import RankHost

@@ -40,7 +40,8 @@ FLOAT32 = Reading(
 
 
 def add_terms(terms: np.ndarray, bits: int = 24, drops: int = -1) -> np.ndarray:
-    """Sums along the last axis, which is kept: one term after another, in so many bits. drops: a term that is forgotten."""
+    """Sums along the last axis, which is kept: one term after another, in so many bits. drops: a term that is
+    forgotten."""
     some = np.array(terms, np.float64)
     some[..., drops] *= drops < 0
     count = some.shape[-1]
@@ -49,7 +50,8 @@ def add_terms(terms: np.ndarray, bits: int = 24, drops: int = -1) -> np.ndarray:
 
 
 def softmax(bits: int = 24, drops: int = -1, far: float = 0.0) -> Run:
-    """A device that takes exponentials in float32 and adds them in so many bits. far: by which share its results are off."""
+    """A device that takes exponentials in float32 and adds them in so many bits. far: by which share its results are
+    off."""
 
     def run(arrays: Sequence[Any]) -> list[np.ndarray]:
         (x,) = arrays
@@ -216,7 +218,8 @@ def passport_of(run: Run, arrays: Sequence[np.ndarray]) -> tuple[Reading, ...]:
 
 
 def judge(tmp_path: Path, run: Run, parts: Sequence[Reading], noise: float = 1.0, asks: bool = True) -> Judgement:
-    """The judgement of a softmax by a device with a passport. noise: of the floor, in units of what rounding its input makes."""
+    """The judgement of a softmax by a device with a passport. noise: of the floor, in units of what rounding its input
+    makes."""
     arrays = draw((ROWS, TERMS))
     exact = ref.softmax(arrays[0].astype(np.float64), -1)
     leaf = Leaf("float32", exact.shape, exact, noise * EPS["float32"] * np.abs(exact))
@@ -238,7 +241,8 @@ def test_a_sound_softmax_passes_and_its_row_says_how_near(tmp_path: Path) -> Non
 
 
 def test_a_fault_beyond_its_own_bound_is_wrong_however_near_it_is(tmp_path: Path) -> None:
-    """The limit, by a floor that excuses nearly all, says nothing of a term that is dropped, nor of a factor of 1.0002."""
+    """The limit, by a floor that excuses nearly all, says nothing of a term that is dropped, nor of a factor of
+    1.0002."""
     parts = passport_of(softmax(), draw((ROWS, TERMS)))
     for faulty in (softmax(drops=3), softmax(far=2e-4)):
         assert judge(tmp_path, faulty, (), noise=1e7).status is Status.PASS
@@ -269,8 +273,9 @@ def test_a_dropped_term_of_a_narrow_device_is_not_excused(tmp_path: Path) -> Non
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("count", [64, 256])
 def test_a_formula_whose_sum_was_not_read_has_a_finite_bound_in_16_bits(dtype: str, count: int) -> None:
-    """Of any order of additions in the dtype. One that adds in it, one after another, is within; a result of another size is not; where nothing
-    finite follows (a variance as a difference of squares may leave nothing of itself), it says so."""
+    """Of any order of additions in the dtype. One that adds in it, one after another, is within; a result of another
+    size is not; where nothing finite follows (a variance as a difference of squares may leave nothing of itself), it
+    says so."""
     x = np.random.default_rng(3).standard_normal((8, count)).astype(np_dtype(dtype))
     wide = x.astype(np.float64)
     digits = (TABLE[dtype].digits or 0) + 1
@@ -288,7 +293,8 @@ def test_a_formula_whose_sum_was_not_read_has_a_finite_bound_in_16_bits(dtype: s
 
 
 def test_any_order_of_additions_is_within_the_share_of_its_format() -> None:
-    """Also where n·u is beyond 1; ones in bfloat16 stop at 256, 7/8 of 2,048 of them are lost, and the bound is no less."""
+    """Also where n·u is beyond 1; ones in bfloat16 stop at 256, 7/8 of 2,048 of them are lost, and the bound is no
+    less."""
     reading = replace(FLOAT32, bits=8)
     for count in (64, 256, 2048, 1 << 20):
         certain, likely = share_of_sum(reading, count, exactly=False).off

@@ -23,7 +23,8 @@ def tensor(name: str, shape: Any) -> Any:
 
 @pytest.fixture
 def model() -> Any:
-    """x → MatMul → Split → (Relu, If whose bodies read a tensor, an initializer and a Constant's output from outside)."""
+    """x → MatMul → Split → (Relu, If whose bodies read a tensor, an initializer and a Constant's output from
+    outside)."""
     body = [
         helper.make_graph([helper.make_node(op, ["right", other], [f"in_{op}"])], op, [], [tensor(f"in_{op}", None)])
         for op, other in (("Add", "bias"), ("Mul", "two"))

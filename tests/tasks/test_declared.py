@@ -106,7 +106,8 @@ def test_an_output_that_only_a_device_has_is_expected_by_its_metadata(batch_norm
 
 
 def test_only_calls_with_several_outputs_give_other_dtypes_on_a_device() -> None:
-    """The rule by which meta kernels are asked (`declared.may_differ`), over op_db: one sample of every op in bfloat16."""
+    """The rule by which meta kernels are asked (`declared.may_differ`), over op_db: one sample of every op in
+    bfloat16."""
     different = set()
     for (name, variant), info in opinfo._op_db().items():
         if torch.bfloat16 not in info.supported_dtypes("cpu") or variant == "partial_views" or "jiterator" in name:

@@ -446,7 +446,8 @@ def test_a_random_op_is_called_without_its_seed_and_one_that_draws_nothing_is_ju
 
 
 def test_a_random_basis_may_be_an_unlucky_one() -> None:
-    """The share of a singular value that a random basis loses has a heavy tail: a draw in a hundred is far outside the others' range."""
+    """The share of a singular value that a random basis loses has a heavy tail: a draw in a hundred is far outside the
+    others' range."""
     generator = np.random.default_rng(0)
     u, v = (np.linalg.qr(generator.normal(size=(6, 6)))[0] for _ in range(2))
     a = u * np.array([100.0, 40, 30, 4, 1, 0.5]) @ v.T

@@ -267,7 +267,8 @@ def test_beyond_what_is_kept_nothing_is_excused(dtype: str, cache: Path) -> None
 
 
 def test_a_gradient_that_loses_its_tail_without_a_kept_result_fails(cache: Path) -> None:
-    """GELU's is not computed from its result: in float64 torch's own reference once excused that none of the tail is left."""
+    """GELU's is not computed from its result: in float64 torch's own reference once excused that none of the tail is
+    left."""
 
     def no_tail(found: list[np.ndarray], given: list[np.ndarray]) -> list[np.ndarray]:
         return [np.where(given[0] < -8.5, 0.0, found[0])]

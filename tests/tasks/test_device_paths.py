@@ -363,7 +363,8 @@ def test_tinygrads_nvrtc_is_that_of_its_own_packages(tmp_path: Path, monkeypatch
 
 
 class FakeTensorFlow(types.ModuleType):
-    """TensorFlow on a GPU whose eager op in the middle has a kernel of the CPU's alone; what it said of that in 2.21."""
+    """TensorFlow on a GPU whose eager op in the middle has a kernel of the CPU's alone; what it said of that in
+    2.21."""
 
     def __init__(self) -> None:
         super().__init__("tensorflow")
@@ -407,7 +408,8 @@ def test_tensorflow_computes_nothing_on_the_cpu_unseen(monkeypatch: pytest.Monke
 
 
 def test_what_tensorflow_puts_elsewhere_inside_a_saved_model_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its result is on the device all the same. What run metadata says was seen with TensorFlow 2.21 on two logical CPUs."""
+    """Its result is on the device all the same. What run metadata says was seen with TensorFlow 2.21 on two logical
+    CPUs."""
     tf, cpu, gpu = FakeTensorFlow(), "/job:localhost/replica:0/task:0/device:CPU:0", "/device:GPU:0"
     nodes = [("MatMul", gpu, 1), ("_Recv", cpu, 1), ("Shape", cpu, 1), ("Mul", cpu, 3)]  # a shape's arithmetic
     made: list[Any] = []

@@ -37,7 +37,8 @@ def values(*shapes: tuple[int, ...], low: float = -3.0, high: float = 3.0) -> In
 
 @dataclass(frozen=True)
 class Planted:
-    """An op with a planted error model. exact: of float64 arrays; faulty: of torch's tensors; said: part of the cause."""
+    """An op with a planted error model. exact: of float64 arrays; faulty: of torch's tensors; said: part of the
+    cause."""
 
     said: str
     op_class: OpClass

@@ -250,7 +250,8 @@ def one_group(variant: str, a: Any, b: Any, ends: Any) -> Any:
 
 
 def test_numbers_are_rounded_to_blocks_as_the_specification_says() -> None:
-    """OCP MX 1.0, 6.3: the scale is 2^(⌊log2 of the largest⌋ − the largest exponent of an element); what is beyond the largest element saturates."""
+    """OCP MX 1.0, 6.3: the scale is 2^(⌊log2 of the largest⌋ − the largest exponent of an element); what is beyond the
+    largest element saturates."""
     x = np.zeros((1, 32))
     x[0, :5] = 1.99, -1.0, 0.26, 2.0**-30, -1.99
     elements, scales = quantise_blocks(x, "float4_e2m1fn", FORMATS["mx"])

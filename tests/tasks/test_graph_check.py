@@ -120,8 +120,8 @@ class AcceleratorError(RuntimeError):
 
 
 class Cuda:
-    """torch.cuda where a recording ends as torch's does: raises: by the call, or by the end of a recording that was spoilt, over what
-    the call raised. current: the stream."""
+    """torch.cuda where a recording ends as torch's does: raises: by the call, or by the end of a recording that was
+    spoilt, over what the call raised. current: the stream."""
 
     def __init__(self, by_call: Exception | None, by_end: Exception | None) -> None:
         self.by_call, self.by_end, self.recording = by_call, by_end, False

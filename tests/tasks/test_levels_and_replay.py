@@ -87,7 +87,8 @@ def test_the_first_level_that_is_wrong_is_to_blame(tmp_path: Path) -> None:
 
 
 def racing(*wrong: int) -> Callable[[], Kernel]:
-    """A kernel whose every run gives other bytes, and those of the numbers in ``wrong`` (of all levels together) are wrong."""
+    """A kernel whose every run gives other bytes, and those of the numbers in ``wrong`` (of all levels together) are
+    wrong."""
     runs = [0]
 
     def run(arrays: list[np.ndarray]) -> list[np.ndarray]:

@@ -46,14 +46,15 @@ def test_a_product_is_seen_beside_a_large_one_down_to_the_published_bit(
         found = dot(used, (2.0**8, 2.0**8), left, (-(2.0**8), 2.0**8))
         assert found == (2.0**power if power >= last else 0.0), power
         mirrored = dot(used, (-(2.0**8), 2.0**8), (-left[0], left[1]), (2.0**8, 2.0**8))
-        # Cut off is towards zero; what is lost on CDNA 3 is lost there as well, as products are aligned with one another.
+        # Cut off is towards zero; what is lost on CDNA 3 is lost there as well, as products are aligned with one
+        # another.
         assert mirrored == (-(2.0**power) if power >= last else 0.0), power
 
 
 @pytest.mark.parametrize(("architecture", "dtype", "width"), list_published(published.WIDTH))
 def test_one_step_adds_as_many_products_as_was_published(architecture: str, dtype: str, width: int) -> None:
-    """A large product, its opposite in the second place, a small one in a later place: it is lost in the first step alone, or
-    (where a step is exact) a large pair cancels exactly only within one step."""
+    """A large product, its opposite in the second place, a small one in a later place: it is lost in the first step
+    alone, or (where a step is exact) a large pair cancels exactly only within one step."""
     used, large, small = unit(architecture, dtype), 2.0**7, 2.0**-6
     count = 2 * width
     exact = architecture == "cdna1"
@@ -162,7 +163,8 @@ def test_infinities_and_nan_are_as_in_any_sum() -> None:
 
 
 def count_same(adder: Truncating | None, promoted: int = 128) -> int:
-    """How many recorded float8 products of the H200 an emulated unit gives to the byte, where its row is another one."""
+    """How many recorded float8 products of the H200 an emulated unit gives to the byte, where its row is another
+    one."""
     key = ("hopper", "float8_e4m3fn", "")
     own = UNITS[key]
     planted = replace(own, adder=adder or own.adder, promoted=promoted)

@@ -100,8 +100,8 @@ def test_each_runtime_says_whether_a_precision_is_allowed_or_ordered(
 
 
 class Composed(Backend):
-    """What torch composes, in float64 and rounded once, the factors of every product being rounded to a precision first. loses: what it
-    does to the inputs of the op as a whole instead."""
+    """What torch composes, in float64 and rounded once, the factors of every product being rounded to a precision
+    first. loses: what it does to the inputs of the op as a whole instead."""
 
     forms = ("torch",)
 

@@ -245,7 +245,8 @@ def test_what_a_dtype_holds_comes_back_from_it(dtype: str) -> None:
             assert [int(x) for x in ends.astype(np.float64).astype(np_dtype(dtype)).astype(np.float64)] == list(ends)
 
 
-# --- modules -----------------------------------------------------------------------------------------------------------
+# --- modules
+# -----------------------------------------------------------------------------------------------------------
 
 
 def module(call: Callable[[Any], Any]) -> Any:
@@ -311,7 +312,8 @@ def test_autocast_rounds_the_factors_of_a_product() -> None:
     np.testing.assert_allclose(y[:, 0], rounded.sum(1), rtol=1e-12)
 
 
-# --- kernels -----------------------------------------------------------------------------------------------------------
+# --- kernels
+# -----------------------------------------------------------------------------------------------------------
 
 
 def declared(kernel: Callable[..., Any], **settings: Any) -> Any:

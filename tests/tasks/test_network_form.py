@@ -26,7 +26,8 @@ def torch_as_framework(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def small_image_network(opset: int = 17) -> Any:
-    """A convolution of an image, its mean, and a reshape to what is computed of its shape; weights raw and number by number."""
+    """A convolution of an image, its mean, and a reshape to what is computed of its shape; weights raw and number by
+    number."""
     w = RNG.standard_normal((4, 3, 3, 3)).astype(np.float32)
     bias = helper.make_tensor("bias", TensorProto.FLOAT, [4], [0.5, -1.0, 2.0, 0.25])
     one = helper.make_node("Constant", [], ["one"], value=numpy_helper.from_array(np.array([1], np.int64)))

@@ -185,7 +185,8 @@ def test_the_floor_of_a_large_result_is_that_of_its_parts() -> None:
 
 
 def test_where_rows_of_a_kernel_s_result_jump_others_may() -> None:
-    """A query that meets a tie takes one key's values or another's: an element at which both are equal does not move."""
+    """A query that meets a tie takes one key's values or another's: an element at which both are equal does not
+    move."""
     y = np.ones((40, 8))
     quiet = np.full((40, 8), 1e-7)
     (delta,) = noise.of_kernel([y], [quiet], [y], "float32")

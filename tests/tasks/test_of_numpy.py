@@ -159,7 +159,8 @@ def by_hand(x: np.ndarray) -> np.ndarray:
     "to", [by_hand, lambda x: round_to_dtype(x, "bfloat16"), lambda x: x.astype(ml_dtypes.bfloat16)]
 )
 def test_what_is_rounded_by_its_bits_is_rounded_as_by_a_cast(to: Callable[..., Any]) -> None:
-    """A draw moves inputs by less than such a rounding, which would leave no noise at all of the product of what it made."""
+    """A draw moves inputs by less than such a rounding, which would leave no noise at all of the product of what it
+    made."""
     casts, told, read = Roundings(), list[str](), list[np.ndarray]()
     evaluate = of_numpy.make_evaluator(lambda x, w: to(x) @ to(x - to(x)).T, told)
     (y,) = evaluate({"x": X, "w": W}, casts.first, None)
@@ -191,7 +192,8 @@ def test_an_operation_that_rounds_reads_what_its_own_rounding_may_make_of_a_cast
 
 
 def test_what_a_reference_keeps_for_its_next_call_is_of_that_call() -> None:
-    """A memoised table: casts of what is computed with it may take the neighbour, and a kernel that has it too gets NumPy's arrays."""
+    """A memoised table: casts of what is computed with it may take the neighbour, and a kernel that has it too gets
+    NumPy's arrays."""
 
     @functools.lru_cache
     def table(n: int) -> np.ndarray:

@@ -362,7 +362,8 @@ def test_openvino_computes_in_float32_unless_told_otherwise() -> None:
 
 
 class PlantedNpu:
-    """An NPU beside OpenVINO's CPU, whose memory and kernels it has: as Intel's, it computes in float16 and refuses float32."""
+    """An NPU beside OpenVINO's CPU, whose memory and kernels it has: as Intel's, it computes in float16 and refuses
+    float32."""
 
     def __init__(self, core: Any) -> None:
         self.core, self.available_devices = core, ["CPU", "NPU"]

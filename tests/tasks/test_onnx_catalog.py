@@ -205,7 +205,8 @@ def test_the_cases_hold_on_onnxruntime(variant: str, entries: dict[str, Entry]) 
     assert outcome(OnnxRuntime("ort-cpu", "cpu", {}), entries[variant]) == "pass"
 
 
-# --- pooling ------------------------------------------------------------------------------------------------------------
+# --- pooling
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["AVG", "MAX"])

@@ -134,7 +134,8 @@ def test_tensorrts_libraries_come_with_its_environment_and_are_loaded_before_a_s
 
 
 def test_tensorrts_provider_finds_what_was_timed_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """It writes its file in place, so each process has a folder of its own; timings of another GPU or TensorRT are not found."""
+    """It writes its file in place, so each process has a folder of its own; timings of another GPU or TensorRT are not
+    found."""
     gpu, release, found, given = ["NVIDIA L4", "sm_89"], [101601], list[bytes](), list[dict[str, str]]()
 
     class Session:

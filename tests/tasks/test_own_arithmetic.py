@@ -50,7 +50,8 @@ def device(
     rule: NodeRule | None = None,
     taken: int = 0,
 ) -> Run:
-    """A device that multiplies matrices, each element's terms in this order, with products that are not rounded. drops: the number of a term that it forgets."""
+    """A device that multiplies matrices, each element's terms in this order, with products that are not rounded. drops:
+    the number of a term that it forgets."""
     count = TERMS
     adder = Adder(
         rule or NodeRule(bits, rounding), {}, tuple(range(count)), taken=taken, taking="truncated" * bool(taken)
@@ -85,7 +86,8 @@ def passport_of(run: Run, dtype: str) -> tuple[Reading, ...]:
 def judge(
     tmp_path: Path, run: Run, dtype: str, readings: Sequence[Reading], noise: float = 1.0, asks: bool = True
 ) -> Judgement:
-    """The judgement of a product of matrices by a device with a passport. noise: of the floor, in units of what rounding the factors makes."""
+    """The judgement of a product of matrices by a device with a passport. noise: of the floor, in units of what
+    rounding the factors makes."""
     arrays = factors(dtype)
     a, b = (x.astype(np.float64) for x in arrays)
     floor = noise * EPS[dtype] * np.sqrt(np.square(a) @ np.square(b))
@@ -110,7 +112,8 @@ def test_a_sound_device_passes_and_its_row_says_how_near(tmp_path: Path) -> None
 
 
 def test_fewer_bits_than_the_passport_has_are_wrong_and_as_many_imprecise(tmp_path: Path) -> None:
-    """The very same bytes: of a device that is known to add in 8 bits they are its arithmetic, of another one a fault."""
+    """The very same bytes: of a device that is known to add in 8 bits they are its arithmetic, of another one a
+    fault."""
     fault = judge(tmp_path, NARROW, "bfloat16", passport_of(WIDE, "bfloat16"))
     assert (fault.status, fault.kind) == (Status.WRONG, KIND_ARITHMETIC)
     assert fault.columns["own_units"] > 1 and "in 8 bits, and its passport says 24" in fault.columns["error"]
@@ -152,7 +155,8 @@ def test_a_sum_that_drops_a_term_is_wrong_however_near_it_is(tmp_path: Path, dty
 
 
 def test_factors_of_fewer_bits_than_the_passport_has_are_wrong_and_of_as_many_imprecise(tmp_path: Path) -> None:
-    """TF32 that nobody declared: the very same bytes are a device's arithmetic, or a fault of one whose passport says float32. A term that is dropped is found in both."""
+    """TF32 that nobody declared: the very same bytes are a device's arithmetic, or a fault of one whose passport says
+    float32. A term that is dropped is found in both."""
     coarse, full = device(in_order(), 24, "float32", taken=11), device(in_order(), 24, "float32")
     (reading,) = passport_of(coarse, "float32")
     assert (reading.taken, reading.taking, reading.predicted) == (11, "truncated", reading.unseen)
@@ -169,7 +173,8 @@ def test_factors_of_fewer_bits_than_the_passport_has_are_wrong_and_of_as_many_im
 
 
 def test_what_no_reading_reproduces_is_not_excused(tmp_path: Path) -> None:
-    """A dropped term of a device that adds in 8 bits may lie within what it may leave: it is no more right than before."""
+    """A dropped term of a device that adds in 8 bits may lie within what it may leave: it is no more right than
+    before."""
     faulty = device(in_order(), 8, "bfloat16", drops=3)
     before = judge(tmp_path, faulty, "bfloat16", (), noise=0.002)
     after = judge(tmp_path, faulty, "bfloat16", passport_of(NARROW, "bfloat16"), noise=0.002)
@@ -186,7 +191,8 @@ def test_what_no_reading_reproduces_is_not_excused(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_device_never_leaves_its_own_bound(run: Run) -> None:
-    """Neither by its tree nor, where another number of terms was read, in any order; nor what it leaves in all likelihood."""
+    """Neither by its tree nor, where another number of terms was read, in any order; nor what it leaves in all
+    likelihood."""
     output = run(factors("bfloat16"))[0].dtype.name
     readings = passport_of(run, "bfloat16")
     g = np.random.default_rng(3)
@@ -269,7 +275,8 @@ def test_the_terms_of_running_sums_are_told_from_its_numbers() -> None:
 
 
 def compute_held(arrays: Sequence[np.ndarray], bits: int, drops: int = -1) -> np.ndarray:
-    """What the located sum of these arrays is on a device that adds one term after another in so many bits. drops: a term that it forgets."""
+    """What the located sum of these arrays is on a device that adds one term after another in so many bits. drops: a
+    term that it forgets."""
     exact = HELD_CALLS[len(arrays)]([x.astype(np.float64) for x in arrays])
     where = locate_sum(arrays, exact)
     assert where is not None

@@ -295,7 +295,8 @@ def test_sums_that_add_alike_are_asked_in_the_same_calls_and_one_that_does_not_i
 
 
 def test_rows_that_add_in_two_orders_by_turns_are_each_read() -> None:
-    """As those that begin at odd addresses do: the term that fills no lane is the last in one row, and the first in the next."""
+    """As those that begin at odd addresses do: the term that fills no lane is the last in one row, and the first in the
+    next."""
     one = make_sequential([lanes(32, 4, make_folded), 32])
     other = (0, make_folded([make_sequential(range(k, 33, 4)) for k in range(1, 5)]))
     for orders in ([one, other], [other, one]):

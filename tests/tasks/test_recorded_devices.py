@@ -34,7 +34,8 @@ def test_no_recorded_row_is_told_falsely_today(compared: pd.DataFrame) -> None:
 
 
 def test_every_failure_that_is_true_is_one_still_and_is_known(compared: pd.DataFrame) -> None:
-    """Determinism, batches, digits lost: what a device does wrong no rule acquits, and a run with configs/known ends well."""
+    """Determinism, batches, digits lost: what a device does wrong no rule acquits, and a run with configs/known ends
+    well."""
     true = compared["why"].str.contains("true")
     assert true.sum() > 100 and (compared["today"] == compared["status"])[true].all()
     assert {"batch", "nondeterministic", "nonfinite", "numbers"} <= set(compared["kind"][true])

@@ -80,7 +80,8 @@ class OnCard(Backend):
 
 @dataclass
 class Process:
-    """Stands for another process of the backend: runs the command that is to stand before it, and what it does itself."""
+    """Stands for another process of the backend: runs the command that is to stand before it, and what it does
+    itself."""
 
     code: int = 0
     asked: list[tuple[str, ...]] = field(default_factory=list)
@@ -95,7 +96,8 @@ class Process:
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A program on the PATH that is called as compute-sanitizer is, runs what it is to run, and writes a log of the tool's name."""
+    """A program on the PATH that is called as compute-sanitizer is, runs what it is to run, and writes a log of the
+    tool's name."""
     file = tmp_path / "compute-sanitizer"
     file.write_text(
         "#!/bin/sh\nwhile [ $# -gt 0 ]; do\n case $1 in\n --tool) tool=$2; shift 2;; --log-file) log=$2; shift 2;;\n"

@@ -46,7 +46,8 @@ def test_an_edit_is_another_key(tmp_path: Path, edited: str, changes: list[bool]
     assert [a != b for a, b in zip(before, digests(tmp_path))] == changes
 
 
-#: Modules that run cases though their names are not in `sources.RUNNING`, and constants of rows that preparing writes as well.
+#: Modules that run cases though their names are not in `sources.RUNNING`, and constants of rows that preparing writes
+#: as well.
 RUN_CASES = ("tasks.canary", "tasks.screen", "tasks.twin")
 CONSTANTS = ("tasks.model.row.INTERPRETED", "tasks.model.row.Row", "tasks.model.row.YOUR_OWN", "tasks.model.row.column")
 

@@ -94,8 +94,8 @@ def test_a_call_takes_no_less_than_the_judges_clock_surely_saw() -> None:
 
 
 def race_on_a_busy_machine(program: float, baseline: float, claimed: float | None = None) -> Race:
-    """A race of calls that sleep so many seconds, of whose CPU time there is next to none, and wait up to a hundred for a processor. claimed: seconds
-    that the program says that it waited, beside those that it did."""
+    """A race of calls that sleep so many seconds, of whose CPU time there is next to none, and wait up to a hundred for
+    a processor. claimed: seconds that the program says that it waited, beside those that it did."""
     clock, noise, waited = Clock(), np.random.default_rng(5), [0.0]
 
     def make(name: str, real: float) -> Callable[[], Callable[[], Timed]]:
@@ -162,8 +162,8 @@ def test_the_system_counts_what_a_thread_waits_for_a_processor() -> None:
 
 
 def columns(program: float, baseline: float, told: float, way: float = 100e-6, spent: bool = True) -> dict[str, Any]:
-    """Columns of a race of calls that take so many seconds and of which the program's process tells another number; the way there and back takes
-    ``way``, or up to twice as long, of which a hundredth is CPU time."""
+    """Columns of a race of calls that take so many seconds and of which the program's process tells another number; the
+    way there and back takes ``way``, or up to twice as long, of which a hundredth is CPU time."""
     noise, rounds = np.random.default_rng(3), 41
     calls: dict[str, list[Timed]] = {}
     seen: dict[str, list[float]] = {}

@@ -89,7 +89,8 @@ def test_structures_are_what_they_are_called() -> None:
 
 
 def test_a_seed_makes_the_same_bytes_in_any_language() -> None:
-    """Vectors for an implementation elsewhere: the numbers are those of splitmix64, shifted right by one, modulo the bound."""
+    """Vectors for an implementation elsewhere: the numbers are those of splitmix64, shifted right by one, modulo the
+    bound."""
     assert structure.fill(Input("index", (6,), "int64", 0, 10), PLAIN, 42).tolist() == [6, 5, 9, 2, 5, 1]  # type: ignore[union-attr]
     digest = hashlib.sha256()
     for kind, given in INPUTS.items():

@@ -82,7 +82,8 @@ def _units(actual: np.ndarray, leaf: Leaf) -> float:
 
 
 def test_what_cancels_inside_of_an_operator_has_the_floor_of_its_terms() -> None:
-    """Beyond the border all taps of a bicubic sample are one pixel, and the derivatives of their weights add up to nothing."""
+    """Beyond the border all taps of a bicubic sample are one pixel, and the derivatives of their weights add up to
+    nothing."""
 
     def call(x: Any, grid: Any) -> Any:
         return torch.nn.functional.grid_sample(x, grid, mode="bicubic", padding_mode="border", align_corners=False)

@@ -500,8 +500,8 @@ def test_an_unknown_option_is_refused(device: str, takes: str) -> None:
         eager(device, speed=1)
 
 
-#: What a build of torch is called, and what its file of versions says → the device that it is for: a wheel's, one compiled in
-#: place, a container's, PyPI's on Linux, and one for the CPU that somebody has called otherwise.
+#: What a build of torch is called, and what its file of versions says → the device that it is for: a wheel's, one
+#: compiled in place, a container's, PyPI's on Linux, and one for the CPU that somebody has called otherwise.
 BUILDS = [
     ("2.13.0+cu130", "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None", "cuda"),
     ("2.9.0a0+git1a2b3c", "cuda = '12.8'\nhip = None\nxpu = None", "cuda"),

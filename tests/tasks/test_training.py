@@ -216,7 +216,8 @@ def test_a_scaled_loss_whose_gradients_stay_scaled_is_wrong(cache: Path) -> None
 
 
 def test_a_gradient_of_zeros_is_wrong_where_the_floor_would_excuse_it(cache: Path) -> None:
-    """Through twenty rectified layers in bfloat16 the first norm's gradient is hardly known: zero is wrong all the same."""
+    """Through twenty rectified layers in bfloat16 the first norm's gradient is hardly known: zero is wrong all the
+    same."""
 
     def zero(step: TrainingStep) -> None:
         dict(step.module.named_parameters())["model.down.0.1.bias"].register_hook(torch.zeros_like)

@@ -287,7 +287,8 @@ def test_a_reference_script(declare: Any, cache: Path, tmp_path: Path, end: str)
 def test_a_reference_that_rounds_by_hand_leaves_noise_to_what_is_computed_of_that(
     declare: Any, cache: Path, low: str, found: set[tuple[str, str]]
 ) -> None:
-    """No draw moves x across a step of bfloat16: without its own noise the product is to be right to the last of its terms, which cancel."""
+    """No draw moves x across a step of bfloat16: without its own noise the product is to be right to the last of its
+    terms, which cancel."""
     source = f"""
 def rounded(x):
     bits = x.astype(np.float32).view(np.uint32)
@@ -312,7 +313,8 @@ def kernel(x, w):
 
 @pytest.mark.parametrize(("keys", "found"), [(57, {("pass", "")}), (56, {("wrong", "numbers")})])
 def test_a_tie_of_keys_whose_values_are_of_many_magnitudes(declare: Any, cache: Path, keys: int, found: Any) -> None:
-    """Rounding decides whose values a query gets: no draw need have met those, and none is as large as the largest of the row."""
+    """Rounding decides whose values a query gets: no draw need have met those, and none is as large as the largest of
+    the row."""
     source = f"""
 def reference(q, k, v):
     s = q @ k.T / 4
@@ -361,7 +363,8 @@ def kernel(x):
 def test_a_maximum_in_the_reference_leaves_a_floor_that_judges(
     declare: Any, cache: Path, framework: str, factor: str, status: str
 ) -> None:
-    """Its backward pass looks for what is equal to the maximum: where nothing was any more, every draw was NaN, and all passed."""
+    """Its backward pass looks for what is equal to the maximum: where nothing was any more, every draw was NaN, and all
+    passed."""
     source = f"""
 def reference(x):
     e = {"np" if framework == "numpy" else "torch"}.exp(x - x.max({"-1, keepdims=True" if framework == "numpy" else "-1, keepdim=True).values * (1.0"}))

@@ -125,8 +125,9 @@ def test_listing_the_zoo_needs_no_torch() -> None:
     assert torch.float32.is_floating_point
 
 
-#: What a band wider by little would call imprecise, and what is: (module, op, its dtypes and what it is there at worst).
-#: steep_pow is 11 times its limit off, var 12 times; gemm and gelu in bfloat16 14 units, an eighth of their scale.
+#: What a band wider by little would call imprecise, and what is: (module, op, its dtypes and what it is there at
+#: worst). steep_pow is 11 times its limit off, var 12 times; gemm and gelu in bfloat16 14 units, an eighth of their
+#: scale.
 AT_THE_EDGE: list[tuple[str, str, dict[str, str]]] = [
     ("steep", "steep_pow--exp_of_log", {"float32": "wrong"}),
     ("steep", "steep_exp--through_exp2", {"float32": "wrong"}),

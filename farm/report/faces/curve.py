@@ -24,8 +24,8 @@ def blocks(values: Sequence[float]) -> str:
 
 
 def svg(values: Sequence[float], bound: float | None) -> Markup:
-    """A bar for each number, or the largest of its neighbours where they are many, and a line at ``bound``; what lies beyond
-    it is marked, and says its place and value."""
+    """A bar for each number, or the largest of its neighbours where they are many, and a line at ``bound``; what lies
+    beyond it is marked, and says its place and value."""
     limit = math.inf if bound is None or math.isnan(bound) else bound
     end, high, top = WIDTH - RIGHT, HEIGHT - BOTTOM, _find_top(values, limit)
     bars = _find_peaks(values, end - LEFT)

@@ -46,8 +46,9 @@ def _describe_known(line: Mapping[str, Any]) -> str:
 
 
 def junit(report: Report, found: Judged) -> bytes:
-    """A suite of the gate's items and one a backend, of its cells: new failures are failures, what is known or quarantined is
-    skipped with its reason, as is what could not be judged. The properties of the gate's suite are what changed since the last run."""
+    """A suite of the gate's items and one a backend, of its cells: new failures are failures, what is known or
+    quarantined is skipped with its reason, as is what could not be judged. The properties of the gate's suite are what
+    changed since the last run."""
     root = ET.Element("testsuites", name=f"farm {report.run.get('run_id')}")
     gate = [(item.asked, "farm.gate", item.said, "" if item.state == OPEN else item.state, 0.0) for item in found.items]
     suites: dict[str, list[tuple[str, str, str, str, float]]] = {"gate": gate}
@@ -93,8 +94,8 @@ def _map_standing_to_test(line: Mapping[str, Any]) -> str:
 
 
 def sarif(report: Report, found: Judged, uri: str) -> bytes:
-    """New failures as errors and imprecise results as notes; what is known or quarantined is suppressed with its reason. uri: the file
-    that they are shown at, the config."""
+    """New failures as errors and imprecise results as notes; what is known or quarantined is suppressed with its
+    reason. uri: the file that they are shown at, the config."""
     results, rules = [], {}
     for line in _collect_cells(report, found):
         status = Status(line["status"])

@@ -24,7 +24,8 @@ def write(
 ) -> dict[str, Path]:
     """Write all files of a report into ``out_dir`` (made if missing) and return their paths by what they hold.
 
-    ``rows``: lake rows, or their report; ``run``: the run's ``_run.json`` as a dict; ``by``: one more coverage table, by this column.
+    ``rows``: lake rows, or their report; ``run``: the run's ``_run.json`` as a dict; ``by``: one more coverage table,
+    by this column.
     """
     out = Path(out_dir)
     out.mkdir(parents=True, exist_ok=True)

@@ -18,8 +18,8 @@ FAINTEST = 0.12
 
 
 def heat(values: Sequence[tuple[float, str]], bound: float | None, marked: int) -> Markup:
-    """A square for each value, which says its words: the good colour up to the bound, the other beyond it, stronger the further off.
-    marked: the square with the fault's place, -1 for none."""
+    """A square for each value, which says its words: the good colour up to the bound, the other beyond it, stronger the
+    further off. marked: the square with the fault's place, -1 for none."""
     limit = bound if bound and math.isfinite(bound) else 1.0
     squares = []
     for k, (value, words) in enumerate(values):

@@ -37,9 +37,10 @@ def render(
 ) -> str:
     """A page as text. All text in it is escaped.
 
-    template: one that extends ``base.html.j2``; verdicts: (tone, sentence, small words before it); lead: (tone, sentence) below them; pagers: by
-    view the (words, page) that it goes on in, "" for this one; more: what the template asks for, ``limit`` (lines of a table) and ``sources``
-    (of scripts, styles and pictures, as a content security policy says it) among it.
+    template: one that extends ``base.html.j2``; verdicts: (tone, sentence, small words before it); lead: (tone,
+    sentence) below them; pagers: by view the (words, page) that it goes on in, "" for this one; more: what the template
+    asks for, ``limit`` (lines of a table) and ``sources`` (of scripts, styles and pictures, as a content security
+    policy says it) among it.
     """
     given = {"title": title, "views": views, "verdicts": verdicts, "lead": lead, "words_beside": False}
     return _environment().get_template(template).render({**given, "pagers": defaultdict(tuple, pagers or {}), **more})

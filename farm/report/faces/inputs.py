@@ -21,8 +21,8 @@ _DASHES = ("-", "--", ":", "-.")
 def draw(title: str, inputs: np.ndarray, errors: Mapping[str, np.ndarray], limit: float, out: Path) -> Path:
     """Draw |error| in ulps against the input, in ascending order and evenly spaced: every exponent has the same width.
 
-    inputs: (n,) float64; errors: by backend (n,) in ulps, infinite for a misplaced NaN or Inf. Raises OSError, and ValueError for a
-    suffix of ``out`` that is no kind of picture.
+    inputs: (n,) float64; errors: by backend (n,) in ulps, infinite for a misplaced NaN or Inf. Raises OSError, and
+    ValueError for a suffix of ``out`` that is no kind of picture.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -24,7 +24,8 @@ def print_leaderboard(report: Report) -> None:
 
 
 def write_leaderboard(report: Report, run: Mapping[str, Any], out: Path) -> dict[str, Path]:
-    """Write the leaderboard as JSON and as a page into ``out`` (made if missing); their paths by what they hold. Raises OSError."""
+    """Write the leaderboard as JSON and as a page into ``out`` (made if missing); their paths by what they hold. Raises
+    OSError."""
     out.mkdir(parents=True, exist_ok=True)
     paths = {name: out / f"{BOARD}.{name}" for name in ("json", "html")}
     for name, text in (("json", render_json(report, run)), ("html", render_page(report, run))):
@@ -33,7 +34,8 @@ def write_leaderboard(report: Report, run: Mapping[str, Any], out: Path) -> dict
 
 
 def render_json(report: Report, run: Mapping[str, Any]) -> str:
-    """{"run_id", "name", "submissions": [a line of `farm.report.tables.submissions.list_leaderboard` each]}; what was not measured is null."""
+    """{"run_id", "name", "submissions": [a line of `farm.report.tables.submissions.list_leaderboard` each]}; what was
+    not measured is null."""
     lines = make_view(report).frame.to_dict("records")
     plain = [{str(k): None if v != v else v for k, v in line.items()} for line in lines]
     return json.dumps({"run_id": run.get("run_id"), "name": run.get("name"), "submissions": plain}, indent=1) + "\n"

@@ -97,8 +97,8 @@ _COUNTED = ["label", "backend", "check", "dtype", "status"]
 def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
     """The page of a run as text: no network, no script but its own (a content security policy says so).
 
-    ``rows``: lake rows, or their report; ``run``: the run's ``_run.json`` as a dict. Rows that did not pass are all embedded, passing
-    ones up to ``PASS_ROWS_PER_SQUARE`` for each op and backend, those with the largest error units.
+    ``rows``: lake rows, or their report; ``run``: the run's ``_run.json`` as a dict. Rows that did not pass are all
+    embedded, passing ones up to ``PASS_ROWS_PER_SQUARE`` for each op and backend, those with the largest error units.
     """
     script, css = _join_scripts((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS), style()
     report = Report.of(rows, run)
@@ -147,8 +147,8 @@ def _name_machines(rows: pd.DataFrame) -> list[str]:
 
 
 def _join_scripts(scripts: Iterable[str]) -> str:
-    """Scripts as one, of whose names nothing else in the document knows, without the lines that are comments and what indents the others (no
-    text of theirs goes over a line)."""
+    """Scripts as one, of whose names nothing else in the document knows, without the lines that are comments and what
+    indents the others (no text of theirs goes over a line)."""
     lines = (line for one in scripts for x in one.splitlines(True) if not (line := x.lstrip()).startswith("//"))
     return '"use strict";\n(() => {\n' + "".join(lines) + "})();\n"
 
@@ -159,7 +159,8 @@ def hash_source(text: str) -> str:
 
 
 def _select_config(report: Report) -> Any:
-    """The config of a run, of its known failures those that rows met: all of them are hundreds, and in the run's record."""
+    """The config of a run, of its known failures those that rows met: all of them are hundreds, and in the run's
+    record."""
     config = report.run.get("config")
     if not isinstance(config, Mapping) or not (known := config.get("known_failures")):
         return config
@@ -184,7 +185,8 @@ def _lines(versions: Any) -> list[tuple[str, str]]:
 
 
 def moment(value: Any) -> str:
-    """A point in time as the page shows it: an ISO date or seconds since 1970 in UTC, other text as it is, "–" for none."""
+    """A point in time as the page shows it: an ISO date or seconds since 1970 in UTC, other text as it is, "–" for
+    none."""
     if value is None or value == "":
         return DASH
     if isinstance(value, int | float):
@@ -255,9 +257,9 @@ def payload(report: Report) -> dict[str, Any]:
 
 
 def _pack_traces(kept: pd.DataFrame, results: str | None) -> dict[str, Any]:
-    """The steps of the rows that have a trace: for each its row, a text with a sign for each step, names (a line each, "" for those that are
-    numbered), error units and units apart (between blanks, "" for none), the place of the first that is off (-1 for none) and of the first shown, and
-    what to say of them."""
+    """The steps of the rows that have a trace: for each its row, a text with a sign for each step, names (a line each,
+    "" for those that are numbered), error units and units apart (between blanks, "" for none), the place of the first
+    that is off (-1 for none) and of the first shown, and what to say of them."""
     place = {key: at for at, key in enumerate(zip(*(kept[name] for name in KEY), strict=True))}
     found = [_read_trace(results, run_id) for run_id in kept["run_id"].unique()] if results else []
     lines = [
@@ -398,8 +400,8 @@ def _pack_column(rows: pd.DataFrame, name: str) -> list[Any]:
 def column(values: list[Any]) -> dict[str, Any]:
     """A column in its shortest form, which ``page.js`` undoes.
 
-    {"c": value}: the same everywhere; {"v": values}; {"d": distinct values, "i": an index each, of "w" letters} or, where equal values
-    stand together, {"d": distinct values, "r": [index, repeats, index, repeats, …]}.
+    {"c": value}: the same everywhere; {"v": values}; {"d": distinct values, "i": an index each, of "w" letters} or,
+    where equal values stand together, {"d": distinct values, "r": [index, repeats, index, repeats, …]}.
     """
     places: dict[Any, int] = {}
     codes = np.array([places.setdefault(value, len(places)) for value in values], dtype="int64")

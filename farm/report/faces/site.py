@@ -58,8 +58,8 @@ STRIPS = "Each block of a strip is a stretch of runs with one outcome, oldest le
 
 
 def pages(trends: Trends, minimal: Sequence[Minimal] = ()) -> Iterator[tuple[str, str]]:
-    """(path, text) of every file of the site, the first page last: whoever finds it finds the others too. minimal: the minimal cases of
-    the runs' lakes."""
+    """(path, text) of every file of the site, the first page last: whoever finds it finds the others too. minimal: the
+    minimal cases of the runs' lakes."""
     site = _Site(trends, minimal)
     yield "style.css", style()
     yield "site.js", (HERE / "site.js").read_text(encoding="utf-8")
@@ -164,8 +164,8 @@ class _Site:
         )
 
     def _ops(self, lines: Sequence[Line]) -> Iterator[View]:
-        """Of a backend: what fails or has changed, and, folded (a browser draws it when it is opened), what was the same and no failure
-        in every run."""
+        """Of a backend: what fails or has changed, and, folded (a browser draws it when it is opened), what was the
+        same and no failure in every run."""
         still = [one for one in lines if not _has_failed(one) and len(one["series"]) == 1]
         same = {one["label"] for one in still}
         told = [one for one in lines if one["label"] not in same]
@@ -484,7 +484,8 @@ def _flaky_list(flaky: Sequence[Line]) -> Iterator[View]:
 
 
 def _by_chance(changes: pd.DataFrame, flaky: Sequence[Line], every: Sequence[Line]) -> pd.Series:
-    """Which changes are of the last run of a backend of which many ops come and go: nobody knows yet whether they stay."""
+    """Which changes are of the last run of a backend of which many ops come and go: nobody knows yet whether they
+    stay."""
     last = {name: max(one["series"][-1].last for one in some) for name, some in _groups(every, "backend")}
     boards = pd.Series([one["backend"] for one in flaky], dtype=object).value_counts()
     newest = changes["run"] == changes["backend"].map(last)

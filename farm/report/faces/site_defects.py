@@ -36,7 +36,8 @@ Facts = Sequence[tuple[str, Sequence[Part]]]
 
 @dataclass(frozen=True)
 class Minimal:
-    """A minimal case of a lake (`farm.lake.minimal`). record: what is known of it; script: that shows it, "" for none."""
+    """A minimal case of a lake (`farm.lake.minimal`). record: what is known of it; script: that shows it, "" for
+    none."""
 
     record: Mapping[str, Any]
     script: str = ""
@@ -44,8 +45,8 @@ class Minimal:
 
 @dataclass(frozen=True)
 class Defect:
-    """What failures of one or several runs are put down to. seen: by place of a run, the oldest first, its lines of `CAUSE`; places: of the
-    runs that could have had it, those of the same configs."""
+    """What failures of one or several runs are put down to. seen: by place of a run, the oldest first, its lines of
+    `CAUSE`; places: of the runs that could have had it, those of the same configs."""
 
     reason: str
     seen: Mapping[int, Sequence[Mapping[str, Any]]]

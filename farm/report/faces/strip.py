@@ -12,7 +12,8 @@ from farm.report.words import DASH
 
 #: Pixels of a strip and of a sparkline.
 WIDE, TALL, SPARK_WIDE = 240, 14, 96
-#: Pixels of a chart: what is drawn, what is written above, below and left of it, its widest bar, and half of a letter where a screen is small.
+#: Pixels of a chart: what is drawn, what is written above, below and left of it, its widest bar, and half of a letter
+#: where a screen is small.
 CHART_WIDE, CHART_TALL, TOP, BELOW, LEFT, WIDEST, HALF = 640, 120, 30, 46, 44, 18, 4.7
 #: Colours of a badge by tone, on which white can be read.
 BADGE = {"ok": "#12674a", "new": "#a3290b", "": "#59636e"}
@@ -33,7 +34,8 @@ def strip(outcomes: Sequence[tuple[str, int, str]]) -> Markup:
 
 
 class Bar(NamedTuple):
-    """A run in a chart: when it began, as it stands below the axis; what it is called; its failures and the new ones of them."""
+    """A run in a chart: when it began, as it stands below the axis; what it is called; its failures and the new ones of
+    them."""
 
     when: str
     words: str

@@ -36,7 +36,8 @@ _STYLES = {status.value: status.facts.style for status in Status} | {
 }
 #: The colours of a verdict (`Verdict.tone`).
 _TONES = {"ok": "bold green", "new": "bold red"}
-#: Commands below a table: each is a line to be copied. In the report of a run, which begins with what to conclude, a few of each backend.
+#: Commands below a table: each is a line to be copied. In the report of a run, which begins with what to conclude, a
+#: few of each backend.
 _COMMANDS = 10
 #: Columns of a file or a pipe.
 PIPED = 100
@@ -70,8 +71,9 @@ def table(view: View, limit: int, width: int) -> RenderableType:
 def show(
     view: View, console: Console, limit: int, most: int = _COMMANDS, each: bool = False, printed: set[str] | None = None
 ) -> None:
-    """Print a view: its sentences, its lines, and ``most`` commands that show them (of ``each`` that takes turns); or what it says
-    without lines. printed: commands that stand above, and are not repeated; those of this view join them."""
+    """Print a view: its sentences, its lines, and ``most`` commands that show them (of ``each`` that takes turns); or
+    what it says without lines. printed: commands that stand above, and are not repeated; those of this view join
+    them."""
     if not view.all_lines():
         for text in view.lead:
             console.print(_text(text))
@@ -94,7 +96,8 @@ def show(
 
 
 def _commands(view: View, limit: int, most: int, each: bool) -> list[str]:
-    """The first ``most`` commands of a view's lines; if ``each``, of the lines of each value of the column that takes turns."""
+    """The first ``most`` commands of a view's lines; if ``each``, of the lines of each value of the column that takes
+    turns."""
     seen: Counter[str] = Counter()
     found = []
     for line in view.select_lines(limit) if view.command else ():
@@ -119,11 +122,12 @@ def print_coverage(
     console: Console | None = None,
     brief: bool = False,
 ) -> None:
-    """Print the report of a run: findings, known failures, the table per vendor and backend, ``by`` another column as well; what needs
-    eyes comes last, for the end of an output is what a terminal shows. The verdict follows (`print_verdict`).
+    """Print the report of a run: findings, known failures, the table per vendor and backend, ``by`` another column as
+    well; what needs eyes comes last, for the end of an output is what a terminal shows. The verdict follows
+    (`print_verdict`).
 
-    ``rows``: lake rows of the run, or their report; ``run``: its ``_run.json`` as a dict; ``limit``: lines of a long table; brief: without
-    tables that compare.
+    ``rows``: lake rows of the run, or their report; ``run``: its ``_run.json`` as a dict; ``limit``: lines of a long
+    table; brief: without tables that compare.
     """
     console = console or screen()
     report = Report.of(rows, run, by)

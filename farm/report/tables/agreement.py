@@ -70,7 +70,8 @@ def format_units(value: float, op_class: str, limit: float = math.nan) -> str:
 def explain_outside(line: Line) -> str:
     """What puts a result outside, in a few words: how many limits, and what the classic tolerance says of it.
 
-    Of a line: status, kind, units, limit, nonfinite, mismatched, numel, compute_precision, dtype; "" of what was not measured.
+    Of a line: status, kind, units, limit, nonfinite, mismatched, numel, compute_precision, dtype; "" of what was not
+    measured.
     """
     if line["status"] not in _OUTSIDE:
         return ""
@@ -186,13 +187,12 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     stage; units (error units, or ulps of exact and elementary ops: what ``limit`` holds for), limit, error_units,
     max_ulp, max_diff, mismatched, numel; agrees: "reference", or the letter of the group of results that agree with one
     another and not with the reference, "" without a result, "?" where the row is older than signatures;
-    same_bytes: the other backends with the very same output; outlier (bool): see `find_outliers`; weak, error, run_ms, run_id,
-    digest (of the inputs), reproduce (the command).
+    same_bytes: the other backends with the very same output; outlier (bool): see `find_outliers`; weak, error, run_ms,
+    run_id, digest (of the inputs), reproduce (the command).
 
-    ``attrs["verdict"]``: sentences that say who agrees and who does not (list of str); ``attrs["traces"]``: where in its steps who fails was
-    first wrong. ``attrs["distances"]``: DataFrame,
-    backend × backend, how far two results lie apart at least, in error units (NaN: the rows do not tell).
-    Raises UnknownCase, a ValueError that names the nearest.
+    ``attrs["verdict"]``: sentences that say who agrees and who does not (list of str); ``attrs["traces"]``: where in
+    its steps who fails was first wrong. ``attrs["distances"]``: DataFrame, backend × backend, how far two results lie
+    apart at least, in error units (NaN: the rows do not tell). Raises UnknownCase, a ValueError that names the nearest.
     """
     results = str(rows.attrs.get("results", "results"))
     found = _select_case_rows(distinct(rows), case_id)

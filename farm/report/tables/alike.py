@@ -21,8 +21,8 @@ SOUGHT = (*FAILED_STATUSES, Status.IMPRECISE.value)
 def finding_of(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.Series:
     """The finding that each row is of which failed or is imprecise, "" for none yet; every such row is of one at most.
 
-    A row's own minimal case tells; else those of rows of its backend and op that failed alike (`tasks.model.failing`), where
-    they all are one finding.
+    A row's own minimal case tells; else those of rows of its backend and op that failed alike (`tasks.model.failing`),
+    where they all are one finding.
     """
     sought = rows[rows["status"].isin(SOUGHT)]
     own = {(x["case_id"], x["backend"]): x["finding"]["id"] for x in found}
@@ -43,7 +43,8 @@ def group_failures_alike(rows: pd.DataFrame) -> list[tuple[str, ...]]:
 
 
 def with_reduced(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> pd.DataFrame:
-    """Rows with the column `farm.plan.known.REDUCED` (ops of their finding; null for none), if these known failures ask for it."""
+    """Rows with the column `farm.plan.known.REDUCED` (ops of their finding; null for none), if these known failures ask
+    for it."""
     results = rows.attrs.get("results")
     if not known.asks(entries) or not results or rows.empty:
         return rows

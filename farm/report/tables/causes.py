@@ -75,13 +75,14 @@ _TOLD_REASONS = 3
 class Verdict:
     """What to conclude of a run; ``sentence`` says it in one line.
 
-    failures: rows that failed; apart: of these, those that known failures say are no backend's fault; new: of these, those that no known failure covers; first_seen: of these, those that known failures
-    cover which were not seen on their backend before; imprecise: imprecise rows that none covers;
-    unjudged: samples of own kernels and models that are broken; judged: rows that were judged; missing: of ``planned`` rows, those that are not there
-    (planned is 0 where the record does not say); gone: rows that were not run, since their backend went away; finished:
-    whether the run came to its end; recorded: whether the record says what is known; listed: whether the config lists
-    anything as known; left_out: what --budget left out, in words; silent: where no row was judged, what the rows say; unseen: checks of own kernels
-    and models that judged nothing (`list_unseen_checks`).
+    failures: rows that failed; apart: of these, those that known failures say are no backend's fault; new: of these,
+    those that no known failure covers; first_seen: of these, those that known failures cover which were not seen on
+    their backend before; imprecise: imprecise rows that none covers; unjudged: samples of own kernels and models that
+    are broken; judged: rows that were judged; missing: of ``planned`` rows, those that are not there (planned is 0
+    where the record does not say); gone: rows that were not run, since their backend went away; finished: whether the
+    run came to its end; recorded: whether the record says what is known; listed: whether the config lists anything as
+    known; left_out: what --budget left out, in words; silent: where no row was judged, what the rows say; unseen:
+    checks of own kernels and models that judged nothing (`list_unseen_checks`).
     """
 
     failures: int
@@ -103,7 +104,8 @@ class Verdict:
 
     @property
     def has_findings(self) -> bool:
-        """Whether there is something new, or nothing was judged at all: the run's exit code is then 1, if it is complete."""
+        """Whether there is something new, or nothing was judged at all: the run's exit code is then 1, if it is
+        complete."""
         return bool(self.new or self.unjudged or not self.judged)
 
     @property
@@ -175,8 +177,8 @@ def _is_own_op(rows: pd.DataFrame) -> pd.Series:
 
 
 def list_unseen_checks(rows: pd.DataFrame) -> str:
-    """Checks that a config asks for of own kernels and models, and that judged nothing on any backend, with the reason; "" if there
-    are none. What is broken, or was not run, is told elsewhere."""
+    """Checks that a config asks for of own kernels and models, and that judged nothing on any backend, with the reason;
+    "" if there are none. What is broken, or was not run, is told elsewhere."""
     own = rows[_is_own_op(rows) & ~is_broken(rows) & (rows["status"] != Status.UNAVAILABLE.value)]
     if own.empty:
         return ""
@@ -205,7 +207,8 @@ def _join_first_names(names: list[str]) -> str:
 
 
 def is_broken(rows: pd.DataFrame) -> pd.Series:
-    """Which rows are a user's own kernels and models that could not be judged: model, reference or inputs are at fault."""
+    """Which rows are a user's own kernels and models that could not be judged: model, reference or inputs are at
+    fault."""
     return _is_own_op(rows) & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != KIND_ORACLE)
 
 
@@ -299,25 +302,27 @@ def worst_first(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _most_telling_first(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """`worst_first` rows, but of the checks of one case's op, dtype and backend that fail alike first the one that names a culprit.
+    """`worst_first` rows, but of the checks of one case's op, dtype and backend that fail alike first the one that
+    names a culprit.
 
-    A check that says where it goes wrong (a step, a node, a level of optimisation) tells more than one that sees the end result alone,
-    whichever of their errors is larger.
+    A check that says where it goes wrong (a step, a node, a level of optimisation) tells more than one that sees the
+    end result alone, whichever of their errors is larger.
     """
     alike = rows.groupby([*keys, "status", "op", "variant", "dtype", "backend"], sort=False).ngroup()
     return rows.iloc[np.lexsort(((rows["culprit"] == "").to_numpy(), alike.to_numpy()))]
 
 
 def causes(rows: pd.DataFrame) -> pd.DataFrame:
-    """Why rows failed: one line per reason of a known failure (two where it was first seen on some backends), the commonest first,
-    and before them what is new.
+    """Why rows failed: one line per reason of a known failure (two where it was first seen on some backends), the
+    commonest first, and before them what is new.
 
-    ``rows``: with their standing (`with_standing`). Of what is new one line for what is alike, the worst first: what one
-    vendor gets wrong in the same way (``kind``) in one op or by one pass of an optimiser, or an error that says the same,
-    whatever the op. reason: the known failure's; of what is new its kind, or stage and class of error, and the ops. rows, ops: how
-    many; cases: the same of several backends of a vendor counted once; fault: whose a known failure is; statuses: rows by
-    status; backends, dtypes, all_ops, labels (ops with their variants): the commonest first; op, variant, dtype, backend, status, kind, stage, error, figures, cause, case_id,
-    run_id: of the worst row; reproduce: the command that shows it.
+    ``rows``: with their standing (`with_standing`). Of what is new one line for what is alike, the worst first: what
+    one vendor gets wrong in the same way (``kind``) in one op or by one pass of an optimiser, or an error that says the
+    same, whatever the op. reason: the known failure's; of what is new its kind, or stage and class of error, and the
+    ops. rows, ops: how many; cases: the same of several backends of a vendor counted once; fault: whose a known failure
+    is; statuses: rows by status; backends, dtypes, all_ops, labels (ops with their variants): the commonest first; op,
+    variant, dtype, backend, status, kind, stage, error, figures, cause, case_id, run_id: of the worst row; reproduce:
+    the command that shows it.
     """
     results = str(rows.attrs.get("results", "results"))
     failed = rows[rows["status"].isin(FAILED_STATUSES) | is_broken(rows)]
@@ -343,8 +348,8 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def describe_counts(causes: pd.DataFrame) -> str:
-    """How many failed rows, cases and causes there are, and why these are not the same; "" where rows and cases are. causes: of
-    `causes`."""
+    """How many failed rows, cases and causes there are, and why these are not the same; "" where rows and cases are.
+    causes: of `causes`."""
     failed = causes[causes["status"] != Status.INVALID.value]
     rows, cases = (int(failed[name].sum()) for name in ("rows", "cases"))
     return (

@@ -1,7 +1,8 @@
 """What changed: from a run to the next, from one backend to another. Every face and every gate asks here.
 
-`compare_cells` says it of two sets of rows, one line a cell (`diff` names the sides), `change_codes` of any pairs of outcomes: along a history, or of each
-backend with each. What may have changed is in `KINDS`; `Counts` sums a comparison up.
+`compare_cells` says it of two sets of rows, one line a cell (`diff` names the sides), `change_codes` of any pairs of
+outcomes: along a history, or of each backend with each. What may have changed is in `KINDS`; `Counts` sums a comparison
+up.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ NEW, FIXED, CHANGED = GROUPS = ("new", "fixed", "changed")
 
 @dataclass(frozen=True)
 class Change:
-    """A way in which an outcome may differ from the one before. tone: how it looks; group: of `GROUPS`; closes: whether a gate closes for it."""
+    """A way in which an outcome may differ from the one before. tone: how it looks; group: of `GROUPS`; closes: whether
+    a gate closes for it."""
 
     name: str
     tone: str
@@ -125,8 +127,8 @@ def select_side(rows: pd.DataFrame, name: str) -> pd.DataFrame:
 def diff(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     """What changed from backend ``a`` to backend ``b`` (names, or run_id:name): one line per cell, the worst first.
 
-    Columns and ``attrs`` are those of `compare_cells`, with reproduce_a and reproduce_b, the commands of the sample that a line tells of, and
-    ``attrs`` "a" and "b". Raises UnknownBackend, a ValueError.
+    Columns and ``attrs`` are those of `compare_cells`, with reproduce_a and reproduce_b, the commands of the sample
+    that a line tells of, and ``attrs`` "a" and "b". Raises UnknownBackend, a ValueError.
     """
     results = str(rows.attrs.get("results", "results"))
     rows = distinct(rows)
@@ -144,15 +146,17 @@ def with_commands(found: pd.DataFrame, results: str) -> pd.DataFrame:
 def compare_cells(before: pd.DataFrame, after: pd.DataFrame, across: bool = False) -> pd.DataFrame:
     """What changed from the rows of one side to those of another: one line per cell and backend, the worst first.
 
-    before, after: rows with the columns `READ`, one of a case and backend each; across: of one backend each, which differ. A sample is compared
-    where both have a row of its case with the same inputs. Columns: change, one of `KINDS` (the worst of the cell's samples): "regression"
-    passed and now fails, "fix" the reverse, "new coverage" and "new failure" not judged before, "lost coverage" judged before and no
-    longer, "other failure" fails otherwise, "less precise" and "more precise" (error units by a factor of 4, or imprecise), "other
-    inputs" not comparable, "same"; check, catalog, op, variant, dtype; op_class of the worst sample; samples: compared; changed: of them, those with this
-    change; of the worst sample status_a, status_b, kind_b, units_a, units_b, ratio = units_b/units_a, error_b, case_id, and its row on
-    each side: run_id_a, run_id_b, backend_a, backend_b; same_bytes: samples whose outputs are the very same bytes, of ``with_bytes``
-    that tell; only_a, only_b: samples of the cell that the other side has no row of. ``attrs``: "counts" (cells by change), "samples"
-    (samples by change), and the sums of same_bytes, with_bytes, only_a, only_b.
+    before, after: rows with the columns `READ`, one of a case and backend each; across: of one backend each, which
+    differ. A sample is compared where both have a row of its case with the same inputs. Columns: change, one of `KINDS`
+    (the worst of the cell's samples): "regression" passed and now fails, "fix" the reverse, "new coverage" and "new
+    failure" not judged before, "lost coverage" judged before and no longer, "other failure" fails otherwise, "less
+    precise" and "more precise" (error units by a factor of 4, or imprecise), "other inputs" not comparable, "same";
+    check, catalog, op, variant, dtype; op_class of the worst sample; samples: compared; changed: of them, those with
+    this change; of the worst sample status_a, status_b, kind_b, units_a, units_b, ratio = units_b/units_a, error_b,
+    case_id, and its row on each side: run_id_a, run_id_b, backend_a, backend_b; same_bytes: samples whose outputs are
+    the very same bytes, of ``with_bytes`` that tell; only_a, only_b: samples of the cell that the other side has no row
+    of. ``attrs``: "counts" (cells by change), "samples" (samples by change), and the sums of same_bytes, with_bytes,
+    only_a, only_b.
     """
     rows = _measure_row_units(pd.concat([before, after], ignore_index=True))
     side = np.repeat([0, 1], [len(before), len(after)])
@@ -177,7 +181,8 @@ def _measure_row_units(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _pair_rows_of_cases(rows: pd.DataFrame, side: np.ndarray, across: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the rows on the first and on the second side that are of the same case (and backend, but ``across`` backends)."""
+    """Places of the rows on the first and on the second side that are of the same case (and backend, but ``across``
+    backends)."""
     case = pd.factorize(rows["case_id"])[0]
     if not across:
         case = case * (rows["backend"].nunique() + 1) + pd.factorize(rows["backend"])[0]

@@ -16,10 +16,11 @@ IMPLEMENTED = (Status.FALLBACK.value, Status.UNSUPPORTED.value)
 class Item:
     """One item: what is claimed, and the rows that prove it.
 
-    check, ops, dtypes, flags: of the rows, the latter three by glob over the op's label, the dtype, and each word of the
-    column ``flags`` (one must match). backends: globs over a backend's name or what it is like, instead of the list's;
-    against: statuses that fail the item besides those that fail a row; each: a column and the globs of which every one must
-    be met by a proved cell. whole: the catalog all of whose ops it speaks of. never: why no row of the farm can prove it.
+    check, ops, dtypes, flags: of the rows, the latter three by glob over the op's label, the dtype, and each word of
+    the column ``flags`` (one must match). backends: globs over a backend's name or what it is like, instead of the
+    list's; against: statuses that fail the item besides those that fail a row; each: a column and the globs of which
+    every one must be met by a proved cell. whole: the catalog all of whose ops it speaks of. never: why no row of the
+    farm can prove it.
     """
 
     words: str
@@ -36,7 +37,8 @@ class Item:
 
 @dataclass(frozen=True)
 class Checklist:
-    """A list of items. title; backends: globs of those it is about, "!" before what is left out; config: what asks it."""
+    """A list of items. title; backends: globs of those it is about, "!" before what is left out; config: what asks
+    it."""
 
     title: str
     backends: tuple[str, ...]

@@ -1,7 +1,7 @@
 """Vendors' checklists: every item a query over the lake's rows, proved n of n, failed, or not run with the reason.
 
-An item is a row of `CHECKLISTS`; nothing is ticked by hand. The lists are those that vendors of hardware go through before a
-release: PyTorch on ROCm and on CUDA, ONNX Runtime with a provider of one's own, TensorFlow.
+An item is a row of `CHECKLISTS`; nothing is ticked by hand. The lists are those that vendors of hardware go through
+before a release: PyTorch on ROCm and on CUDA, ONNX Runtime with a provider of one's own, TensorFlow.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ def list_checklist(report: Report, name: str, backend: str = "") -> pd.DataFrame
     """What a report's rows say of every item of a list, a line for each backend that has rows of it; modes and versions
     that are like the same backend stand together.
 
-    name: of `CHECKLISTS`; backend: a glob instead of the list's and the items' own. Columns: item, backend (names; "" where
-    none has rows), state (of `STATES`; proved: every cell is, and none of the samples that were asked for is `invalid` or skipped), proved and cells (a cell: check, op, variant, dtype, backend; proved: all its valid samples ran
-    where they were asked to and passed, and one of them is evidence; one of weak samples alone is counted in neither), failed, known (failed ones whose failures are all known),
-    said (what stands against it, or why nothing was run), reproduce (the command that shows the worst failure).
+    name: of `CHECKLISTS`; backend: a glob instead of the list's and the items' own. Columns: item, backend (names; ""
+    where none has rows), state (of `STATES`; proved: every cell is, and none of the samples that were asked for is
+    `invalid` or skipped), proved and cells (a cell: check, op, variant, dtype, backend; proved: all its valid samples
+    ran where they were asked to and passed, and one of them is evidence; one of weak samples alone is counted in
+    neither), failed, known (failed ones whose failures are all known), said (what stands against it, or why nothing was
+    run), reproduce (the command that shows the worst failure).
     """
     asked = CHECKLISTS[name]
     lines = [line for item in asked.items for line in _list_item_lines(report, asked, item, backend)]
@@ -119,8 +121,8 @@ def _mark_failing_rows(rows: pd.DataFrame, item: Item) -> pd.Series:
 
 
 def _describe_unjudged(rows: pd.DataFrame) -> str:
-    """What of an item could not be judged, and why, of rows that are not valid; "" where nothing is missing. That there is nothing to
-    judge (`vacuous`: an operator that an operator set does not have) is no gap."""
+    """What of an item could not be judged, and why, of rows that are not valid; "" where nothing is missing. That there
+    is nothing to judge (`vacuous`: an operator that an operator set does not have) is no gap."""
     rows = rows[rows["status"] != Status.VACUOUS.value]
     if rows.empty:
         return ""

@@ -85,8 +85,8 @@ Made = TypeVar("Made")
 
 
 def once_a_frame(make: Callable[..., Made]) -> Callable[..., Made]:
-    """A function of rows and of hashable arguments that works out once what is asked of the same `mark_distinct` rows again. Nobody changes what
-    it gives."""
+    """A function of rows and of hashable arguments that works out once what is asked of the same `mark_distinct` rows
+    again. Nobody changes what it gives."""
     kept: dict[int, dict[tuple[Hashable, ...], Made]] = {}
 
     @functools.wraps(make)
@@ -128,15 +128,15 @@ def coverage(
 ) -> pd.DataFrame:
     """Coverage and pass rate of each group of lake rows; ``by=()`` gives one line, "all".
 
-    Columns: ``planned``; ``valid`` (planned − invalid − vacuous − skipped − ``apart`` − the weak passes of cells where more
-    was seen, see `find_weak_rows_beside`); ``judged`` (pass, imprecise, wrong, error, crash, timeout, oom, without ``weak`` and ``apart``);
-    ``passed`` (pass, imprecise, without ``weak``); ``failed`` (without ``apart``); ``apart`` (failures that are known not to be
-    the backend's, see `find_blameless_rows`); ``weak``
-    (passes of samples that a constant output would have passed: no evidence, neither judged nor passed; where such a
-    sample fails it is judged as any other); ``weak_cells`` (cells of which nothing but such passes was seen);
-    ``coverage`` = judged/valid, ``pass_rate`` = passed/judged and, of that, ``imprecise_rate`` = imprecise/judged, NaN where
-    the denominator is 0; then one count per status, the weak passes among ``pass``. Rows of the build check are not counted, because nothing was computed: see
-    `count_built`.
+    Columns: ``planned``; ``valid`` (planned − invalid − vacuous − skipped − ``apart`` − the weak passes of cells where
+    more was seen, see `find_weak_rows_beside`); ``judged`` (pass, imprecise, wrong, error, crash, timeout, oom, without
+    ``weak`` and ``apart``); ``passed`` (pass, imprecise, without ``weak``); ``failed`` (without ``apart``); ``apart``
+    (failures that are known not to be the backend's, see `find_blameless_rows`); ``weak`` (passes of samples that a
+    constant output would have passed: no evidence, neither judged nor passed; where such a sample fails it is judged as
+    any other); ``weak_cells`` (cells of which nothing but such passes was seen); ``coverage`` = judged/valid,
+    ``pass_rate`` = passed/judged and, of that, ``imprecise_rate`` = imprecise/judged, NaN where the denominator is 0;
+    then one count per status, the weak passes among ``pass``. Rows of the build check are not counted, because nothing
+    was computed: see `count_built`.
 
     With the ``inventory`` of a run and ``by`` made of "vendor" and "backend" only, backends without a row get a line
     of zeros, and ``available`` and ``reason`` are added. Raises ValueError for a column that the lake does not have.
@@ -153,12 +153,14 @@ def coverage(
 
 
 def find_blameless_rows(rows: pd.DataFrame) -> pd.Series:
-    """Which `distinct` rows failed by no fault of their backend (`farm.plan.model.KnownFailure.fault`), as far as they tell."""
+    """Which `distinct` rows failed by no fault of their backend (`farm.plan.model.KnownFailure.fault`), as far as they
+    tell."""
     return ~rows["fault"].isin(["", "backend"]) if "fault" in rows else pd.Series(False, index=rows.index)
 
 
 def with_code(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
-    """Rows with the column ``code``: equal for backends that run the same code, modes of one runtime in one environment."""
+    """Rows with the column ``code``: equal for backends that run the same code, modes of one runtime in one
+    environment."""
     config = run.get("config")
     listed = config.get("backends") if isinstance(config, Mapping) else None
     said = {b["name"]: b for b in listed or () if isinstance(b, Mapping) and "name" in b}
@@ -183,7 +185,8 @@ def _keep_worst(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def find_weak_rows_beside(rows: pd.DataFrame) -> pd.Series:
-    """Which `distinct` rows are weak passes of a cell that has evidence besides: they neither add to nor lower coverage."""
+    """Which `distinct` rows are weak passes of a cell that has evidence besides: they neither add to nor lower
+    coverage."""
     weak = rows["weak"] & (rows["status"] == Status.PASS.value)
     evidence = (
         (rows["status"].isin(JUDGED_STATUSES) & ~weak)
@@ -194,9 +197,11 @@ def find_weak_rows_beside(rows: pd.DataFrame) -> pd.Series:
 
 
 def count_built(rows: pd.DataFrame) -> pd.DataFrame:
-    """What was only built, by (vendor, backend): ``planned``, ``valid``, ``built``, ``refused`` (unsupported, fallback), ``failed``.
+    """What was only built, by (vendor, backend): ``planned``, ``valid``, ``built``, ``refused`` (unsupported,
+    fallback), ``failed``.
 
-    ``build_rate`` = built/(built + failed), NaN where that is 0. A program that was built is no evidence of its numbers.
+    ``build_rate`` = built/(built + failed), NaN where that is 0. A program that was built is no evidence of its
+    numbers.
     """
     rows = distinct(rows)
     rows = rows[rows["check"].isin(checks.where(runs=False))]
@@ -217,8 +222,8 @@ def count_built(rows: pd.DataFrame) -> pd.DataFrame:
 
 @once_a_frame
 def _mark_counted_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series, pd.Series]:
-    """Of `distinct` rows those that were run, what each counts as (0 or 1, by status and "weak", "beside", "apart"), which are
-    judged, and which are weak passes."""
+    """Of `distinct` rows those that were run, what each counts as (0 or 1, by status and "weak", "beside", "apart"),
+    which are judged, and which are weak passes."""
     rows = rows[~rows["check"].isin(checks.where(runs=False))]
     judged = rows["status"].isin(JUDGED_STATUSES)
     weak = rows["weak"] & (rows["status"] == Status.PASS.value)

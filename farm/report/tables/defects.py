@@ -53,13 +53,13 @@ _TOLD = [
 def list_defects(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame, runs: Mapping[str, Any]) -> pd.DataFrame:
     """One line per finding, what crashes first, those that are not the backend's last.
 
-    found: records of minimal cases (`farm.lake.minimal`); rows: of the lake, of all the runs that are to be told of; runs:
-    their records, by id. what: attributes that are not the default, and modes; words: the masked error; nodes, elements,
-    case_id, run_id, folder: of the smallest minimal case; cases: minimal cases of the finding, and rows: rows of the lake that
-    are of it (`finding_of`); first, last: runs of these; versions: of the runtime; right: backends that got these cases
-    right, and alike: that failed in the same status; passes: the later run in which its minimal cases pass (`_find_passing_run`);
-    known, link: the reason of the known failure that covers it, and where that is reported; fault: whose it is (a key of WHOSE, or
-    BACKENDS).
+    found: records of minimal cases (`farm.lake.minimal`); rows: of the lake, of all the runs that are to be told of;
+    runs: their records, by id. what: attributes that are not the default, and modes; words: the masked error; nodes,
+    elements, case_id, run_id, folder: of the smallest minimal case; cases: minimal cases of the finding, and rows: rows
+    of the lake that are of it (`finding_of`); first, last: runs of these; versions: of the runtime; right: backends
+    that got these cases right, and alike: that failed in the same status; passes: the later run in which its minimal
+    cases pass (`_find_passing_run`); known, link: the reason of the known failure that covers it, and where that is
+    reported; fault: whose it is (a key of WHOSE, or BACKENDS).
     """
     results, found = str(rows.attrs.get("results", "results")), list(found)
     of = finding_of(found, rows)
@@ -92,8 +92,8 @@ def _make_defect_line(
     by_chance = best["flaky"] or finding.get("after")  # it passes where it is run after others
     passes = "" if by_chance else _find_passing_run(finding["backend"], several, mine, of_cases)
     entries = _find_covering_failures(mine.assign(**{known.REDUCED: [finding["ops"]] * len(mine)}), runs)
-    # As a whole it fails, and made of its parts it does not: the two references differ, or the two ways of running it do.
-    # Of what died, raised, is flaky or broke a promise over all inputs one run of the parts says nothing.
+    # As a whole it fails, and made of its parts it does not: the two references differ, or the two ways of running it
+    # do. Of what died, raised, is flaky or broke a promise over all inputs one run of the parts says nothing.
     numbers = finding["kind"] in (*OF_NUMBERS, "nonfinite") and not best["flaky"]
     apart = numbers and all(x.get("by_parts") == Status.PASS.value for x in several)
     return {
@@ -126,8 +126,9 @@ def _make_defect_line(
 def _find_passing_run(
     backend: str, several: Sequence[Mapping[str, Any]], mine: pd.DataFrame, of_cases: pd.DataFrame
 ) -> str:
-    """The run in which the minimal cases of a finding were last judged, if that is after the last run in which it failed, and they
-    all pass there, on the same inputs and device and with that version of the runtime or a newer one; "" else. A run's id begins with its date."""
+    """The run in which the minimal cases of a finding were last judged, if that is after the last run in which it
+    failed, and they all pass there, on the same inputs and device and with that version of the runtime or a newer one;
+    "" else. A run's id begins with its date."""
     last = max(mine["run_id"], default="")
     before = max(map(version_key, mine["runtime_version"]), default=version_key(""))
     later = of_cases[
@@ -156,14 +157,15 @@ def _find_covering_failures(mine: pd.DataFrame, runs: Mapping[str, Any]) -> list
 
 
 def _infer_fault(entries: Sequence[KnownFailure], rows: int) -> str:
-    """Whose a finding is that known failures cover in all its rows, if nobody says that it is the backend's; "" else."""
+    """Whose a finding is that known failures cover in all its rows, if nobody says that it is the backend's; ""
+    else."""
     faults = {entry.fault for entry in entries}
     return "" if len(entries) < rows or not faults or BACKENDS in faults else sorted(faults)[0]
 
 
 def without_minimal(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows that are of no finding yet (`finding_of`): one line per backend, op and manner of failing, the worst first, with
-    the number of ``rows`` and the key of the one with the fewest elements: run_id, case_id."""
+    """The rows that are of no finding yet (`finding_of`): one line per backend, op and manner of failing, the worst
+    first, with the number of ``rows`` and the key of the one with the fewest elements: run_id, case_id."""
     of = finding_of(found, rows)
     left = rows.loc[of.index[of == ""]]
     left = left.sort_values("numel", kind="stable") if "numel" in left else left
@@ -177,9 +179,9 @@ def without_minimal(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> p
 
 
 def by_worth(left: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Any]) -> pd.DataFrame:
-    """The lines of `without_minimal` as it pays to make them small: what failed and no known failure covers, then one group of each
-    known cause, then what is merely imprecise, then the rest; in each of these backend by backend in turn, the worst of each first, but what does not end last: each
-    step of making it smaller takes its deadline."""
+    """The lines of `without_minimal` as it pays to make them small: what failed and no known failure covers, then one
+    group of each known cause, then what is merely imprecise, then the rest; in each of these backend by backend in
+    turn, the worst of each first, but what does not end last: each step of making it smaller takes its deadline."""
     key = ["run_id", "case_id", "backend"]
     reasons: dict[tuple[str, ...], str] = {}
     for run_id, some in rows.merge(left[key]).groupby("run_id"):

@@ -13,8 +13,8 @@ from tasks.checks.serving import ABOUT, Serving
 
 
 def list_engine_relations(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per relation, decoder (or sampler) and dtype, in the order of `ABOUT`; two columns per backend: the worst status of its samples, and the
-    largest error units of those of that status."""
+    """One line per relation, decoder (or sampler) and dtype, in the order of `ABOUT`; two columns per backend: the
+    worst status of its samples, and the largest error units of those of that status."""
     rows = distinct(rows)
     rows = rows[rows["check"] == Serving.name]
     order = {name: k for k, name in enumerate(ABOUT)}

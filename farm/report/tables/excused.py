@@ -13,10 +13,11 @@ from tasks.model import OpClass, Status
 
 
 def find_excused(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per op and dtype whose weak passes are excused: op, variant, dtype, op_class, samples, excused, judged_by.
+    """One line per op and dtype whose weak passes are excused: op, variant, dtype, op_class, samples, excused,
+    judged_by.
 
-    excused: the largest share of a result that its limit does not ask for; judged_by: the class that would judge the op,
-    "" where none of them does, or where the class is not the user's to choose. Of `distinct` rows.
+    excused: the largest share of a result that its limit does not ask for; judged_by: the class that would judge the
+    op, "" where none of them does, or where the class is not the user's to choose. Of `distinct` rows.
     """
     kept = rows[rows["weak"] & (rows["status"] == Status.PASS.value) & (rows["excused"] >= GROSS)]
     keys = ["catalog", "op", "variant", "dtype", "op_class"]

@@ -15,8 +15,9 @@ _NAMED = 3
 
 
 def only_where(rows: pd.DataFrame) -> pd.Series:
-    """Of each row that failed, or is imprecise, where its cell is so alone: "only where expert is all equal". "" where ordinary values
-    fail too, where several inputs are in a structure, and where no sample without those structures has passed."""
+    """Of each row that failed, or is imprecise, where its cell is so alone: "only where expert is all equal". "" where
+    ordinary values fail too, where several inputs are in a structure, and where no sample without those structures has
+    passed."""
     found = pd.Series("", index=rows.index, dtype=object)
     if "structure" not in rows:
         return found

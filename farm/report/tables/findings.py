@@ -51,7 +51,8 @@ def list_oracle_disagreements(rows: pd.DataFrame) -> pd.DataFrame:
     """Where two oracles differ: one line per (check, op, variant, dtype), the furthest apart first.
 
     ``oracles_units``: how far one is from the other; ``units`` and ``second_units``: the result of the row against
-    each, in error units or ulps; ``samples`` and ``backends``: where it was seen; ``reproduce``: the command for the row.
+    each, in error units or ulps; ``samples`` and ``backends``: where it was seen; ``reproduce``: the command for the
+    row.
     """
     results = str(rows.attrs.get("results", "results"))
     rows = distinct(rows)
@@ -77,7 +78,8 @@ def findings(
 
     Within a status, rows without error units (a shape, a dtype, a misplaced NaN) come before the largest error
     units. ``samples`` is the number of the cell's rows in that status, ``planned`` of all its rows; ``reproduce`` is
-    the command that shows it; ``standing``, ``cause`` and ``only`` where the rows have them. ``statuses``: keep these only (default: all but ``pass``); ``standing``: rows with this one only. ``limit``: None for all.
+    the command that shows it; ``standing``, ``cause`` and ``only`` where the rows have them. ``statuses``: keep these
+    only (default: all but ``pass``); ``standing``: rows with this one only. ``limit``: None for all.
     """
     results = str(rows.attrs.get("results", "results"))  # before pandas forgets it
     rows = distinct(rows)
@@ -130,8 +132,8 @@ def _build_view(
 
 @view(2, only=lambda report: NEW in report.values("standing"))
 def view_new_cells(report: Report) -> Iterator[View]:
-    """The user's own kernels and models that were not judged, and what no known failure covers: failures, what is alike in one line, and
-    what is imprecise."""
+    """The user's own kernels and models that were not judged, and what no known failure covers: failures, what is alike
+    in one line, and what is imprecise."""
     frame = findings(report.rows, limit=None, standing=NEW)
     own, imprecise = (frame["status"] == status.value for status in (Status.INVALID, Status.IMPRECISE))
     caption = "Your own samples not judged: model, reference or inputs are broken"

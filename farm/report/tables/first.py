@@ -248,7 +248,8 @@ def view_ranking(report: Report) -> Iterator[View]:
 
 
 def _format_right_share(line: Line) -> Cell:
-    """The share of right cells; where none is, of those whose samples could have failed: weak ones are no evidence of either."""
+    """The share of right cells; where none is, of those whose samples could have failed: weak ones are no evidence of
+    either."""
     return Cell(
         percent(line["right"], line["cells"] if line["right"] else line["cells"] - line["weak"]), share=line["share"]
     )

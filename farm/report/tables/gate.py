@@ -47,7 +47,8 @@ GATES = {OK: OPEN, FOUND: CLOSED, INCOMPLETE: "not proved"}
 
 @dataclass(frozen=True)
 class Item:
-    """What is asked, whether it holds (``OPEN``, ``CLOSED``, or ``ABSENT``: there is nothing to ask), and what was found."""
+    """What is asked, whether it holds (``OPEN``, ``CLOSED``, or ``ABSENT``: there is nothing to ask), and what was
+    found."""
 
     asked: str
     state: str
@@ -56,8 +57,8 @@ class Item:
 
 @dataclass(frozen=True)
 class Judged:
-    """items: in the order of the config; new: cells with failures that no known failure covers, one line each, with ``evidence``
-    ("" or why it is quarantined)."""
+    """items: in the order of the config; new: cells with failures that no known failure covers, one line each, with
+    ``evidence`` ("" or why it is quarantined)."""
 
     items: tuple[Item, ...]
     new: pd.DataFrame
@@ -278,8 +279,8 @@ def _find_new_failures(report: Report, flaky: Flaky | None) -> pd.DataFrame:
 
 
 def _explain_flakiness(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[tuple[str, str], str]:
-    """Why a case on a backend is held to be flaky, by both: how often it passed again in the last runs on the same inputs with the
-    same version of the runtime, after it had failed."""
+    """Why a case on a backend is held to be flaky, by both: how often it passed again in the last runs on the same
+    inputs with the same version of the runtime, after it had failed."""
     results, this = rows_of(report)
     if not results:
         return {}

@@ -33,9 +33,9 @@ def are_generated(rows: pd.DataFrame) -> pd.Series:
 def list_generated_findings(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per backend, op and manner of failing (`tasks.model.failing`), the most frequent first.
 
-    Columns: backend, op, said (status and kind), rows, dtypes, what (of the row with the fewest choices), words (modes and
-    attributes that all its cases have in common), key (run_id:case_id:backend of that row), known (bool). rows: with the
-    column ``standing`` (`Report.rows`).
+    Columns: backend, op, said (status and kind), rows, dtypes, what (of the row with the fewest choices), words (modes
+    and attributes that all its cases have in common), key (run_id:case_id:backend of that row), known (bool). rows:
+    with the column ``standing`` (`Report.rows`).
     """
     failed = rows[are_generated(rows) & rows["status"].isin(names(FAILED))]
     if failed.empty:

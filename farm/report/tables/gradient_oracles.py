@@ -1,7 +1,7 @@
 """The two-oracle table of the backward checks: the backend's gradient against autograd's and against differences'.
 
-Autograd is torch's of the op in float64, or of a kernel's reference. Where it cannot follow that (a script, Python's numbers), or the
-function has no reference but itself, differences are the one oracle.
+Autograd is torch's of the op in float64, or of a kernel's reference. Where it cannot follow that (a script, Python's
+numbers), or the function has no reference but itself, differences are the one oracle.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ AGREE = ("no differences", "differences alone", "both agree")
 
 
 def compare_gradient_oracles(rows: pd.DataFrame) -> pd.Series:
-    """Per row a key of MEANING; empty for a row whose gradient was not compared (forward, random, error, vacuous, …)."""
+    """Per row a key of MEANING; empty for a row whose gradient was not compared (forward, random, error, vacuous,
+    …)."""
     oracle = (rows.status == Status.INVALID.value) & (rows.kind == KIND_ORACLE)
     compared = (
         rows.check.isin(checks.where(gradient=True))
@@ -75,7 +76,8 @@ def compare_gradient_oracles(rows: pd.DataFrame) -> pd.Series:
 def two_oracles(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per (op, variant, check, dtype, backend) with gradients: samples by answer, and the worst units.
 
-    error_units: against autograd, or differences where they are the one oracle; second_units: against differences; oracles_units: between the two.
+    error_units: against autograd, or differences where they are the one oracle; second_units: against differences;
+    oracles_units: between the two.
     """
     rows = distinct(rows)
     rows = rows.assign(agreement=compare_gradient_oracles(rows))
@@ -101,8 +103,8 @@ def view_gradients(report: Report) -> View:
 
 
 def count_second_oracles(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per (check, second_oracle) of gradients that were compared, most rows first: how many rows and ops have it. Where there is
-    none, ``second_oracle`` is "" and ``why`` the most frequent reason."""
+    """One line per (check, second_oracle) of gradients that were compared, most rows first: how many rows and ops have
+    it. Where there is none, ``second_oracle`` is "" and ``why`` the most frequent reason."""
     rows = distinct(rows)
     rows = rows[compare_gradient_oracles(rows) != ""]
     rows = rows.assign(second_oracle=rows.second_oracle.fillna(""), why=rows.no_second_oracle.fillna(""))

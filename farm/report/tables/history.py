@@ -41,8 +41,8 @@ _TOLD = [
 def load_history(
     results: AnyLake, ops: Sequence[str] = (), backend: str = "*", dtype: str = "*", along: str = ""
 ) -> pd.DataFrame:
-    """The rows that a history of these ops (globs, with or without catalog and variant; none: all) is made of, texts as categories.
-    along: without the columns of what else a history may be told along.
+    """The rows that a history of these ops (globs, with or without catalog and variant; none: all) is made of, texts as
+    categories. along: without the columns of what else a history may be told along.
 
     Raises LakeError where there are none, with the nearest names.
     """
@@ -76,8 +76,8 @@ def load_history(
 def _find_values(
     lake: lakes.Lake, column: str, globs: Sequence[str], called: Callable[[str], Sequence[str]], exact: bool = True
 ) -> list[str]:
-    """The values of a column that globs mean; names without a glob, if they are ``exact``, are not looked for in all runs.
-    Raises LakeError where there are none."""
+    """The values of a column that globs mean; names without a glob, if they are ``exact``, are not looked for in all
+    runs. Raises LakeError where there are none."""
     if exact and not any(map(glob.has_magic, globs)):
         return list(globs)
     with warnings.catch_warnings():
@@ -100,14 +100,14 @@ def _is_match(name: str, op: str, globs: Sequence[str]) -> bool:
 def list_outcome_spans(rows: pd.DataFrame, along: str = "run") -> pd.DataFrame:
     """One line per outcome of a cell and the time for which it held without a break, in the order of time.
 
-    rows: of several runs, with the columns `READ`; along: a key of `ALONG`. Along versions a backend is told without the
-    version in its name ("ort-cpu@1.20.1" is ort-cpu), and a version's outcome is that of its newest run.
+    rows: of several runs, with the columns `READ`; along: a key of `ALONG`. Along versions a backend is told without
+    the version in its name ("ort-cpu@1.20.1" is ort-cpu), and a version's outcome is that of its newest run.
 
-    Columns: those of `CELL`; status, kind (of the worst sample); first, last: the run or version of the beginning and of the end,
-    first_at, last_at: when these began; steps: how many runs or versions had it; now: whether it is the last that is
-    known of the cell; ended, ended_at, then: the run or version that had another outcome next, when it began, and its status;
-    case_id, run_id: of the worst sample where it was first seen; change: one of `farm.report.tables.changes.KINDS`, by which it began, and
-    then_change: by which it ended; "" for none.
+    Columns: those of `CELL`; status, kind (of the worst sample); first, last: the run or version of the beginning and
+    of the end, first_at, last_at: when these began; steps: how many runs or versions had it; now: whether it is the
+    last that is known of the cell; ended, ended_at, then: the run or version that had another outcome next, when it
+    began, and its status; case_id, run_id: of the worst sample where it was first seen; change: one of
+    `farm.report.tables.changes.KINDS`, by which it began, and then_change: by which it ended; "" for none.
     """
     results = rows.attrs.get("results", "results")
     rows = rows[rows["status"].isin([*JUDGED_STATUSES, *FAILED_STATUSES])]
@@ -165,10 +165,11 @@ class _Text:
 
 
 def last_step(rows: pd.DataFrame, along: str = "run") -> str:
-    """What changed at the end of a history, in a sentence, counted as `farm.report.tables.changes.compare_cells` does; "" where nothing was before.
+    """What changed at the end of a history, in a sentence, counted as `farm.report.tables.changes.compare_cells` does;
+    "" where nothing was before.
 
-    rows: of `load_history`. Along runs the last run is compared with the one before it, along versions the newest one of each backend with the
-    one before. A case that the one before has not is compared with the last that has it.
+    rows: of `load_history`. Along runs the last run is compared with the one before it, along versions the newest one
+    of each backend with the one before. A case that the one before has not is compared with the last that has it.
     """
     if rows.empty:
         return ""
@@ -207,8 +208,8 @@ def _list_history_steps(rows: pd.DataFrame, along: str) -> _Text:
 
 
 def _make_version_order(rows: pd.DataFrame, column: str) -> Callable[[str], Any]:
-    """The order of a column's versions. Builds of one release (1.0.0+g46f037aa, 2.13.0+cu130) have none in their labels: the one
-    that was first run comes first, as do builds."""
+    """The order of a column's versions. Builds of one release (1.0.0+g46f037aa, 2.13.0+cu130) have none in their
+    labels: the one that was first run comes first, as do builds."""
     first = rows.groupby(column, observed=True)["started_at"].min()
 
     def key(told: str) -> tuple[Any, ...]:
@@ -219,7 +220,8 @@ def _make_version_order(rows: pd.DataFrame, column: str) -> Callable[[str], Any]
 
 
 def version_key(told: str) -> tuple[Any, ...]:
-    """By which versions are ordered; what tells none comes first. Of several ("torch 2.13.0, x 1.0") the first counts."""
+    """By which versions are ordered; what tells none comes first. Of several ("torch 2.13.0, x 1.0") the first
+    counts."""
     found = re.search(r"\d+(\.\d+)*[^\s,]*", told)
     try:
         return (1, Version(found[0]), told) if found else (0, Version("0"), told)
@@ -228,8 +230,8 @@ def version_key(told: str) -> tuple[Any, ...]:
 
 
 def list_history_changes(history: pd.DataFrame) -> pd.DataFrame:
-    """Of `list_outcome_spans` those that tell something: failures, imprecise results, and what came after them; now broken first, then the
-    latest."""
+    """Of `list_outcome_spans` those that tell something: failures, imprecise results, and what came after them; now
+    broken first, then the latest."""
     passed = history["status"] == Status.PASS.value
     told = history[~passed]
     failing = told["status"].isin(FAILED_STATUSES) & told["now"]

@@ -31,9 +31,10 @@ BAD = (OTHERWISE, STALE, EXPIRED)
 
 
 def list_known_failures(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> pd.DataFrame:
-    """One line per known failure, in their order: the entry's own keys, ``state`` (one of `STATES`), ``rows`` (that it covers, the
-    first of several that could), ``first_seen_on`` (backends of these where it was not seen before), ``otherwise`` (rows that it names, that none covers, and that are not right), ``right`` (rows that are
-    right though it names them, if it is stale), ``instead`` (how those rows are that are not as it says).
+    """One line per known failure, in their order: the entry's own keys, ``state`` (one of `STATES`), ``rows`` (that it
+    covers, the first of several that could), ``first_seen_on`` (backends of these where it was not seen before),
+    ``otherwise`` (rows that it names, that none covers, and that are not right), ``right`` (rows that are right though
+    it names them, if it is stale), ``instead`` (how those rows are that are not as it says).
 
     rows: of a run, or of several.
     """
@@ -59,7 +60,8 @@ def list_known_failures(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> 
             state = OTHERWISE
         else:
             state = DOUBLED if k in met.covering else NOT_MET
-        # A cut of a frame as wide takes milliseconds, and there are a thousand entries, of which nearly all have no such row.
+        # A cut of a frame as wide takes milliseconds, and there are a thousand entries, of which nearly all have no
+        # such row.
         others = np.flatnonzero((met.other == k) | (met.stale == k))[:_LOOKED_AT]
         instead = (
             ", ".join(dict.fromkeys(map(_describe_how_known, list_table_lines(rows.iloc[others]))))

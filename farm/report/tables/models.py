@@ -38,9 +38,10 @@ _OF_CULPRIT = ("culprit", "probe_effect", "node_units")
 def list_models(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per check, model, dtype and backend, the models in the order of their names.
 
-    samples, weak: how many, and of them no evidence; status, kind, limit, unasked, error, cause: of the worst sample; culprit,
-    probe_effect, node_units: of the worst that was localised; error_units, strict_units, flip_units, divergence: the largest; overlap: the smallest; decisions, flips, ties:
-    summed; unobserved: layers that no sample observes, licence.
+    samples, weak: how many, and of them no evidence; status, kind, limit, unasked, error, cause: of the worst sample;
+    culprit, probe_effect, node_units: of the worst that was localised; error_units, strict_units, flip_units,
+    divergence: the largest; overlap: the smallest; decisions, flips, ties: summed; unobserved: layers that no sample
+    observes, licence.
     """
     rows = distinct(rows)
     rows = rows[_are_models(rows)]

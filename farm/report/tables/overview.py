@@ -57,7 +57,9 @@ def status_count(line: Mapping[str, Any], status: str) -> str:
 
 
 def how_much(line: Mapping[str, Any]) -> str:
-    """One line on what is wrong with a finding: the structure of an input that it takes, culprit, cause (of a known failure it has a place of its own), kind, stage (not of what ran to its end), how far off in what is judged and its limit, error.
+    """One line on what is wrong with a finding: the structure of an input that it takes, culprit, cause (of a known
+    failure it has a place of its own), kind, stage (not of what ran to its end), how far off in what is judged and its
+    limit, error.
 
     Figures where it is the numbers that are wrong: of a shape, or of NaN and Inf out of place, the error tells.
     """
@@ -102,7 +104,8 @@ _UNTOLD = (Status.UNSUPPORTED.value, Status.FALLBACK.value, Status.VACUOUS.value
 
 
 def by_status(report: Report) -> str:
-    """What came of every backend's rows, in a line, those alike together: all that a run of a few ops has to say beside what failed."""
+    """What came of every backend's rows, in a line, those alike together: all that a run of a few ops has to say beside
+    what failed."""
 
     def describe_status(status: str, some: pd.DataFrame) -> str:
         weak = int(some["weak"].sum()) if status == Status.PASS.value else 0
@@ -119,8 +122,8 @@ def by_status(report: Report) -> str:
 
 
 def count_run(report: Report) -> dict[str, int]:
-    """How much a run is of, by the words of the glossary: rows, their cells, and of the rows those that failed and those of them that no
-    known failure covers. Every face has its numbers from here."""
+    """How much a run is of, by the words of the glossary: rows, their cells, and of the rows those that failed and
+    those of them that no known failure covers. Every face has its numbers from here."""
     cells = report.rows.groupby(CELL, observed=True, sort=False).ngroups
     said = report.verdict
     return {"rows": len(report.rows), "cells": cells, "failures": said.failures, "new": said.new}
@@ -147,7 +150,8 @@ def list_quarantines(report: Report) -> list[str]:
 
 
 def list_remarks(report: Report, brief: bool = False) -> list[str]:
-    """What is to be kept in mind of a run; of a ``brief`` one, what came of each backend's rows, and what their passes are worth."""
+    """What is to be kept in mind of a run; of a ``brief`` one, what came of each backend's rows, and what their passes
+    are worth."""
     rows, run, lines = report.rows, report.run, list[str]()
     if skipped := run.get("skipped_files"):
         lines.append(
@@ -181,8 +185,9 @@ def _describe_quarantine(record: Mapping[str, Any]) -> str:
 
 @functools.lru_cache(maxsize=1)  # the table asks, and the page
 def backend_lines(report: Report) -> list[dict[str, Any]]:
-    """One dict per backend, in the order of a report: its coverage, vendor, device (after "emulated" where none was used, after
-    "interpreted" where an interpreter ran kernels), runtime_version, oldest (`Offer.oldest`), available, reason, emulated, interpreted.
+    """One dict per backend, in the order of a report: its coverage, vendor, device (after "emulated" where none was
+    used, after "interpreted" where an interpreter ran kernels), runtime_version, oldest (`Offer.oldest`), available,
+    reason, emulated, interpreted.
 
     By vendor the backends that are there, then, if they are several, their sum (``backend`` is ""); after all vendors
     what is unavailable (``missing`` is True: no rows and no node that offers it).
@@ -249,7 +254,8 @@ def _missing_together(lines: list[dict[str, Any]], inventory: Mapping[str, Any])
 
 
 def rate_columns() -> list[Column]:
-    """Coverage and pass rate with their denominators, of a line with judged, valid and passed; every table names them so."""
+    """Coverage and pass rate with their denominators, of a line with judged, valid and passed; every table names them
+    so."""
     return [
         rate("judged", lambda line: line["valid"], "coverage (judged/valid)"),
         rate("passed", lambda line: line["judged"], "pass rate (passed/judged)"),
@@ -316,7 +322,8 @@ def _describe_unused(rows: pd.DataFrame) -> list[str]:
 
 
 def _laid_out(rows: pd.DataFrame) -> list[str]:
-    """Sentences on the rows whose inputs were not contiguous: those that refused them, those of forms without strides."""
+    """Sentences on the rows whose inputs were not contiguous: those that refused them, those of forms without
+    strides."""
     told, plain_ones = [], rows["layout"].str.startswith(CONTIGUOUS)
     refused = rows[rows["refused_layout"] != ""]
     if not refused.empty:
@@ -335,7 +342,8 @@ def _laid_out(rows: pd.DataFrame) -> list[str]:
 
 
 def list_pass_caveats(rows: pd.DataFrame) -> list[str]:
-    """Sentences on what passes are worth: of kernels that an interpreter ran, of inputs that lay otherwise than they were to lie …"""
+    """Sentences on what passes are worth: of kernels that an interpreter ran, of inputs that lay otherwise than they
+    were to lie …"""
     execution = find_values(rows, "execution")
     told = _describe_unverified(rows) if UNVERIFIED in execution else []
     told += _describe_interpreted(rows) if INTERPRETED in execution else []

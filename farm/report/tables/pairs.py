@@ -23,12 +23,14 @@ _TOLD = ["one", "other", "compared", "same", "units", "units_op", "units_dtype",
 
 
 def list_pairs(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per pair of backends that were given the same bytes of some case and gave a result each, those furthest apart first.
+    """One line per pair of backends that were given the same bytes of some case and gave a result each, those furthest
+    apart first.
 
-    Columns: one, other (backends); compared (cases); same (of these, those with the very same output bytes); units (the largest distance
-    of two outputs, in error units: at least, as far as signatures tell, `farm.report.tables.agreement.measure_rows_apart`) and units_op, units_dtype, where; diff (the
-    largest absolute difference of two outputs: at most, for it is the sum of what both are off the reference) and diff_op, diff_dtype, where.
-    NaN where no case tells.
+    Columns: one, other (backends); compared (cases); same (of these, those with the very same output bytes); units (the
+    largest distance of two outputs, in error units: at least, as far as signatures tell,
+    `farm.report.tables.agreement.measure_rows_apart`) and units_op, units_dtype, where; diff (the largest absolute
+    difference of two outputs: at most, for it is the sum of what both are off the reference) and diff_op, diff_dtype,
+    where. NaN where no case tells.
     """
     rows = distinct(rows)
     rows = rows[rows["output_digest"] != ""].sort_values("run_id", kind="stable")

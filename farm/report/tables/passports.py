@@ -40,11 +40,13 @@ NAMED = 3
 
 
 def load_readings(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
-    """The readings of a run, or of all, as the table `view_passports` has them, and products: how many are not rounded before they are added, in words.
+    """The readings of a run, or of all, as the table `view_passports` has them, and products: how many are not rounded
+    before they are added, in words.
 
     Raises LakeError."""
     found = lake.read_passports(results, run_id)
-    # Older readings did not ask for bits of factors: none of them was predicted where factors lose some. No step of a sum whose order alone is read was seen to align.
+    # Older readings did not ask for bits of factors: none of them was predicted where factors lose some. No step of a
+    # sum whose order alone is read was seen to align.
     found[["taken", "aligned"]] = found[["taken", "aligned"]].fillna(0)
     for name in ("tree", "fused", "others"):
         lists = [None if x is None else tuple(int(n) for n in x) for x in found[name]]
@@ -76,9 +78,10 @@ def select_newest_readings(readings: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise_readings(readings: pd.DataFrame) -> pd.DataFrame:
-    """A line per backend, op, dtype and sum: backend, op, variant, dtype, part; orders: what its trees are called, the most frequent first, with the shapes (rows×terms); depends: what
-    the order depends on ("rows", "terms", "place"); adds: the dtypes and roundings that it adds in; fused: how many products are not rounded; flushes;
-    predicted, unseen: sums of the counts; codes: why readings lack something; tree: of the sum with 64 terms, or the first."""
+    """A line per backend, op, dtype and sum: backend, op, variant, dtype, part; orders: what its trees are called, the
+    most frequent first, with the shapes (rows×terms); depends: what the order depends on ("rows", "terms", "place");
+    adds: the dtypes and roundings that it adds in; fused: how many products are not rounded; flushes; predicted,
+    unseen: sums of the counts; codes: why readings lack something; tree: of the sum with 64 terms, or the first."""
     lines = []
     for key, group in readings.groupby(["backend", *SUM], sort=True):
         read = group[group["tree"].notna()]
@@ -125,8 +128,8 @@ def _describe_flushing(read: pd.DataFrame) -> str:
 
 
 def describe_orders(lines: Sequence[Line]) -> str:
-    """What trees are called, the most frequent first, each with its shapes where there are several. Blocks of the same size at all numbers of terms are blocks, as many at
-    all are a split."""
+    """What trees are called, the most frequent first, each with its shapes where there are several. Blocks of the same
+    size at all numbers of terms are blocks, as many at all are a split."""
     kinds: dict[str, list[str]] = {}
     for line in lines:
         kinds.setdefault(str(line["kind"]), []).append(_describe_sum_shape(line))
@@ -171,7 +174,8 @@ def _list_dependences(read: pd.DataFrame) -> list[str]:
 
 
 def compare_passports(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-    """Sums that two passports read, and add otherwise: op, variant, dtype, rows, terms, where, what; one, other: in words."""
+    """Sums that two passports read, and add otherwise: op, variant, dtype, rows, terms, where, what; one, other: in
+    words."""
     key = [*SUM, "sample", "where"]
     both = a.merge(b, on=key, suffixes=("_one", "_other"))
     lines = []
@@ -258,8 +262,9 @@ def passport_view(readings: pd.DataFrame) -> View:
 
 
 def explain_batches(rows: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
-    """Of ops that fail the check batch_invariance in other bytes, the two orders that a passport has of them: a line per backend, op and
-    dtype: failures; alone, batch: the orders of the fewest rows and of the first number of rows with another tree, at as many terms; few, many: those rows.
+    """Of ops that fail the check batch_invariance in other bytes, the two orders that a passport has of them: a line
+    per backend, op and dtype: failures; alone, batch: the orders of the fewest rows and of the first number of rows
+    with another tree, at as many terms; few, many: those rows.
 
     It says that the order depends on the rows, at the passport's sizes and not at the case's."""
     failed = rows[(rows["check"] == BatchInvariance.name) & (rows["kind"] == "batch")]

@@ -33,16 +33,17 @@ def ranking(rows: pd.DataFrame) -> pd.DataFrame:
 
     ``rows``: `distinct` rows with their standing. A backend is ranked in a catalog that it has rows of, on the cells of
     which every ranked one has the same valid samples. A sample that some backend fails by no fault of its own
-    (`farm.report.tables.coverage.find_blameless_rows`) is compared for nobody. A backend that was given fewer than half of the cells that
-    the most were given would shrink the comparison for all: it is compared with them, on the cells that all of them and it
-    were given, and has no place, where two others or more are left. Columns: catalog, place (equal where ``right`` is; NaN for
-    none), backend, vendor, backends (how many are ranked), given (cells, valid ones), without (cells that the ranked ones would
-    have in common without it), apart (cells with samples that are compared for nobody), cells (of the given ones, those common
-    to all that it is compared with), best (the most that any of them has right there), ran (gave numbers on its device on all
-    samples), judged (ran, or failed to: an error, a crash), then what the cells are counted in, each once: right (all samples
-    ran and passed), weak (they did, and a constant output would have passed them all: no evidence), failed (a sample did),
-    fallback (a sample ran elsewhere), unsupported (a sample was not taken); imprecise (of the right ones, those with an
-    imprecise sample), known (of the failed ones, those whose failures are all known), emulated, share = right/cells.
+    (`farm.report.tables.coverage.find_blameless_rows`) is compared for nobody. A backend that was given fewer than half
+    of the cells that the most were given would shrink the comparison for all: it is compared with them, on the cells
+    that all of them and it were given, and has no place, where two others or more are left. Columns: catalog, place
+    (equal where ``right`` is; NaN for none), backend, vendor, backends (how many are ranked), given (cells, valid
+    ones), without (cells that the ranked ones would have in common without it), apart (cells with samples that are
+    compared for nobody), cells (of the given ones, those common to all that it is compared with), best (the most that
+    any of them has right there), ran (gave numbers on its device on all samples), judged (ran, or failed to: an error,
+    a crash), then what the cells are counted in, each once: right (all samples ran and passed), weak (they did, and a
+    constant output would have passed them all: no evidence), failed (a sample did), fallback (a sample ran elsewhere),
+    unsupported (a sample was not taken); imprecise (of the right ones, those with an imprecise sample), known (of the
+    failed ones, those whose failures are all known), emulated, share = right/cells.
     """
     rows = rows[[name for name in _READ if name in rows]]
     rows = rows[~rows["check"].isin(checks.where(runs=False))]

@@ -17,8 +17,8 @@ _NO = ("nondeterministic", "process", "threads", "batch")
 
 
 def list_same_bytes_answers(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per backend and check: ops whose every row says yes, ops with one that says no, ops without either; the largest
-    distance of a no in units, and the ops that say it, those furthest apart first."""
+    """One line per backend and check: ops whose every row says yes, ops with one that says no, ops without either; the
+    largest distance of a no in units, and the ops that say it, those furthest apart first."""
     rows = distinct(rows)
     rows = rows[rows["check"].isin(CHECKS)]
     no = rows["kind"].isin(_NO)

@@ -40,10 +40,11 @@ class Sides:
 
     cases: one line per case_id: label, check, dtype, cell (the cells of `farm.report.diff` by number), and texts with a
     character for each backend, in their order, "." where it has no row: status (its sign), group (r: agrees with the
-    reference; else with whom, see ``agrees``), bytes (equal for the very same output), outlier ("1"); change: a character
-    for each pair of outcomes that the case has (first × second), a place in `CHANGES`; said: who agrees with whom, in
-    sentences, one a line (both are "" where no case has two outcomes); unit: of its figures. outcomes: all of them, case after case: units, limit, why (what puts it
-    outside, in a few words). place: (run_id, case_id) → place of the case.
+    reference; else with whom, see ``agrees``), bytes (equal for the very same output), outlier ("1"); change: a
+    character for each pair of outcomes that the case has (first × second), a place in `CHANGES`; said: who agrees with
+    whom, in sentences, one a line (both are "" where no case has two outcomes); unit: of its figures. outcomes: all of
+    them, case after case: units, limit, why (what puts it outside, in a few words). place: (run_id, case_id) → place of
+    the case.
     """
 
     cases: pd.DataFrame
@@ -106,7 +107,8 @@ def set_side_by_side(rows: pd.DataFrame, labels: Sequence[str], names: Sequence[
 
 
 def _find_status_changes(newest: pd.DataFrame, codes: np.ndarray) -> Iterator[str]:
-    """Per case the change from each of its outcomes to each, a character for a pair. Rows stand in order of their case."""
+    """Per case the change from each of its outcomes to each, a character for a pair. Rows stand in order of their
+    case."""
     sizes = np.bincount(codes) if len(codes) else np.zeros(0, dtype="int64")
     begin = np.concatenate([[0], np.cumsum(sizes)])
     case = 0

@@ -22,9 +22,10 @@ from farm.report.tables.view import Report
 class Since:
     """What changed from an earlier run of the config to this one.
 
-    run_id, started_at: of the earlier one; cells: one line per cell and ``backend`` that changed, as `compare` has them, with ``group``
-    (of `GROUPS`) and the ``standing`` of the worst sample now, worst first; sums: of the cells that both have; known: of the new
-    ones, those of a known failure; farms: the versions that judged then and now, where they differ: a change may be the judge's.
+    run_id, started_at: of the earlier one; cells: one line per cell and ``backend`` that changed, as `compare` has
+    them, with ``group`` (of `GROUPS`) and the ``standing`` of the worst sample now, worst first; sums: of the cells
+    that both have; known: of the new ones, those of a known failure; farms: the versions that judged then and now,
+    where they differ: a change may be the judge's.
     """
 
     run_id: str
@@ -52,7 +53,8 @@ class Since:
 
 @functools.lru_cache(maxsize=1)  # every face asks
 def since(report: Report) -> Since | None:
-    """What changed since the last finished run of the same config (`farm.report.runs.find_run_before`); None where there is none."""
+    """What changed since the last finished run of the same config (`farm.report.runs.find_run_before`); None where
+    there is none."""
     earlier = find_run_before(str(report.rows.attrs.get("results", "")), report.run)
     return since_run(*earlier, report.rows) if earlier else None
 
@@ -60,7 +62,8 @@ def since(report: Report) -> Since | None:
 def since_run(then: pd.DataFrame, run: Mapping[str, Any], now: pd.DataFrame) -> Since | None:
     """What changed from the rows of an earlier run (``run``: its record) to those of this one; None if they share none.
 
-    ``then`` and ``now`` are rows of one run each, ``now`` with their standing and ``attrs`` that say which lake it is of.
+    ``then`` and ``now`` are rows of one run each, ``now`` with their standing and ``attrs`` that say which lake it is
+    of.
     """
     cells = compare_cells(then, now)
     if cells.empty:
@@ -78,6 +81,7 @@ def since_run(then: pd.DataFrame, run: Mapping[str, Any], now: pd.DataFrame) -> 
 
 
 def _read_farm_version(rows: pd.DataFrame) -> str:
-    """The version of the farm that judged rows, the last one of a run that was resumed under another; "" where none is known."""
+    """The version of the farm that judged rows, the last one of a run that was resumed under another; "" where none is
+    known."""
     told = rows["farm_version"].dropna().astype(str) if "farm_version" in rows else pd.Series(dtype=str)
     return str(told.iloc[-1]) if len(told) else ""

@@ -18,9 +18,10 @@ _TOLD = ["op", "variant", "dtype", "sample", "backend", "baseline", *_ENDS, "cal
 def list_speedups(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per sample and backend that the check speedup found right; of `distinct` rows.
 
-    Columns: op, variant, dtype, sample, backend, baseline, call_ms, roofline, roofline_of; speedup, speedup_cpu and cold_speedup with the ends of their
-    intervals, NaN where the null arm differed from itself; says: "faster" or "slower" if an interval lies beyond 1 (and not one
-    on either side), "no difference" if none does, "unsure" without any.
+    Columns: op, variant, dtype, sample, backend, baseline, call_ms, roofline, roofline_of; speedup, speedup_cpu and
+    cold_speedup with the ends of their intervals, NaN where the null arm differed from itself; says: "faster" or
+    "slower" if an interval lies beyond 1 (and not one on either side), "no difference" if none does, "unsure" without
+    any.
     """
     rows = rows[(rows["check"] == Speedup.name) & (rows["status"] == Status.PASS.value)]
     older = [flags.parse(said).get("baseline", "") for said in rows["flags"]]  # of older lakes

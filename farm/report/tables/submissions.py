@@ -40,11 +40,11 @@ def list_submitted_backends(run: Mapping[str, Any]) -> list[str]:
 def list_leaderboard(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     """One line per submission, the worst first, of those that are right the fastest first; of `distinct` rows.
 
-    Columns: submission; task: the op; status, kind: of its worst row; passed, judged: cases; audit: what the check audit found, "clean"
-    for nothing, "" where it was not asked; run_ms: median of the calls that were right, in milliseconds; speedup and the ends of its
-    interval: the median of its cases; baseline: what it was timed against; time_doubt: why its time is not believed; roofline: the largest
-    share, of 1; why: the worst row's reason; case_id: of that row. A submission
-    that was refused is an error without cases.
+    Columns: submission; task: the op; status, kind: of its worst row; passed, judged: cases; audit: what the check
+    audit found, "clean" for nothing, "" where it was not asked; run_ms: median of the calls that were right, in
+    milliseconds; speedup and the ends of its interval: the median of its cases; baseline: what it was timed against;
+    time_doubt: why its time is not believed; roofline: the largest share, of 1; why: the worst row's reason; case_id:
+    of that row. A submission that was refused is an error without cases.
     """
     lines = []
     for name in list_submitted_backends(run):

@@ -21,8 +21,9 @@ KEY = ["op", "variant", "backend", "dtype"]
 def list_training_phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFrame:
     """One line per training run, backend and phase. trace: of the rows, as `read_trace` has it.
 
-    Columns: op, variant, backend, dtype, rank ("" of a single process), phase; worst: the largest floors of its steps; limit; steps: (number, floors, status) of each, in
-    order; place: the module or the parameter that the row blames, where this phase is the first that is off.
+    Columns: op, variant, backend, dtype, rank ("" of a single process), phase; worst: the largest floors of its steps;
+    limit; steps: (number, floors, status) of each, in order; place: the module or the parameter that the row blames,
+    where this phase is the first that is off.
     """
     of_rows = rows[["run_id", "case_id", *KEY, "limit", "culprit", "kind"]].rename(columns={"kind": "row_kind"})
     found = trace.merge(of_rows, on=["run_id", "case_id", "backend"]).dropna(subset=["number"])
@@ -48,7 +49,8 @@ def list_training_phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFram
 
 
 def _show_steps(line: Line) -> Cell:
-    """The floors of all steps: on a page as a row of a heat map, with the first step that is off marked where the fault's place is."""
+    """The floors of all steps: on a page as a row of a heat map, with the first step that is off marked where the
+    fault's place is."""
     steps = line["steps"]
     parts = tuple((f"{units:.2g}", str(status)) for _, units, status in steps)
     off = next((k for k, (_, _, status) in enumerate(steps) if status != Status.PASS.value), -1)

@@ -48,13 +48,15 @@ _ERROR = 2_000
 
 @dataclass(frozen=True, eq=False)
 class RunSummary:
-    """One run. facts: run_id, name (of its config), started_at, results, rows, cells, failures, new (`count_run`; new is 0 where the config
-    lists no known failures), listed (whether it lists any), early_s (of `early`, 0 for none), farm (its version and commit), planned, valid,
-    judged, passed (of `coverage`, of all backends, as the report says them), verdict (its sentence), tone, versions and devices (by backend), gate
-    (a value of `GATES`, "" without one), gate_said, since (the run_id of the run that it is compared with, "" for none), changed (the counts of
-    that in words); squares: a line for each, with `SQUARE`, vendor, code, op_class, worst (status), `COUNTS`, failures (rows that failed,
-    whosever fault), new (of these, those that no known failure covers; 0 where none is listed); causes: a line with `CAUSE` for each;
-    changes: a line with `CHANGED` for each cell that changed since the last run of the config, the worst first."""
+    """One run. facts: run_id, name (of its config), started_at, results, rows, cells, failures, new (`count_run`; new
+    is 0 where the config lists no known failures), listed (whether it lists any), early_s (of `early`, 0 for none),
+    farm (its version and commit), planned, valid, judged, passed (of `coverage`, of all backends, as the report says
+    them), verdict (its sentence), tone, versions and devices (by backend), gate (a value of `GATES`, "" without one),
+    gate_said, since (the run_id of the run that it is compared with, "" for none), changed (the counts of that in
+    words); squares: a line for each, with `SQUARE`, vendor, code, op_class, worst (status), `COUNTS`, failures (rows
+    that failed, whosever fault), new (of these, those that no known failure covers; 0 where none is listed); causes: a
+    line with `CAUSE` for each; changes: a line with `CHANGED` for each cell that changed since the last run of the
+    config, the worst first."""
 
     facts: Mapping[str, Any]
     squares: pd.DataFrame
@@ -70,8 +72,8 @@ class RunSummary:
 def summarise_run(
     rows: pd.DataFrame, run: Mapping[str, Any], earlier: tuple[pd.DataFrame, Mapping[str, Any]] | None = None
 ) -> RunSummary:
-    """The summary of the rows of one run; ``run``: its record, or what is known of it; earlier: rows and record of the run that it is compared
-    with (default: the last of its config in its lake)."""
+    """The summary of the rows of one run; ``run``: its record, or what is known of it; earlier: rows and record of the
+    run that it is compared with (default: the last of its config in its lake)."""
     report = Report.of(rows, run)
     made, said = report.rows, report.verdict
     squares = cell_matrix(made)[["worst", *COUNTS]]
@@ -151,8 +153,8 @@ def list_outcome_stretches(series: Iterable[tuple[int, str]]) -> list[Stretch]:
 
 @dataclass(frozen=True, eq=False)
 class Trends:
-    """Runs in the order of their start. worst: places in `SEVERITY`, a line for each square, a column for each run, -1 where
-    a run has none of it; squares: the newest line of each, in the same order."""
+    """Runs in the order of their start. worst: places in `SEVERITY`, a line for each square, a column for each run, -1
+    where a run has none of it; squares: the newest line of each, in the same order."""
 
     runs: Sequence[RunSummary]
     squares: pd.DataFrame
@@ -198,7 +200,8 @@ class Trends:
         return days if len(set(days)) == len(days) else began
 
     def once(self) -> pd.DataFrame:
-        """The newest squares for sums over backends: of those that run one ``code`` (modes of a runtime), the worst of an op."""
+        """The newest squares for sums over backends: of those that run one ``code`` (modes of a runtime), the worst of
+        an op."""
         worst = rank_statuses(self.squares["worst"]).sort_values(kind="stable").index
         return self.squares.loc[worst].drop_duplicates(["label", "vendor", "code"])
 
@@ -218,8 +221,8 @@ def _pack_pair(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def find_changes(trends: Trends) -> pd.DataFrame:
-    """The cells that changed from a run to the next of the same config (`farm.report.tables.since`), the newest and worst first: run (its
-    place), earlier (that of the one before, -1 where it is not among the runs), and `CHANGED`."""
+    """The cells that changed from a run to the next of the same config (`farm.report.tables.since`), the newest and
+    worst first: run (its place), earlier (that of the one before, -1 where it is not among the runs), and `CHANGED`."""
     place = {one.facts["run_id"]: at for at, one in enumerate(trends.runs)}
     found = [
         {"run": at, "earlier": place.get(one.facts["since"], -1), **line}
@@ -230,8 +233,8 @@ def find_changes(trends: Trends) -> pd.DataFrame:
 
 
 def count_failing_runs(series: Sequence[Stretch]) -> tuple[int, int, int]:
-    """(runs that failed; turns from right to failed; those that were right again in the next run) of a square: one that turns
-    often, or for one run, is flaky."""
+    """(runs that failed; turns from right to failed; those that were right again in the next run) of a square: one that
+    turns often, or for one run, is flaky."""
     bad = [Status(one.outcome).failed for one in series]
     turns = [k for k in range(1, len(bad)) if bad[k] and not bad[k - 1]]
     gone = [k for k in turns if series[k].runs == 1 and k + 1 < len(bad) and not bad[k + 1]]

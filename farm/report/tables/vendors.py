@@ -35,13 +35,14 @@ _TOLD = [
 
 
 def by_vendor(rows: pd.DataFrame, by: str = "dtype") -> pd.DataFrame:
-    """Coverage and pass rate of each (vendor, ``by``): index of two levels, columns as `farm.report.coverage`, each case once
-    for all backends that run the same code (`farm.report.tables.coverage.count_rows_once`).
+    """Coverage and pass rate of each (vendor, ``by``): index of two levels, columns as `farm.report.coverage`, each
+    case once for all backends that run the same code (`farm.report.tables.coverage.count_rows_once`).
 
     ``by``: "dtype", "op_class", "catalog" or any other column of the lake. Besides, ``backends``: how many backends
     of the vendor have rows there; ``alone``: cells (check, op, variant, dtype) in which the vendor alone fails a sample
-    that another vendor passes; ``everybody``: cells in which every vendor that was judged, two at least, fails a sample.
-    ``by_vendor(rows)["pass_rate"].unstack()`` is vendor × dtype. Raises ValueError for a column that the lake lacks.
+    that another vendor passes; ``everybody``: cells in which every vendor that was judged, two at least, fails a
+    sample. ``by_vendor(rows)["pass_rate"].unstack()`` is vendor × dtype. Raises ValueError for a column that the lake
+    lacks.
     """
     rows = distinct(rows)
     table = coverage(count_rows_once(rows), by=("vendor", by))
@@ -75,13 +76,13 @@ def by_vendor(rows: pd.DataFrame, by: str = "dtype") -> pd.DataFrame:
 def unique(rows: pd.DataFrame) -> pd.DataFrame:
     """Cells in which vendors differ: one vendor alone fails, or everybody does. The most severe first.
 
-    One line per (check, op, variant, dtype) and kind, from its samples: a vendor fails a sample when one of its backends
-    does (wrong, error, crash, timeout, oom); passes of weak samples are no evidence. Columns: check, op, variant, dtype,
-    op_class; ``alone``: the vendor that alone failed samples that others passed ("" on the lines of everybody);
-    ``everybody`` (bool): all vendors that were judged, two at least, failed; ``failed``, ``passed``: the vendors;
-    ``samples``: how many samples are of this kind; ``status``, ``units``, ``case_id``, ``backend``: the worst of them;
-    ``agree`` (bool): on that sample all results outside the reference agree with one another, which makes the reference
-    suspicious where everybody fails; ``reproduce``: the command.
+    One line per (check, op, variant, dtype) and kind, from its samples: a vendor fails a sample when one of its
+    backends does (wrong, error, crash, timeout, oom); passes of weak samples are no evidence. Columns: check, op,
+    variant, dtype, op_class; ``alone``: the vendor that alone failed samples that others passed ("" on the lines of
+    everybody); ``everybody`` (bool): all vendors that were judged, two at least, failed; ``failed``, ``passed``: the
+    vendors; ``samples``: how many samples are of this kind; ``status``, ``units``, ``case_id``, ``backend``: the worst
+    of them; ``agree`` (bool): on that sample all results outside the reference agree with one another, which makes the
+    reference suspicious where everybody fails; ``reproduce``: the command.
     """
     results = str(rows.attrs.get("results", "results"))
     return _list_vendor_differences(distinct(rows), results).copy()
@@ -130,7 +131,8 @@ def _list_vendor_differences(rows: pd.DataFrame, results: str) -> pd.DataFrame:
 
 
 def _are_outliers_of_one_mind(rows: pd.DataFrame) -> pd.Series:
-    """Per case_id: whether there are results outside the reference, of several vendors, and all agree with one another."""
+    """Per case_id: whether there are results outside the reference, of several vendors, and all agree with one
+    another."""
     rows = rows.assign(group=group_agreeing_rows(rows))
     rows = rows[rows["group"] != ""]
     seen = rows.groupby("case_id")

@@ -30,12 +30,14 @@ Line = Mapping[str, Any]
 @dataclass(frozen=True)
 class Cell:
     """What stands in one place of a table. status: shown with its sign and colours; small: beneath, in small print;
-    square: LABEL|BACKEND of the page's heat map that it leads to; asks: the filters of the page that the text leads to (the
-    square is then led to by the small print); share: of 1, shown as a bar where there are bars; rest: it takes the rest of its line; curve: numbers in their order, drawn
-    under the text with a line at ``bound``; tree: the order of a sum (`tasks.passport.trees.encode_tree`), drawn under the text on a page; parts: the text in
-    parts, each with a status that colours it; href: the page that the text leads to; strip: outcomes in their order, as
-    (status, how many, words), drawn beside the text; heat: (value, words) in their order, drawn on a page instead of the text as squares
-    that are coloured by how far they are from ``bound``, that at the place ``marked`` with a frame; spark: counts in their order, as a small picture; tone: "alarm", "bad", "warn", "good" or "dim"."""
+    square: LABEL|BACKEND of the page's heat map that it leads to; asks: the filters of the page that the text leads to
+    (the square is then led to by the small print); share: of 1, shown as a bar where there are bars; rest: it takes the
+    rest of its line; curve: numbers in their order, drawn under the text with a line at ``bound``; tree: the order of a
+    sum (`tasks.passport.trees.encode_tree`), drawn under the text on a page; parts: the text in parts, each with a
+    status that colours it; href: the page that the text leads to; strip: outcomes in their order, as (status, how many,
+    words), drawn beside the text; heat: (value, words) in their order, drawn on a page instead of the text as squares
+    that are coloured by how far they are from ``bound``, that at the place ``marked`` with a frame; spark: counts in
+    their order, as a small picture; tone: "alarm", "bad", "warn", "good" or "dim"."""
 
     text: str
     status: str = ""
@@ -60,8 +62,8 @@ class Cell:
 class Column:
     """A column as people see it: its words and how a line's cell is made.
 
-    foreign: the text comes from elsewhere and is quoted where quoting is due; status: the status that the column counts;
-    faces: where it is shown.
+    foreign: the text comes from elsewhere and is quoted where quoting is due; status: the status that the column
+    counts; faces: where it is shown.
     """
 
     words: str
@@ -109,12 +111,13 @@ class View:
     """One table of a report.
 
     name: of its CSV file; caption; frame: all of it, as pandas and CSV have it. lines: what people see (default: the
-    frame's), with ``columns`` (default: the frame's own; a name, or name and words, is that column of the frame as it is); unit: what a line is called; turns: column of whose values the
-    first come before the second ones, where not all lines can be shown; style: "sum" or "grey" of a line; lead:
-    sentences before the table, notes: after it; empty: said instead of a table without lines (default: nothing is
-    shown); command: column of the commands that show a line; see: words and a command each, after the table; index: whether the frame's index is part of it; open:
-    whether the page shows it at once; counted: whether its title says how many lines there are; most: of them shown, where
-    it is not for the face to say; compares: whether it sums over many ops, and is no news of a run of few.
+    frame's), with ``columns`` (default: the frame's own; a name, or name and words, is that column of the frame as it
+    is); unit: what a line is called; turns: column of whose values the first come before the second ones, where not all
+    lines can be shown; style: "sum" or "grey" of a line; lead: sentences before the table, notes: after it; empty: said
+    instead of a table without lines (default: nothing is shown); command: column of the commands that show a line; see:
+    words and a command each, after the table; index: whether the frame's index is part of it; open: whether the page
+    shows it at once; counted: whether its title says how many lines there are; most: of them shown, where it is not for
+    the face to say; compares: whether it sums over many ops, and is no news of a run of few.
     """
 
     name: str
@@ -191,8 +194,8 @@ def cell(column: Column, line: Line) -> Cell:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What views are made of. rows: `distinct` rows of the lake with their standing (`farm.report.tables.causes`); run: their
-    ``_run.json``; by: one more column to sum by. What is worked out of them is so once, on first use."""
+    """What views are made of. rows: `distinct` rows of the lake with their standing (`farm.report.tables.causes`); run:
+    their ``_run.json``; by: one more column to sum by. What is worked out of them is so once, on first use."""
 
     rows: pd.DataFrame
     run: Mapping[str, Any] = field(default_factory=dict)
@@ -250,8 +253,8 @@ class ViewWarning(UserWarning):
 
 
 def view(place: int, only: Callable[[Report], Any] = lambda report: True) -> Callable[[Made], Made]:
-    """Register a function that makes one view or several of a `Report`; ``place``: its order among them; ``only``: whether a report has
-    anything for it to show, asked first."""
+    """Register a function that makes one view or several of a `Report`; ``place``: its order among them; ``only``:
+    whether a report has anything for it to show, asked first."""
     if not isinstance(place, int):
         raise TypeError("write @view(PLACE): a number, the view's order in the report")
 

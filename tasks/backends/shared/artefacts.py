@@ -23,7 +23,8 @@ def load_or_make(kind: str, parts: tuple[bytes | str, ...], make: Callable[[], b
     """``make()``, or what it gave for the same ``kind`` and ``parts`` before.
 
     ``parts`` must hold everything that decides the bytes: versions, options, the model (the farm's own code of backends
-    counts by itself). What ``make`` raises is raised and not kept. A folder that cannot be written to is as if there were none.
+    counts by itself). What ``make`` raises is raised and not kept. A folder that cannot be written to is as if there
+    were none.
     """
     found = recall_artefact(kind, parts)
     if found is not None:

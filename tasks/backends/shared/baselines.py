@@ -20,7 +20,8 @@ COMPUTED = 1 << 22
 
 
 def build_declared_baseline(backend: Backend, form: Form, baseline: Baseline) -> Arm:
-    """The baseline of a kernel of the user's, by torch on the backend's device. Raises Unsupported where it cannot be had there."""
+    """The baseline of a kernel of the user's, by torch on the backend's device. Raises Unsupported where it cannot be
+    had there."""
     if baseline.own_copies and backend.device_vendor:
         raise Unsupported(
             f"the baseline {baseline.name} computes on the CPU, {backend.name} does not: name another "
@@ -50,8 +51,8 @@ def _compile_baseline(call: Any) -> Any:
 
 
 def _count_products(form: Form, call: Callable[..., Any] | None) -> int | None:
-    """Operations of the products in a call of a function of tensors, as torch counts them; None where there are none, or it does not run
-    on the CPU (of large inputs: without values)."""
+    """Operations of the products in a call of a function of tensors, as torch counts them; None where there are none,
+    or it does not run on the CPU (of large inputs: without values)."""
     if call is None:
         return None
     try:
@@ -69,7 +70,8 @@ def _count_products(form: Form, call: Callable[..., Any] | None) -> int | None:
 
 
 def _counting_mode() -> Any:
-    """Counts operations as torch's `FlopCounterMode` does, by the same registry, without the compiler that this one imports."""
+    """Counts operations as torch's `FlopCounterMode` does, by the same registry, without the compiler that this one
+    imports."""
     from torch.utils.flop_counter import flop_registry
 
     class Count(dispatch_mode()):  # type: ignore[misc]

@@ -17,7 +17,8 @@ _OF_CPU = Path("/sys/devices/system/cpu/cpu0/cache")
 
 @functools.cache
 def last_level_bytes(target: str = "cpu") -> int:
-    """Size of the last cache of what torch calls ``target``, as its driver or Linux tells; `USUAL` where neither does."""
+    """Size of the last cache of what torch calls ``target``, as its driver or Linux tells; `USUAL` where neither
+    does."""
     if target == "cpu":
         sizes = [_size_of(x.read_text()) for x in _OF_CPU.glob("index*/size")]
     else:

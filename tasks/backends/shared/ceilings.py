@@ -1,7 +1,7 @@
 """What a device can do at most, as measured on it: bytes a second to and from its memory, operations a second of its products.
 
-Measured once for each device and process, and the best of what was ever measured is kept in the cache: a neighbour that takes a part of
-the device makes it slower, and nothing makes it faster than it is.
+Measured once for each device and process, and the best of what was ever measured is kept in the cache: a neighbour that
+takes a part of the device makes it slower, and nothing makes it faster than it is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tasks.backends.shared import caches
 from tasks.backends.shared.torch_devices import synchronize
 from tasks.cache import default_cache
 
-#: Runs of which the fastest counts: so many at least, and for so many seconds: on a busy machine one of them is left alone.
+#: Runs of which the fastest counts: so many at least, and for so many seconds: on a busy machine one of them is left
+#: alone.
 RUNS, SECONDS = 5, 0.3
 #: Rows of the square matrices that are multiplied, on a core and on a device.
 ROWS, ROWS_OF_DEVICE = 512, 4096
@@ -30,9 +31,11 @@ MEMORY = "memory"
 
 
 def find_ceiling(device: str, what: str, measure: Callable[[str], float], again: bool = False) -> float | None:
-    """Bytes a second (``what``: MEMORY), or operations a second of products in a dtype, at most; None where it cannot be measured.
+    """Bytes a second (``what``: MEMORY), or operations a second of products in a dtype, at most; None where it cannot
+    be measured.
 
-    device: what tells it from others; measure: measures it, 0 where it cannot. again: it is measured once more, and the better counts.
+    device: what tells it from others; measure: measures it, 0 where it cannot. again: it is measured once more, and the
+    better counts.
     """
     name = hashlib.sha256(f"{device} {_count_cores()}".encode()).hexdigest()[:16]
     file = default_cache() / "ceilings" / f"{name}.json"

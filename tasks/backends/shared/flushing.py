@@ -21,8 +21,8 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 def measure_flushing(backend: Backend, dtype: str) -> Flushes:
-    """What the backend makes 0 in a dtype: half the smallest normal number as a result, and as an input, four times which is
-    normal again. Nothing where it cannot multiply."""
+    """What the backend makes 0 in a dtype: half the smallest normal number as a result, and as an input, four times
+    which is normal again. Nothing where it cannot multiply."""
     if dtype not in DTYPES:
         return Flushes()
     smallest = SMALLEST_NORMAL[dtype]

@@ -14,8 +14,8 @@ from tasks.model import Form, Unsupported
 
 
 def input_arrays(form: Form) -> list[np.ndarray]:
-    """Every tensor of the call as a contiguous array, in order of appearance; then the weights of a whole network. Raises
-    Unsupported for a sparse one."""
+    """Every tensor of the call as a contiguous array, in order of appearance; then the weights of a whole network.
+    Raises Unsupported for a sparse one."""
     specs = tensor_specs(form.args) + tensor_specs(form.kwargs)
     for spec in specs:
         if spec.layout != "strided":

@@ -11,8 +11,8 @@ from tasks.model import Form
 
 #: The option's value for settings that are drawn for each case.
 DRAWN = "drawn"
-#: By its name in torch/_inductor/config.py: values other than the default. None changes a rounding that is asked for, waits
-#: for a measurement, or is for devices other than a CPU.
+#: By its name in torch/_inductor/config.py: values other than the default. None changes a rounding that is asked for,
+#: waits for a measurement, or is for devices other than a CPU.
 SETTINGS: Mapping[str, Sequence[Any]] = {
     "cpp.simdlen": (1, 256),
     "epilogue_fusion": (False,),

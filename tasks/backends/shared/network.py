@@ -42,7 +42,8 @@ class _Step:
 
 
 class Network:
-    """An ONNX model as a function of a framework ("jax", "tensorflow", "paddle", "mlx", "torch"): of the arrays of its inputs, then of `weights`.
+    """An ONNX model as a function of a framework ("jax", "tensorflow", "paddle", "mlx", "torch"): of the arrays of its
+    inputs, then of `weights`.
 
     weights: its large constants in order. Raises Unsupported for what there is no counterpart of.
     """
@@ -63,7 +64,8 @@ class Network:
     def by(
         self, named: Callable[[str], Callable[..., Any]], tensor: Callable[[Any], Any], tensors: Sequence[Any]
     ) -> list[Any]:
-        """The same by other functions: ``named`` of torch's name of one, ``tensor`` of what makes a tensor of an array."""
+        """The same by other functions: ``named`` of torch's name of one, ``tensor`` of what makes a tensor of an
+        array."""
         values: dict[str, Any] = {**self._constants, **dict(zip_equal(self._given, tensors))}
         for step in self._steps:
             inputs: list[Any] = [values[name] if name else None for name in step.inputs]
@@ -105,14 +107,14 @@ def read_network(framework: str, model: bytes) -> Network:
 
 
 def complete_form(form: Form) -> Form:
-    """A form of torch's that is a graph with that graph as its call, any other as it is: ONNX's operators are torch's too. Raises
-    Unsupported."""
+    """A form of torch's that is a graph with that graph as its call, any other as it is: ONNX's operators are torch's
+    too. Raises Unsupported."""
     return replace(form, call=in_torch(form)) if form.kind == "torch" and form.call is None else form
 
 
 def in_torch(form: Form) -> Any:
-    """An ONNX form as a torch program (a torch.fx.GraphModule) of its inputs: its graph of operations, weights within. Raises
-    Unsupported for what torch has no function for."""
+    """An ONNX form as a torch program (a torch.fx.GraphModule) of its inputs: its graph of operations, weights within.
+    Raises Unsupported for what torch has no function for."""
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -125,7 +127,8 @@ def in_torch(form: Form) -> Any:
 
 
 def get_framework_functions(framework: str) -> Callable[[str], Callable[..., Any]]:
-    """Functions of a framework by torch's names of them; counterparts, where it is another one. Raises Unsupported for what is in no row."""
+    """Functions of a framework by torch's names of them; counterparts, where it is another one. Raises Unsupported for
+    what is in no row."""
     if framework == "torch":
         return by_torch.find_function
     rows = counterparts.rows()
@@ -151,7 +154,8 @@ def _get_tensor_maker(framework: str) -> Callable[[Any], Any]:
 
 
 def _read_whole_model(model: bytes) -> tuple[int, list[_Step], dict[str, np.ndarray]]:
-    """(opset, nodes, constants by name) of a serialized ModelProto, by the field numbers of onnx.proto. Raises Unsupported."""
+    """(opset, nodes, constants by name) of a serialized ModelProto, by the field numbers of onnx.proto. Raises
+    Unsupported."""
     versions = {
         onnx_graph.read_text_field(onnx_graph.get_last_field(x, 1)): _read_number_field(x, 2)
         for x in onnx_graph.list_field_bytes(memoryview(model), 8)

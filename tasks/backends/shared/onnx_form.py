@@ -84,8 +84,8 @@ def of_sizes(form: Form) -> Form:
 
 
 def with_rows_open(form: Form) -> Form:
-    """The form with a model that leaves the first dimension of its ``batched`` arrays open, and says nothing of the shapes of
-    tensors that it computes."""
+    """The form with a model that leaves the first dimension of its ``batched`` arrays open, and says nothing of the
+    shapes of tensors that it computes."""
     shapes: dict[str, list[int | str]] = {}
     for place, (name, x) in enumerate(inputs_by_name(form).items()):
         if isinstance(x, np.ndarray):

@@ -10,8 +10,9 @@ from tasks.model.dtypes import DTYPE_OF_ELEMENT
 
 @dataclass(frozen=True)
 class Value:
-    """An input or output: name; kind ("tensor", "sequence", "optional", "map", "sparse tensor"); dtype, as the farm calls
-    it ("" where the model gives none); shape, None for an axis of no fixed length (all of it None for no fixed rank)."""
+    """An input or output: name; kind ("tensor", "sequence", "optional", "map", "sparse tensor"); dtype, as the farm
+    calls it ("" where the model gives none); shape, None for an axis of no fixed length (all of it None for no fixed
+    rank)."""
 
     name: str
     kind: str
@@ -50,8 +51,8 @@ def read_onnx_graph(model: bytes) -> Graph:
 
 
 def input_names(model: bytes) -> list[str]:
-    """Names of the main graph's inputs without a default, in its order; nothing else is read. Raises ValueError for damaged
-    bytes."""
+    """Names of the main graph's inputs without a default, in its order; nothing else is read. Raises ValueError for
+    damaged bytes."""
     defaults, names = set(), []
     for number, value in walk_message_fields(get_last_field(memoryview(model), 7)):
         if number == 5 and not isinstance(value, int):
@@ -62,7 +63,8 @@ def input_names(model: bytes) -> list[str]:
 
 
 def with_shapes(model: bytes, shapes: Mapping[str, Sequence[int | str]], forget: bool = False) -> bytes:
-    """The model with these shapes of its inputs, by name, a word for a dimension that is open: nothing else of it is read.
+    """The model with these shapes of its inputs, by name, a word for a dimension that is open: nothing else of it is
+    read.
 
     forget: what it says of the shapes of all other tensors is left out, as it may hold for the old ones alone. Raises
     ValueError for damaged bytes.

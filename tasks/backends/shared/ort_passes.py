@@ -1,10 +1,11 @@
 """The passes of ONNX Runtime's optimiser by the names that it logs, and the session's entry that turns some of them off."""
 
-#: Entry of a session's config: names of passes, with semicolons between them (onnxruntime_session_options_config_keys.h).
+#: Entry of a session's config: names of passes, with semicolons between them
+#: (onnxruntime_session_options_config_keys.h).
 DISABLED = "optimization.disable_specified_optimizers"
 
-#: As ORT 1.31 logs them at level INFO ("GraphTransformer NAME modified: 1"); an older one passes over a name that it does
-#: not know. Rules of its rule-based passes have names of their own (… ConvBNFusion).
+#: As ORT 1.31 logs them at level INFO ("GraphTransformer NAME modified: 1"); an older one passes over a name that it
+#: does not know. Rules of its rule-based passes have names of their own (… ConvBNFusion).
 PASSES = (
     "ConstantFolding",
     "CommonSubexpressionElimination",

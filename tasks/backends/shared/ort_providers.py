@@ -16,9 +16,9 @@ class Provider:
 
     compute_precision: what it computes float32 in with these options ("" = float32). packages: the pip requirements of
     the build of ONNX Runtime that has it (none: the farm's own, or a build from source, may have it). python_package:
-    where the provider is a plugin library of its own, the package that holds it. libraries: (package, globs) of what it is
-    linked to. source: how it is to be had where no package index has it. toolkit: the vendor whose toolkit its libraries are of
-    (`tasks.devices.Device.toolkit`).
+    where the provider is a plugin library of its own, the package that holds it. libraries: (package, globs) of what it
+    is linked to. source: how it is to be had where no package index has it. toolkit: the vendor whose toolkit its
+    libraries are of (`tasks.devices.Device.toolkit`).
     """
 
     provider: str
@@ -53,8 +53,9 @@ PROVIDERS: dict[str, Provider] = {
         {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"},
         packages=_CUDA_PACKAGES,
     ),
-    # TensorRT builds with TF32 allowed and its provider has no option for it; NVIDIA_TF32_OVERRIDE=0 forbids it. The provider of
-    # this wheel is linked to TensorRT 10 (`readelf -d libonnxruntime_providers_tensorrt.so`: libnvinfer.so.10).
+    # TensorRT builds with TF32 allowed and its provider has no option for it; NVIDIA_TF32_OVERRIDE=0 forbids it. The
+    # provider of this wheel is linked to TensorRT 10 (`readelf -d libonnxruntime_providers_tensorrt.so`:
+    # libnvinfer.so.10).
     "tensorrt": Provider(
         "TensorrtExecutionProvider",
         "NVIDIA",
@@ -154,8 +155,8 @@ CALLED = {
     "apple": "coreml",
 }
 
-#: The chip that QNN's emulation compiles for unless told otherwise: SM8650 (QNN's number 57). Left to itself the library
-#: takes an unnamed one, for which it fails to finalise most float graphs (QNN_COMMON_ERROR_MEM_ALLOC).
+#: The chip that QNN's emulation compiles for unless told otherwise: SM8650 (QNN's number 57). Left to itself the
+#: library takes an unnamed one, for which it fails to finalise most float graphs (QNN_COMMON_ERROR_MEM_ALLOC).
 EMULATED_SOC = "57"
 
 #: Where a GPU shows on Linux: DRM render nodes, NVIDIA's own devices, the GPU of WSL's host.

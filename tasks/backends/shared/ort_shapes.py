@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from tasks.backends.shared import onnx_graph
 from tasks.operators import table as operators
 
-#: Providers that leave them there (`GetCpuPreferredNodes` in onnxruntime/core/framework/fallback_cpu_capability.cc): what
-#: reads a shape runs on the CPU, and to copy a few integers there and back would cost more than to compute them.
+#: Providers that leave them there (`GetCpuPreferredNodes` in onnxruntime/core/framework/fallback_cpu_capability.cc):
+#: what reads a shape runs on the CPU, and to copy a few integers there and back would cost more than to compute them.
 PROVIDERS = ("CUDAExecutionProvider", "ROCMExecutionProvider", "DmlExecutionProvider", "CANNExecutionProvider")
 CPU = "CPUExecutionProvider"
 

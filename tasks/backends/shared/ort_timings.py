@@ -17,10 +17,12 @@ _KIND = "ort-tensorrt-timings"
 
 @contextlib.contextmanager
 def reuse_timings(libraries: tuple[str, tuple[str, ...]] | None, ordinal: int = 0) -> Iterator[dict[str, str]]:
-    """Around the making of a session: options with which the provider finds what was timed before. What it adds is kept.
+    """Around the making of a session: options with which the provider finds what was timed before. What it adds is
+    kept.
 
-    libraries: TensorRT's, as `Provider.libraries`; None: no timings, no options. The folder is this process's own, since the provider writes its file in place, and a second
-    writer would tear it. An engine of dynamic shapes is built when it runs: its timings are kept at the next session.
+    libraries: TensorRT's, as `Provider.libraries`; None: no timings, no options. The folder is this process's own,
+    since the provider writes its file in place, and a second writer would tear it. An engine of dynamic shapes is built
+    when it runs: its timings are kept at the next session.
     """
     if libraries is None:
         yield {}
@@ -50,7 +52,8 @@ def _make_timings_folder() -> tempfile.TemporaryDirectory[str]:
 
 @functools.cache
 def _name_timings_place(nvinfer: str, ordinal: int) -> tuple[str, ...]:
-    """(version of TensorRT, GPU, "sm_90"): timings of others are wrong here. () where one cannot be told; nothing is kept then."""
+    """(version of TensorRT, GPU, "sm_90"): timings of others are wrong here. () where one cannot be told; nothing is
+    kept then."""
     with contextlib.suppress(OSError, AttributeError, cuda_driver.CudaError):
         version = ctypes.CDLL(nvinfer).getInferLibVersion()
         return str(version), *cuda_driver.describe_gpu(cuda_driver.load(), ordinal)

@@ -1,7 +1,7 @@
 """Ranks on other nodes: whoever has been lent a device there waits, and starts a rank for each connection that has the token.
 
-A connection begins with a line of JSON: the token, and the arguments of a rank (`tasks.backends.shared.ranks`), which is given the connection;
-without arguments it asks whether anybody is there.
+A connection begins with a line of JSON: the token, and the arguments of a rank (`tasks.backends.shared.ranks`), which
+is given the connection; without arguments it asks whether anybody is there.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True)
 class Hosts:
-    """Where a job's ranks are started: in the process that reads this, and at ``others``. own: by which address those reach its node;
-    nodes: on how many all of them are."""
+    """Where a job's ranks are started: in the process that reads this, and at ``others``. own: by which address those
+    reach its node; nodes: on how many all of them are."""
 
     own: str
     others: tuple[Address, ...]
@@ -78,7 +78,8 @@ class Hosts:
 def start_here(
     connections: Sequence[socket.socket], arguments: Sequence[str], python: str, env: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start ranks of this process, which keeps its ends of their connections. arguments: those of `ranks` from the numbers on."""
+    """Start ranks of this process, which keeps its ends of their connections. arguments: those of `ranks` from the
+    numbers on."""
     given = [connection.fileno() for connection in connections]
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), env.get("PYTHONPATH", ""))))
     return subprocess.Popen(

@@ -1,10 +1,11 @@
 """Ranks of a process group: data come over a connection, and what the collective makes of them goes back.
 
-Started as ``python -m tasks.backends.shared.ranks CONNECTIONS OWNER NUMBERS RANKS STORE LIBRARY DEVICE PATIENCE WRAP``: of each rank an inherited
-socket, with which it ends, and its number, separated by commas; several are forked from a process that has imported torch once. OWNER: the process
-that started it; STORE: the URL where the ranks meet; PATIENCE: seconds that a rank waits for others. A message is a line of JSON, then
-as many bytes as its dtype and shape say; `SessionInRank` has the messages of a session. WRAP: "module:function" that is given the process group's functions and returns others, for
-what tests plant; "" for none.
+Started as ``python -m tasks.backends.shared.ranks CONNECTIONS OWNER NUMBERS RANKS STORE LIBRARY DEVICE PATIENCE WRAP``:
+of each rank an inherited socket, with which it ends, and its number, separated by commas; several are forked from a
+process that has imported torch once. OWNER: the process that started it; STORE: the URL where the ranks meet; PATIENCE:
+seconds that a rank waits for others. A message is a line of JSON, then as many bytes as its dtype and shape say;
+`SessionInRank` has the messages of a session. WRAP: "module:function" that is given the process group's functions and
+returns others, for what tests plant; "" for none.
 """
 
 from __future__ import annotations
@@ -80,13 +81,15 @@ def compute(group: Any, op: str, reduction: str, data: Any) -> Any:
 
 
 class SessionInRank:
-    """A session of tensors in this rank (`tasks.model.TensorSession`). A message opens it: "open" names the function that makes it, which is
-    given "arguments", "plant" what changes it for a test; or takes a step: "step" names the arrays that follow, in a message each."""
+    """A session of tensors in this rank (`tasks.model.TensorSession`). A message opens it: "open" names the function
+    that makes it, which is given "arguments", "plant" what changes it for a test; or takes a step: "step" names the
+    arrays that follow, in a message each."""
 
     def __init__(
         self, place: Any, makers: Mapping[str, Callable[..., Any]] | None = None, patience_s: float = math.inf
     ) -> None:
-        """makers: functions of this process that a message may name instead; patience_s: how long it waits for other ranks."""
+        """makers: functions of this process that a message may name instead; patience_s: how long it waits for other
+        ranks."""
         self.place, self._session, self._makers, self._patience_s = place, None, makers or {}, patience_s
 
     def answer(self, source: BinaryIO, sink: BinaryIO, header: dict[str, Any]) -> None:
@@ -112,8 +115,8 @@ class SessionInRank:
 
 
 def describe_failure(text: str, begun: float, patience_s: float) -> dict[str, Any]:
-    """What a rank says of an error. waited: whether it had waited for others as long as it does; begun: when it was asked, as
-    `time.monotonic` has it."""
+    """What a rank says of an error. waited: whether it had waited for others as long as it does; begun: when it was
+    asked, as `time.monotonic` has it."""
     return {"error": text, "waited": time.monotonic() - begun >= patience_s}
 
 

@@ -36,7 +36,8 @@ _WRAPPED = (staticmethod, classmethod, MethodType)
 
 
 def describe() -> str:
-    """The first function of the farm, of a clock or of a comparison that code of another place stands for, in words; "" for none."""
+    """The first function of the farm, of a clock or of a comparison that code of another place stands for, in words; ""
+    for none."""
     sound = set[str]()  # files, of thousands of functions
     for where, module in list(sys.modules.items()):
         own = where.startswith(_JUDGES)
@@ -54,8 +55,8 @@ def describe() -> str:
 
 
 def _find_foreign(where: str, names: list[tuple[str, Any]], sound: set[str], classes: list[tuple[str, type]]) -> str:
-    """The first function of a module or a class whose code is of another place, in words; "" for none. sound: files that are none; classes: is
-    given those that are there."""
+    """The first function of a module or a class whose code is of another place, in words; "" for none. sound: files
+    that are none; classes: is given those that are there."""
     for name, found in names:
         kind = type(found)
         if kind in _WRAPPED:

@@ -33,7 +33,8 @@ def cast(trt: Any, network: Any, dtype: Any) -> None:
 
 
 def quantize(trt: Any, network: Any, inputs: dict[str, np.ndarray]) -> None:
-    """Quantise the float32 inputs of a network to int8 and back, in steps of a 127th of their largest finite magnitude."""
+    """Quantise the float32 inputs of a network to int8 and back, in steps of a 127th of their largest finite
+    magnitude."""
     layers = [network.get_layer(i) for i in range(network.num_layers)]
     given = [network.get_input(i) for i in range(network.num_inputs)]
     for tensor in [x for x in given if x.dtype == trt.DataType.FLOAT]:

@@ -15,7 +15,8 @@ NARROWING, NARROW = (rewire, cast, quantize), ("fp16", "bf16", "int8")
 def build_engine(
     trt: Any, model: str, inputs: dict, flags: list, workspace: Any, level: Any, precision: str, threads: int
 ) -> Any:
-    """A serialized engine of an ONNX model for inputs of these sizes; precision: that the network is written in, "" for its own."""
+    """A serialized engine of an ONNX model for inputs of these sizes; precision: that the network is written in, "" for
+    its own."""
     log = trt.Logger(trt.Logger.ERROR)
     builder = trt.Builder(log)
     builder.max_threads = threads

@@ -12,11 +12,11 @@ from typing import Any
 from tasks.devices import TORCH, TorchDevice
 from tasks.devices.base import PLUGIN_ALONE
 
-#: What torch itself says on any device, as a RuntimeError, of a dtype that a kernel was not written for (AT_DISPATCH: '"histc" not
-#: implemented for 'BFloat16''; older kernels: "HalfTensor is not supported").
+#: What torch itself says on any device, as a RuntimeError, of a dtype that a kernel was not written for (AT_DISPATCH:
+#: '"histc" not implemented for 'BFloat16''; older kernels: "HalfTensor is not supported").
 _NO_KERNEL = re.compile(r"not implemented for '|is not implemented|^\w+Tensor is not supported$")
-#: What it says where the one kernel of attention that is allowed does not take a call. CUDA's "Invalid backend" is the end of its
-#: list of kernels (ATen/native/transformers/cuda/sdp_utils.cpp, select_sdp_backend).
+#: What it says where the one kernel of attention that is allowed does not take a call. CUDA's "Invalid backend" is the
+#: end of its list of kernels (ATen/native/transformers/cuda/sdp_utils.cpp, select_sdp_backend).
 _NO_ATTENTION = re.compile(r"No viable backend for scaled_dot_product_attention|No available kernel|^Invalid backend$")
 #: What plugins call the number of pieces of memory that their allocator has handed out: torch's own, Habana's.
 _ALLOCATIONS = ("allocation.all.allocated", "NumAllocs")
@@ -29,8 +29,8 @@ FELL_BACK = re.compile(
 def says_unsupported(name: str, error_type: str, text: str, attention: bool = False) -> bool:
     """Whether an error that torch raised on a device type says that there is no kernel for a case.
 
-    error_type: its class's name, "NotImplementedError" or "RuntimeError" for one derived from these. attention: whether torch was told to
-    take one kernel of attention alone.
+    error_type: its class's name, "NotImplementedError" or "RuntimeError" for one derived from these. attention: whether
+    torch was told to take one kernel of attention alone.
     """
     return (
         error_type == "NotImplementedError"
@@ -64,8 +64,8 @@ def memory(target: str) -> int:
 
 
 def here() -> str:
-    """The device type, as a backend names it, that torch has in this process, with the plugins that are imported: the first of
-    `tasks.devices.TORCH`, or what torch itself takes for its accelerator; "cpu" where there is none."""
+    """The device type, as a backend names it, that torch has in this process, with the plugins that are imported: the
+    first of `tasks.devices.TORCH`, or what torch itself takes for its accelerator; "cpu" where there is none."""
     import torch
 
     for name, known in TORCH.items():
@@ -84,7 +84,8 @@ def here() -> str:
 
 
 def synchronize(target: str) -> None:
-    """Return when the device that torch calls ``target`` has done all that was asked of it. Raises what went wrong there."""
+    """Return when the device that torch calls ``target`` has done all that was asked of it. Raises what went wrong
+    there."""
     import torch
 
     if target == "xla":  # lazy: nothing is computed before this
@@ -95,7 +96,8 @@ def synchronize(target: str) -> None:
 
 
 def allocations(target: str) -> int | None:
-    """How often torch has handed out memory of the device that it calls ``target`` in this process; None where nobody counts."""
+    """How often torch has handed out memory of the device that it calls ``target`` in this process; None where nobody
+    counts."""
     import torch
 
     stats: dict[str, Any] = getattr(getattr(torch, target, None), "memory_stats", dict)()

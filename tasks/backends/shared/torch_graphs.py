@@ -11,20 +11,22 @@ from tasks.model import Unsupported
 from tasks.model.errors import text_of
 from tasks.older_python import zip_equal
 
-#: Runs before the recording, as torch asks for: libraries set themselves up in the first (torch.cuda.CUDAGraph's notes).
+#: Runs before the recording, as torch asks for: libraries set themselves up in the first (torch.cuda.CUDAGraph's
+#: notes).
 WARM_UP = 3
-#: Graphs whose recording failed: torch's allocator of pinned memory goes on asking them whether it serves them (CUDAGraph.cpp,
-#: create_allocate_filter), so they live as long as the process.
+#: Graphs whose recording failed: torch's allocator of pinned memory goes on asking them whether it serves them
+#: (CUDAGraph.cpp, create_allocate_filter), so they live as long as the process.
 _failed: list[Any] = []
 
 
 def capture_call(
     call: Callable[..., Any], arguments: Callable[[list[Any]], tuple[Any, Any]], arrays: list[Any], target: str
 ) -> Callable[[list[Any]], Sequence[Any]]:
-    """What replays ``call`` on other arrays. arguments: makes (args, kwargs) of arrays on the device, which torch calls ``target``.
+    """What replays ``call`` on other arrays. arguments: makes (args, kwargs) of arrays on the device, which torch calls
+    ``target``.
 
-    Raises Unsupported of a call that cannot be recorded: the runs before did without the recording, so what it alone refuses is
-    no fault. Raises what torch does of those runs, and of a recording without memory."""
+    Raises Unsupported of a call that cannot be recorded: the runs before did without the recording, so what it alone
+    refuses is no fault. Raises what torch does of those runs, and of a recording without memory."""
     import torch
 
     args, kwargs = arguments(arrays)
@@ -58,8 +60,8 @@ def _list_tensor_arguments(arguments: list[Any]) -> list[Any]:
 
 
 def _record_graph(action: Callable[[], list[Any]]) -> tuple[Any, list[Any]]:
-    """(graph, what the action returned while it was recorded). Raises Unsupported where it cannot be, in the words of what the action
-    raised, which those of the recording's end are about."""
+    """(graph, what the action returned while it was recorded). Raises Unsupported where it cannot be, in the words of
+    what the action raised, which those of the recording's end are about."""
     import torch
 
     graph, pool, before = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle(), torch.cuda.current_stream()
@@ -74,8 +76,9 @@ def _record_graph(action: Callable[[], list[Any]]) -> tuple[Any, list[Any]]:
     except Exception as error:
         first = own[0] if own else error
         if error is not first or not own:
-            # The recording was spoilt. torch.cuda.graph ends one before it gives the stream back: where ending raises, the recording's
-            # stream stays the current one, and the allocator keeps the pool open (it then frees no cached block when memory is short).
+            # The recording was spoilt. torch.cuda.graph ends one before it gives the stream back: where ending raises,
+            # the recording's stream stays the current one, and the allocator keeps the pool open (it then frees no
+            # cached block when memory is short).
             _failed.append(graph)
             torch.cuda.set_stream(before)
             with contextlib.suppress(Exception):

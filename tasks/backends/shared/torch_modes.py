@@ -13,7 +13,8 @@ from typing import Any
 from tasks.backends.shared.torch_switches import settable
 from tasks.model import Program, Unavailable, Unsupported
 
-#: Option "sdpa" → (torch.backends.cuda's switch of it, which CPUs heed too; what the kernel's name says). "math" is the composite.
+#: Option "sdpa" → (torch.backends.cuda's switch of it, which CPUs heed too; what the kernel's name says). "math" is the
+#: composite.
 SDPA = {
     "flash": ("flash", "_scaled_dot_product_flash_attention"),
     "efficient": ("mem_efficient", "_scaled_dot_product_efficient_attention"),
@@ -70,8 +71,8 @@ class Modes:
                 torch.backends.cudnn.deterministic = self.convolution == "deterministic"
 
     def watch_fallbacks(self, program: Program) -> contextlib.AbstractContextManager[None]:
-        """Around a call: a `fallback` of ``program`` says what was taken in place of what was asked for. A call of attention for which
-        torch has no such kernel raises Unsupported before it is made."""
+        """Around a call: a `fallback` of ``program`` says what was taken in place of what was asked for. A call of
+        attention for which torch has no such kernel raises Unsupported before it is made."""
         return self._watch(program) if self.sdpa or self.convolution else contextlib.nullcontext()
 
     @contextlib.contextmanager
@@ -125,8 +126,9 @@ def explain_attention_refusal(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> str:
-    """Why torch has no kernel of a mode ("flash") for a call of attention on the device of its tensors, in its own words; "" where it has
-    one, or cannot be asked. The arguments are scaled_dot_product_attention's; the other kernels are turned off (`Modes.set`)."""
+    """Why torch has no kernel of a mode ("flash") for a call of attention on the device of its tensors, in its own
+    words; "" where it has one, or cannot be asked. The arguments are scaled_dot_product_attention's; the other kernels
+    are turned off (`Modes.set`)."""
     import torch
 
     if mode not in _ASKED:

@@ -41,7 +41,8 @@ class Placer:
 
     def __init__(self, backend: TorchEager, form: Form, program: Program) -> None:
         self._backend, self._form, self._program = backend, form, program
-        #: The tensors of the last call's inputs, by number; those of earlier calls, so that no later one has the same addresses.
+        #: The tensors of the last call's inputs, by number; those of earlier calls, so that no later one has the same
+        #: addresses.
         self._last: dict[int, Any] = {}
         self._held: list[Any] = []
         #: Bytes of the outputs of the last call.
@@ -175,7 +176,8 @@ class _Zones:
 
 
 def _write_freed(sizes: Sequence[int], fill: int, target: str) -> None:
-    """Write a byte all over memory that the allocators are likely to hand out next for tensors of some sizes, and free it."""
+    """Write a byte all over memory that the allocators are likely to hand out next for tensors of some sizes, and free
+    it."""
     import torch
 
     for size in sizes:
@@ -224,8 +226,8 @@ def _spoil_inputs(inputs: Any, outputs: Sequence[Any]) -> None:
 
 
 def _on_stream(compute: Callable[[], list[Any]], late: Sequence[tuple[Any, Any]]) -> list[Any]:
-    """What a call returns on a stream of its own, which is busy when it is made and copies the inputs before it; the outputs are copied on
-    that stream behind it, and it alone is waited for."""
+    """What a call returns on a stream of its own, which is busy when it is made and copies the inputs before it; the
+    outputs are copied on that stream behind it, and it alone is waited for."""
     import torch
 
     stream = torch.cuda.Stream()
@@ -245,7 +247,8 @@ def _on_stream(compute: Callable[[], list[Any]], late: Sequence[tuple[Any, Any]]
 
 
 def _read_output(x: Any) -> np.ndarray:
-    """An output as an array of its own, from memory. Raises Misbehaviour where the memory of an object does not hold what it shows."""
+    """An output as an array of its own, from memory. Raises Misbehaviour where the memory of an object does not hold
+    what it shows."""
     import torch
 
     if not isinstance(x, torch.Tensor) or (type(x) is torch.Tensor and not vars(x)):
@@ -301,7 +304,8 @@ def _watch_class() -> type[Any]:
 
 
 def _profile_operations() -> Any:
-    """torch's profiler, which sees operations that no dispatch mode does: those of other threads, and where Python's dispatch is off."""
+    """torch's profiler, which sees operations that no dispatch mode does: those of other threads, and where Python's
+    dispatch is off."""
     from torch._C._profiler import _ExperimentalConfig
     from torch.profiler import ProfilerActivity, profile
 

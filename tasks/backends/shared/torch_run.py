@@ -14,8 +14,8 @@ from tasks.model import FORWARD, Form
 
 
 def recipe(form: Form, device: str, compiled: dict[str, Any] | None = None, **more: Any) -> Recipe:
-    """That of a program on a device, as torch calls it. compiled: the arguments of torch.compile, None of eager torch; more: of
-    `Recipe`. Raises NoProgram."""
+    """That of a program on a device, as torch calls it. compiled: the arguments of torch.compile, None of eager torch;
+    more: of `Recipe`. Raises NoProgram."""
     check_program(form)
     settings = {"device": device, "compiled": compiled, "threads": 1}
     if form.check == FORWARD or isinstance(form.call, TrainingStep):

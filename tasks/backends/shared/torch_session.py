@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class TorchSession:
-    """A `tasks.model.Session` over one of tensors. program: is told of a step that ran elsewhere, as of a run. Inputs are contiguous,
-    whatever the form's are."""
+    """A `tasks.model.Session` over one of tensors. program: is told of a step that ran elsewhere, as of a run. Inputs
+    are contiguous, whatever the form's are."""
 
     def __init__(self, backend: TorchEager, form: Form, program: Program, session: TensorSession) -> None:
         self._backend, self._form, self._program, self._session = backend, contiguous.dense(form), program, session

@@ -23,8 +23,9 @@ def settable() -> contextlib.AbstractContextManager[Any]:
 
 
 def precision(target: str, coarse: bool, reduced: bool) -> dict[str, bool]:
-    """torch's settings that ask for float32 in float32, or as coarse as a device's option allows (``coarse``), and on CUDA for
-    sums of 16-bit products in 16 bits or not (``reduced``): path in torch → value. target: what torch calls the device."""
+    """torch's settings that ask for float32 in float32, or as coarse as a device's option allows (``coarse``), and on
+    CUDA for sums of 16-bit products in 16 bits or not (``reduced``): path in torch → value. target: what torch calls
+    the device."""
     if target == "cuda":
         # Sums of 16-bit products are otherwise split and added in 16 bits.
         sums = [f"backends.cuda.matmul.allow_{dtype}_reduced_precision_reduction" for dtype in ("fp16", "bf16")]
@@ -49,8 +50,8 @@ def lines(target: str, device: str, coarse: bool, reduced: bool) -> list[str]:
 
 
 def set_precision(target: str, device: str, coarse: bool, reduced: bool) -> None:
-    """Make the settings of `precision`, and torch_xla's own. Raises Unavailable where one is not taken: what is computed in
-    would be unknown."""
+    """Make the settings of `precision`, and torch_xla's own. Raises Unavailable where one is not taken: what is
+    computed in would be unknown."""
     import torch
 
     with settable():
@@ -68,12 +69,14 @@ def set_precision(target: str, device: str, coarse: bool, reduced: bool) -> None
             raise Unavailable(f"torch_xla does not take the matrix product precision {wanted!r}")
 
 
-#: Names in a version of torch's that come with it and are no requirements of their own: those of `libraries`, and the device's own.
+#: Names in a version of torch's that come with it and are no requirements of their own: those of `libraries`, and the
+#: device's own.
 LIBRARIES = ("CUDA", "cuDNN", "cuBLAS", "ROCm", "MIOpen")
 
 
 def libraries() -> str:
-    """Versions of what torch says that computes for it on a GPU: the CUDA or ROCm it was built with, cuDNN or MIOpen."""
+    """Versions of what torch says that computes for it on a GPU: the CUDA or ROCm it was built with, cuDNN or
+    MIOpen."""
     import torch
 
     found = {"ROCm" if torch.version.hip else "CUDA": torch.version.hip or torch.version.cuda}
@@ -108,7 +111,8 @@ def driver(target: str) -> str:
 
 
 def identity(target: str) -> list[str]:
-    """Which device this process sees, in words of a row's flags, where torch has its UUID; ROCm's is text, as rocminfo writes it."""
+    """Which device this process sees, in words of a row's flags, where torch has its UUID; ROCm's is text, as rocminfo
+    writes it."""
     import torch
 
     module: Any = getattr(torch, target)

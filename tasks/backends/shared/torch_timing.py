@@ -14,22 +14,25 @@ from tasks.backends.shared.torch_devices import synchronize
 from tasks.model import Chain, Timed
 from tasks.run_queue import RunQueueClock, subtract_readings
 
-#: Seconds after which the outputs of a call on the CPU that is probed are read again: a thread that writes them late has done so.
+#: Seconds after which the outputs of a call on the CPU that is probed are read again: a thread that writes them late
+#: has done so.
 LATER_S = 0.02
 #: Bound once: a kernel may replace those of the module.
 _wall, _cpu = time.perf_counter, time.process_time
 
-#: How often what is done between two calls is done before the first: it is in the processor's caches then, whoever ran before.
+#: How often what is done between two calls is done before the first: it is in the processor's caches then, whoever ran
+#: before.
 WARMING = 4
 #: What a function is called with.
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
-#: Seconds of a call: by the wall clock, of CPU time, between two events, and in which its thread waited for a processor.
+#: Seconds of a call: by the wall clock, of CPU time, between two events, and in which its thread waited for a
+#: processor.
 _Times = tuple[float, float, Optional[float], Optional[float]]
 
 
 class TorchCalls:
-    """A chain of calls of a function of tensors on what torch calls ``target``. arrays: the inputs of the first; place: makes arguments on the
-    device of some, which is not timed."""
+    """A chain of calls of a function of tensors on what torch calls ``target``. arrays: the inputs of the first; place:
+    makes arguments on the device of some, which is not timed."""
 
     def __init__(
         self,
@@ -114,8 +117,8 @@ def _read_timed_outputs(leaves: Sequence[Any]) -> list[np.ndarray]:
 
 
 def _copy_from_end(x: np.ndarray) -> np.ndarray:
-    """A copy that is made from the end: what writes the array at the same time mostly begins at its beginning. It takes as long whatever
-    the order of the axes in memory."""
+    """A copy that is made from the end: what writes the array at the same time mostly begins at its beginning. It takes
+    as long whatever the order of the axes in memory."""
     if x.flags.c_contiguous:
         return np.array(x.reshape(-1)[::-1])[::-1].reshape(x.shape)
     axes = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])

@@ -16,8 +16,8 @@ from tasks.training.state import Places
 
 @dataclass(frozen=True)
 class TrainingForm:
-    """recipe: as `tasks.training.recipe.Recipe.read` takes it; precision: what products are computed in, FLOAT8 of those of linear layers, "" for float32; names: of the form's
-    arrays, by place."""
+    """recipe: as `tasks.training.recipe.Recipe.read` takes it; precision: what products are computed in, FLOAT8 of
+    those of linear layers, "" for float32; names: of the form's arrays, by place."""
 
     network: str
     recipe: Mapping[str, Any]

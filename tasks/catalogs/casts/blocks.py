@@ -11,15 +11,17 @@ from tasks.arrays.every_value import list_every_value
 from tasks.catalogs.casts import onnx_form
 from tasks.model.dtypes import ELEMENT_TYPE, LARGEST, TABLE, np_dtype
 
-#: Elements of a row, and exponents between which the largest numbers of blocks lie: beyond those of scales at either end.
+#: Elements of a row, and exponents between which the largest numbers of blocks lie: beyond those of scales at either
+#: end.
 WIDTH, EXPONENTS = 384, (-140, 127)
 #: What a variant of quantising is called: the format and the dtype of its elements.
 QUANTISED = tuple(f"{name}-{dtype}" for name, kind in FORMATS.items() for dtype in kind.elements)
 
 
 def make_quantised(source: str, variant: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(numbers (rows, WIDTH) of a float dtype, elements, scales): blocks of all sizes that the dtype has, with ties, numbers that are cut off at the
-    largest element, and numbers that vanish beside it. A block of zeros is not among them: its scale is nobody's rule."""
+    """(numbers (rows, WIDTH) of a float dtype, elements, scales): blocks of all sizes that the dtype has, with ties,
+    numbers that are cut off at the largest element, and numbers that vanish beside it. A block of zeros is not among
+    them: its scale is nobody's rule."""
     name, _, dtype = variant.partition("-")
     kind, rng = FORMATS[name], np.random.default_rng((seed, 17))
     row = TABLE[source]
@@ -40,7 +42,8 @@ def make_quantised(source: str, variant: str, seed: int) -> tuple[np.ndarray, np
 
 
 def make_dequantised(dtype: str, variant: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(elements (rows, WIDTH), scales, float64 numbers): every value of the elements under scales that float32 holds the products of."""
+    """(elements (rows, WIDTH), scales, float64 numbers): every value of the elements under scales that float32 holds
+    the products of."""
     kind, rng = FORMATS[variant], np.random.default_rng((seed, 19))
     every = list_every_value(dtype)
     count = 24
@@ -60,8 +63,8 @@ def dequantise_in_torch(elements: Any, scales: Any) -> Any:
 
 
 def quantise_in_torch(variant: str, x: Any) -> Any:
-    """(elements, scales) by torch's operations, in float32: the exponent of a block's largest number is read out of its bits, as kernels
-    do."""
+    """(elements, scales) by torch's operations, in float32: the exponent of a block's largest number is read out of its
+    bits, as kernels do."""
     import torch
 
     name, _, dtype = variant.partition("-")

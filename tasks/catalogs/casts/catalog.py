@@ -35,8 +35,9 @@ SHAPES = ("one dimension", "a tail")
 
 
 class Casts(Catalog):
-    """An op is a target, "to_int8", "quantize_int8", "dequantize_float32"; the dtype under test is what is converted. A variant is a way to round, to saturate or to scale.
-    One sample has all values, of ``group.samples`` each in another of SHAPES. Values of which nobody has said what they become are 1, or 0."""
+    """An op is a target, "to_int8", "quantize_int8", "dequantize_float32"; the dtype under test is what is converted. A
+    variant is a way to round, to saturate or to scale. One sample has all values, of ``group.samples`` each in another
+    of SHAPES. Values of which nobody has said what they become are 1, or 0."""
 
     name = "casts"
     about = "conversions of all dtypes, and quantising"
@@ -84,7 +85,8 @@ class Casts(Catalog):
         return self.entries()
 
     def call(self, group: Group) -> Callable[..., Any]:
-        """torch's conversion, which saturates for one dtype of 8 bits and rounds to the nearest power of two. Raises Unsupported."""
+        """torch's conversion, which saturates for one dtype of 8 bits and rounds to the nearest power of two. Raises
+        Unsupported."""
         to = group.op_name.removeprefix("to_")
         elements = group.variant.partition("-")[2] if group.op_name == BLOCKS else ""
         low_bits = next((d for d in (to, group.dtype, elements) if d in PACKED_BITS), "")

@@ -28,8 +28,8 @@ def make_cast_model(
     weights: Mapping[str, np.ndarray] | None = None,
     attributes: Mapping[str, Any] | None = None,
 ) -> bytes | None:
-    """The bytes of a model of one input "x" (its dtype and shape), of outputs, both by name, and of constants; None where ONNX has no
-    such dtype."""
+    """The bytes of a model of one input "x" (its dtype and shape), of outputs, both by name, and of constants; None
+    where ONNX has no such dtype."""
     from onnx import checker, helper, numpy_helper
 
     constants = weights or {}

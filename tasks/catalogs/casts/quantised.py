@@ -11,8 +11,8 @@ from tasks.arrays import every_value
 from tasks.catalogs.casts import rules, values
 from tasks.model.dtypes import integers, is_inexact, np_dtype, round_to_dtype
 
-#: (scale, which zero point), by variant: no power of two, so that a product with its inverse differs; zero points at either end;
-#: scales whose inverse overflows (of float16), and that make nearly all numbers 0 or too large.
+#: (scale, which zero point), by variant: no power of two, so that a product with its inverse differs; zero points at
+#: either end; scales whose inverse overflows (of float16), and that make nearly all numbers 0 or too large.
 SCALES: Mapping[str, tuple[float, str]] = {
     "tenth": (0.1, "none"),
     "third_lowest": (1 / 3, "lowest"),
@@ -55,8 +55,8 @@ def zero_point(which: str, to: str) -> np.ndarray:
 
 
 def quantise_values(source: str, to: str, variant: str, seed: int) -> Quantised:
-    """Numbers of a float dtype quantised to ``to``: what saturate(round(x / scale) + zero point) is, the quotient in the scale's dtype
-    (ONNX, QuantizeLinear). Where an exact quotient rounds otherwise, and of NaN, nothing is asked."""
+    """Numbers of a float dtype quantised to ``to``: what saturate(round(x / scale) + zero point) is, the quotient in
+    the scale's dtype (ONNX, QuantizeLinear). Where an exact quotient rounds otherwise, and of NaN, nothing is asked."""
     scale, zero = _make_quantise_constants(source, to, variant)
     x, step = _make_inputs(source, to, zero, float(scale), seed), float(scale)
     with np.errstate(all="ignore"):
@@ -80,8 +80,8 @@ def quantise_values(source: str, to: str, variant: str, seed: int) -> Quantised:
 
 
 def dequantise_values(source: str, to: str, variant: str) -> Quantised:
-    """Every value of ``source`` as (x − zero point)·scale, rounded to ``to`` once (ONNX, DequantizeLinear). In which dtype the difference
-    is taken it does not say: one that ``to`` does not hold is open."""
+    """Every value of ``source`` as (x − zero point)·scale, rounded to ``to`` once (ONNX, DequantizeLinear). In which
+    dtype the difference is taken it does not say: one that ``to`` does not hold is open."""
     scale, zero = _make_quantise_constants(to, source, variant)
     x = every_value.list_every_value(source)
     with np.errstate(all="ignore"):

@@ -1,7 +1,7 @@
 """What a conversion between two dtypes is to give, exactly, and at which inputs nobody has said what that is.
 
-To a float by rounding to nearest even (IEEE 754-2019, 4.3.1) and what ONNX's operator Cast (opset 28) says of numbers out of range;
-to an integer towards zero; between integers modulo two to the number of bits; to bool what is not 0.
+To a float by rounding to nearest even (IEEE 754-2019, 4.3.1) and what ONNX's operator Cast (opset 28) says of numbers
+out of range; to an integer towards zero; between integers modulo two to the number of bits; to bool what is not 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ POWERS = ("", "down", "nearest", "up-unsaturated", "down-unsaturated", "nearest-
 
 @dataclass(frozen=True)
 class Converted:
-    """values: (n,) of the dtype where that does not round, else float64 or complex128; open: (n,) where nobody has said what they are."""
+    """values: (n,) of the dtype where that does not round, else float64 or complex128; open: (n,) where nobody has said
+    what they are."""
 
     values: np.ndarray
     open: np.ndarray
@@ -45,7 +46,8 @@ def list_cast_variants(to: str) -> tuple[str, ...]:
 
 
 def convert_values(given: np.ndarray, source: str, to: str, variant: str = "") -> Converted:
-    """Numbers of the dtype ``source`` in the dtype ``to``; ``variant``: one of `list_cast_variants`. Raises ValueError for another one."""
+    """Numbers of the dtype ``source`` in the dtype ``to``; ``variant``: one of `list_cast_variants`. Raises ValueError
+    for another one."""
     if variant not in list_cast_variants(to):
         raise ValueError(f"no conversion to {to} is called {variant!r}")
     with np.errstate(all="ignore"):
@@ -81,8 +83,8 @@ def _of_parts(given: np.ndarray, source: str, to: str, variant: str) -> Converte
 
 
 def _to_exact_float64(given: np.ndarray, source: str) -> np.ndarray:
-    """As float64; what has more digits than that with its last bit set, so that no narrower rounding is misled (S. Boldo and
-    G. Melquiond, "Emulation of a FMA and correctly rounded sums", 2008: rounding to odd)."""
+    """As float64; what has more digits than that with its last bit set, so that no narrower rounding is misled (S.
+    Boldo and G. Melquiond, "Emulation of a FMA and correctly rounded sums", 2008: rounding to odd)."""
     if source not in ("int64", "uint64"):
         return np.asarray(given.astype(np.float64))
     size = np.where(given < 0, np.uint64(0) - given.astype(np.uint64), given.astype(np.uint64))
@@ -115,7 +117,8 @@ def _convert_to_float(wide: np.ndarray, given: np.ndarray, to: str, variant: str
 
 
 def _rounded_twice(wide: np.ndarray, found: np.ndarray, source: str, to: str, convert: _Rounding) -> np.ndarray:
-    """Where it is another number if it is rounded to float32 first, as most runtimes do: ties and edges that float32 cannot tell."""
+    """Where it is another number if it is rounded to float32 first, as most runtimes do: ties and edges that float32
+    cannot tell."""
     if TABLE[to].bits > 16 or (TABLE[source].bits <= 32 and TABLE[source].family == "float"):
         return np.zeros(wide.shape, bool)
     again = convert(wide.astype(np.float32).astype(np.float64))
@@ -123,8 +126,9 @@ def _rounded_twice(wide: np.ndarray, found: np.ndarray, source: str, to: str, co
 
 
 def _round_to_power_of_two(wide: np.ndarray, source: str, variant: str) -> Converted:
-    """To powers of two (OCP Microscaling Formats 1.0, 5.4.1). Open are what is not positive and, but for the two ways that ONNX's table
-    describes, what is out of range; so is what is beyond the largest and is rounded to it, which that table calls NaN."""
+    """To powers of two (OCP Microscaling Formats 1.0, 5.4.1). Open are what is not positive and, but for the two ways
+    that ONNX's table describes, what is out of range; so is what is beyond the largest and is rounded to it, which that
+    table calls NaN."""
     how, _, unsaturated = (variant or "up").partition("-")
     lowest, largest = 2.0**-127, LARGEST[E8M0]
 

@@ -16,7 +16,8 @@ _PARTS = "float8_e5m2"
 def make_inputs(source: str, to: str, seed: int = 0) -> np.ndarray:
     """(n,) values of ``source`` for a conversion to ``to``.
 
-    Of a wide one: all numbers of a narrow ``to``, the midpoints between them, the neighbours of all these, and a sweep over ``source``.
+    Of a wide one: all numbers of a narrow ``to``, the midpoints between them, the neighbours of all these, and a sweep
+    over ``source``.
     """
     if source == "bool":
         return np.array([False, True])
@@ -55,7 +56,8 @@ def list_values_around(to: str, seed: int) -> np.ndarray:
 
 
 def sweep_floats(source: str, around: np.ndarray, seed: int, step: str = "") -> np.ndarray:
-    """A sweep over float32 or float64, the numbers of ``list_values_around``, and their neighbours on either side in ``step``, by default ``source``."""
+    """A sweep over float32 or float64, the numbers of ``list_values_around``, and their neighbours on either side in
+    ``step``, by default ``source``."""
     target, finer = np_dtype(source), np_dtype(step or source)
     with np.errstate(all="ignore"):
         at = around.astype(target)
@@ -65,7 +67,8 @@ def sweep_floats(source: str, around: np.ndarray, seed: int, step: str = "") -> 
 
 
 def _list_wide_integers(source: str, around: np.ndarray, seed: int) -> np.ndarray:
-    """Of 32 and 64 bits: those of ``list_values_around`` in their range, powers of two, random ones of every length, and the neighbours of all."""
+    """Of 32 and 64 bits: those of ``list_values_around`` in their range, powers of two, random ones of every length,
+    and the neighbours of all."""
     low, high = integers(source)
     target = np_dtype(source)
     whole = around[(around >= float(low)) & (around < float(high + 1))]

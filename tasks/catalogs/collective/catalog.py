@@ -29,8 +29,8 @@ OPS: dict[str, tuple[str, ...]] = {
     "broadcast": ("",),
     "reduce_scatter": ("sum", "max"),
 }
-#: Elements of a rank: about the number of ranks, a cache line, a page, and the chunks that gloo and NCCL cut data into. What is
-#: scattered has so many for every rank.
+#: Elements of a rank: about the number of ranks, a cache line, a page, and the chunks that gloo and NCCL cut data into.
+#: What is scattered has so many for every rank.
 SIZES = (
     *(1, RANKS - 1, RANKS, RANKS + 1, 15, 16, 17, 127, 129, 1023, 1024, 1025, 4095, 4096, 4097),
     *(65535, 65536, 65537, 262143, 262145),

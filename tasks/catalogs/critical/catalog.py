@@ -34,7 +34,8 @@ DISTRIBUTIONS = ("own", *(name for name in inputs.THEMES if name != "regular"))
 
 
 class Critical(Catalog):
-    """The ops of `tasks.catalogs.critical.ops`; any number of samples each, all of one shape, from independent streams."""
+    """The ops of `tasks.catalogs.critical.ops`; any number of samples each, all of one shape, from independent
+    streams."""
 
     name = "critical"
     about = "what current models need"
@@ -197,7 +198,8 @@ def _build_sample(op: Op, stored: Call, group: Group, index: int, draws: int) ->
 
 
 def _compute_second_oracle(op: Op, stored: Call, dtype: str) -> list[Oracle]:
-    """torch's float64 evaluation of its form of the op; none without torch, for an op of NOT_SECOND or where it raises."""
+    """torch's float64 evaluation of its form of the op; none without torch, for an op of NOT_SECOND or where it
+    raises."""
     if _torch_version() is None or op.name in NOT_SECOND:
         return []
     import torch

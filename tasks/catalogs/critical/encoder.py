@@ -19,8 +19,8 @@ BATCH, LENGTH = 2, 32
 def draw_encoder_inputs(g: np.random.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Embeddings, a mask that hides the last quarter of the second text, and weights.
 
-    Default initialisations hide faults (biases 0, gains 1): here weights have the variance 1/fan-in, those of query and key
-    twice that, so that attention is not flat; biases, gains and shifts differ from 0 and 1.
+    Default initialisations hide faults (biases 0, gains 1): here weights have the variance 1/fan-in, those of query and
+    key twice that, so that attention is not flat; biases, gains and shifts differ from 0 and 1.
     """
 
     def matrix(out: int, fan_in: int, gain: float = 1.0) -> np.ndarray:

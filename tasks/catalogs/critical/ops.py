@@ -23,9 +23,10 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 class Op:
     """One op: ``inputs(rng)`` makes a call, ``reference(*call)`` its exact result, ``torch_form(torch)`` the callable.
 
-    selects: whether an input of integers or booleans says what is taken. narrow: given the call's arguments, an equal call of the reference on fewer bytes, for an op that reads little
-    of what it is given; None means the call as it is. sums: makes a call of which it is known where the terms of a result lie; None where
-    it adds nothing, or nothing whose terms can be chosen (exponentials, squares).
+    selects: whether an input of integers or booleans says what is taken. narrow: given the call's arguments, an equal
+    call of the reference on fewer bytes, for an op that reads little of what it is given; None means the call as it is.
+    sums: makes a call of which it is known where the terms of a result lie; None where it adds nothing, or nothing
+    whose terms can be chosen (exponentials, squares).
     """
 
     name: str

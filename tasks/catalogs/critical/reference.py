@@ -93,8 +93,8 @@ def gelu(x: np.ndarray) -> np.ndarray:
 
 
 def gelu_tanh(x: np.ndarray, approximate: str) -> np.ndarray:
-    """`gelu` approximated by tanh. ``approximate`` is "tanh": it has no default here, since without it torch computes another
-    function."""
+    """`gelu` approximated by tanh. ``approximate`` is "tanh": it has no default here, since without it torch computes
+    another function."""
     return formulas.compute_gelu_tanh(x)
 
 

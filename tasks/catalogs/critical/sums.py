@@ -37,8 +37,9 @@ def _flatten_places(shape: tuple[int, ...], *indices: Any) -> tuple[int, ...]:
 
 
 def make_product_sum(shared: int = 0, batch: int = 0, bias: int | None = None, transposed: bool = False) -> Make:
-    """left (rows, K)·right (K, COLUMNS), or right (COLUMNS, K) where it lies ``transposed``. shared: number of the left array, which the right
-    one follows; batch: of products beside each other, 0 for no such axis; bias: number of an array (COLUMNS) that is added."""
+    """left (rows, K)·right (K, COLUMNS), or right (COLUMNS, K) where it lies ``transposed``. shared: number of the left
+    array, which the right one follows; batch: of products beside each other, 0 for no such axis; bias: number of an
+    array (COLUMNS) that is added."""
 
     def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
         front = (batch,) * bool(batch)
@@ -92,8 +93,8 @@ def make_sum_along(scan: bool = False, divided: bool = False, **kwargs: Any) -> 
 def make_convolution_sum(
     kernel: tuple[int, ...], channels: Callable[[int], int], groups: Callable[[int], int] | None = None
 ) -> Make:
-    """x (rows, C, 5, …), weight (C·groups or COLUMNS, C, *kernel), bias: the middle of the output. channels: C of a group for so many terms; groups: how many there are then,
-    each with one channel of output a channel of its own."""
+    """x (rows, C, 5, …), weight (C·groups or COLUMNS, C, *kernel), bias: the middle of the output. channels: C of a
+    group for so many terms; groups: how many there are then, each with one channel of output a channel of its own."""
 
     def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
         own = channels(terms)
@@ -136,9 +137,10 @@ def transposed_convolution(g: np.random.Generator, rows: int, terms: int) -> Sum
 
 
 def make_attention_sum(heads: int = 1, causal: bool = False, **kwargs: Any) -> Make:
-    """Two sums of an output (1, heads, rows, HEAD). Its weights are exponentials of the first elements of keys (1, 1, K, HEAD), since queries are
-    4 = √HEAD there; values are 1 where the largest weight is. Its values weigh the same where all keys are 0: their sum is divided by K.
-    causal: there are as many rows as keys, and the last sees them all."""
+    """Two sums of an output (1, heads, rows, HEAD). Its weights are exponentials of the first elements of keys (1, 1,
+    K, HEAD), since queries are 4 = √HEAD there; values are 1 where the largest weight is. Its values weigh the same
+    where all keys are 0: their sum is divided by K. causal: there are as many rows as keys, and the last sees them
+    all."""
 
     def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
         rows = terms if causal else rows
@@ -176,7 +178,8 @@ def make_attention_sum(heads: int = 1, causal: bool = False, **kwargs: Any) -> M
 
 
 def make_normalised_sum(**kwargs: Any) -> Make:
-    """x (rows, K) along its last axis: a softmax, or its logarithm. Its denominator is a sum of exponentials, which shows where the largest is."""
+    """x (rows, K) along its last axis: a softmax, or its logarithm. Its denominator is a sum of exponentials, which
+    shows where the largest is."""
 
     def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
         def of(row: int, where: str) -> Terms:
@@ -190,8 +193,9 @@ def make_normalised_sum(**kwargs: Any) -> Make:
 
 
 def make_standardised_sum(groups: int = 0, each: bool = False) -> Make:
-    """x (rows, K), or of images (rows, 2·groups, K/2) or (rows, 2, K, 1) where the mean is ``each`` channel's: x − mean over the root of the mean square of that. Of inputs ±M and
-    ones it shows what is left of the ones in the mean. Weights scale the results, so that a small range has them."""
+    """x (rows, K), or of images (rows, 2·groups, K/2) or (rows, 2, K, 1) where the mean is ``each`` channel's: x − mean
+    over the root of the mean square of that. Of inputs ±M and ones it shows what is left of the ones in the mean.
+    Weights scale the results, so that a small range has them."""
 
     def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
         terms -= terms % 2 if groups else 0
@@ -225,7 +229,8 @@ def make_standardised_sum(groups: int = 0, each: bool = False) -> Make:
 
 
 def root_mean_square(g: np.random.Generator, rows: int, terms: int) -> Summed:
-    """x (rows, K) over √(mean(x²) + eps), where eps takes the largest square away again: else the root hides the last bit of the sum."""
+    """x (rows, K) over √(mean(x²) + eps), where eps takes the largest square away again: else the root hides the last
+    bit of the sum."""
 
     def of(row: int, where: str) -> Terms:
         places = _flatten_places((rows, terms), row, np.arange(terms))

@@ -28,8 +28,8 @@ CATALOG_VERSION = "2"
 #: The check whose samples these are.
 CHECK = "serving"
 DTYPES = ("float32", "bfloat16", "float16")
-#: Variant → decoder. No size is another one's: the builder of ONNX Runtime GenAI 0.18 takes the first product with as many outputs as the
-#: vocabulary for the head.
+#: Variant → decoder. No size is another one's: the builder of ONNX Runtime GenAI 0.18 takes the first product with as
+#: many outputs as the vocabulary for the head.
 DECODERS: dict[str, Decoder] = {
     "llama": Decoder(layers=3, width=64, heads=4, kv_heads=2, inner=96, vocabulary=128, positions=128),
     "window": Decoder(layers=2, width=64, heads=4, kv_heads=2, inner=96, vocabulary=128, positions=128, window=16),
@@ -39,7 +39,8 @@ SAMPLES, PROMPTS, SHORTEST, LONGEST, STEPS = 14, 4, 3, 40, 24
 
 
 class Engines(Catalog):
-    """A sample's arrays are prompts, the tokens that follow and the weights, in the order of `Decoder.weight_shapes`."""
+    """A sample's arrays are prompts, the tokens that follow and the weights, in the order of
+    `Decoder.weight_shapes`."""
 
     name = "engine"
     about = "what an engine that serves decoders is asked"
@@ -82,8 +83,8 @@ class Engines(Catalog):
         return None
 
 
-#: Standard deviation of weights, in units of that which keeps the size of what they multiply: so drawn, a token changes later logits by ten
-#: times their noise floor in bfloat16, and the floor leaves the likeliest token its lead.
+#: Standard deviation of weights, in units of that which keeps the size of what they multiply: so drawn, a token changes
+#: later logits by ten times their noise floor in bfloat16, and the floor leaves the likeliest token its lead.
 SCALES = {"lm_head": 2.0, "down_proj": 0.3}
 
 
@@ -160,9 +161,9 @@ def _join_requests(prompts: Sequence[Sequence[int]], following: Sequence[Sequenc
 def evaluate_decoder_sample(
     variant: str, dtype: str, index: int, seed: int, draws: int, cache: str
 ) -> tuple[Sequence[np.ndarray], Sequence[Leaf]]:
-    """The arrays of a sample, and what is expected: logits (prompts, steps, vocabulary); what the heads of all layers and these layers give on the
-    way there, (prompts, steps, layers, 2, heads, head width); logarithms of the probabilities, for engines that give these instead of logits.
-    The same of all relations but those of a cache."""
+    """The arrays of a sample, and what is expected: logits (prompts, steps, vocabulary); what the heads of all layers
+    and these layers give on the way there, (prompts, steps, layers, 2, heads, head width); logarithms of the
+    probabilities, for engines that give these instead of logits. The same of all relations but those of a cache."""
     decoder = DECODERS[variant]
     given = _round_weights(variant, dtype, seed)
     weights = {name: x.astype(np.float64) for name, x in given.items()}
@@ -196,7 +197,8 @@ def _round_weights(variant: str, dtype: str, seed: int) -> dict[str, np.ndarray]
 
 @functools.lru_cache(maxsize=16)
 def draw_requests(variant: str, dtype: str, index: int, seed: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Prompts of a sample and the tokens that follow each, whichever cache they are asked with: drawing these costs as much as the floor."""
+    """Prompts of a sample and the tokens that follow each, whichever cache they are asked with: drawing these costs as
+    much as the floor."""
     decoder = DECODERS[variant]
     weights = {name: x.astype(np.float64) for name, x in _round_weights(variant, dtype, seed).items()}
     generator = np.random.default_rng((index, seed % 2**64))

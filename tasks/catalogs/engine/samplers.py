@@ -27,7 +27,8 @@ SAMPLERS: dict[str, Sampling] = {
 
 
 def make_sample(group: Group, index: int) -> Sample:
-    """A sample of a sampler: its arrays are logits (rows, vocabulary) and their probabilities, of which the check makes one number a row."""
+    """A sample of a sampler: its arrays are logits (rows, vocabulary) and their probabilities, of which the check makes
+    one number a row."""
     how = SAMPLERS[group.variant]
     generator = np.random.default_rng((77, index, group.seed % 2**64))
     rows: list[np.ndarray] = []

@@ -41,9 +41,9 @@ def variant_of(choices: Sequence[int]) -> str:
 
 
 class Fuzz(GeneratingCatalog):
-    """An op is "fuzz:<OpType>", "fuzz:<OpType>+", "fuzz:graph" or "fuzz:rewritten" (`tasks.catalogs.fuzz.graphs`), its variant the generator's
-    version: sample n of a group is made from a seed derived of the group's seed, its op, its dtype and n. With the variant
-    `variant_of` some choices, sample 0 is made of them."""
+    """An op is "fuzz:<OpType>", "fuzz:<OpType>+", "fuzz:graph" or "fuzz:rewritten" (`tasks.catalogs.fuzz.graphs`), its
+    variant the generator's version: sample n of a group is made from a seed derived of the group's seed, its op, its
+    dtype and n. With the variant `variant_of` some choices, sample 0 is made of them."""
 
     name = GENERATED
     about = "generated cases of ONNX operators"

@@ -14,7 +14,8 @@ from tasks.graphs.floor import reference_and_floor
 from tasks.model import Leaf, OpClass
 from tasks.operators.table import NAMED
 
-#: Ends the name of an op whose cases are an operator and another one on what it makes; the op of larger graphs; of graphs that are there twice, once written otherwise.
+#: Ends the name of an op whose cases are an operator and another one on what it makes; the op of larger graphs; of
+#: graphs that are there twice, once written otherwise.
 AND, GRAPH, TWICE = "+", "graph", "rewritten"
 #: The variant of today's generator of graphs.
 VARIANT = f"g{build.GENERATOR}"

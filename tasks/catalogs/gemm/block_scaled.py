@@ -18,7 +18,8 @@ SPREAD = 6
 
 
 def make_arrays(rng: np.random.Generator, shape: tuple[int, int, int], variant: str, dtype: str) -> list[np.ndarray]:
-    """Elements (m, k) and (n, k), and their scales (m, k / block) and (n, k / block): both by rows of what is summed."""
+    """Elements (m, k) and (n, k), and their scales (m, k / block) and (n, k / block): both by rows of what is
+    summed."""
     m, n, k = shape
     kind, sides = FORMATS[variant], []
     if k % kind.block:
@@ -52,8 +53,8 @@ def call_scaled_mm(variant: str, a: Any, b: Any, first: Any, second: Any) -> Any
 
 
 def _tile_scales(scales: Any) -> Any:
-    """Scales (rows, blocks) in the order of cuBLAS (1D block scaling factors layout): tiles of 128 by 4, of each tile rows 0, 32, 64 and 96
-    beside one another; what is beyond the edges is 0."""
+    """Scales (rows, blocks) in the order of cuBLAS (1D block scaling factors layout): tiles of 128 by 4, of each tile
+    rows 0, 32, 64 and 96 beside one another; what is beyond the edges is 0."""
     import torch
 
     rows, blocks = scales.shape

@@ -30,7 +30,8 @@ FLOATS = ("float32", "float16", "bfloat16", "float64")
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 BATCH = 3
 
-#: (rows, columns, summed): each edge of a tile of 16, 32, 64 and 128 met, missed and passed by one, then vectors and long sums.
+#: (rows, columns, summed): each edge of a tile of 16, 32, 64 and 128 met, missed and passed by one, then vectors and
+#: long sums.
 SHAPES: tuple[tuple[int, int, int], ...] = (
     *(
         (t + m, t + n, t + k)
@@ -52,8 +53,9 @@ SHAPES: tuple[tuple[int, int, int], ...] = (
 ALIGNED: tuple[tuple[int, int, int], ...] = tuple(
     (m, n, k) for m in (17, 32, 127, 128) for n in (16, 48, 128) for k in (16, 64, 272)
 )
-#: (rows, columns, summed) of the float8 products of which it is known where the terms of results lie, for reading a device's arithmetic: as those kernels ask for,
-#: within what accumulators are kept in (128 terms on a Hopper) and beyond it.
+#: (rows, columns, summed) of the float8 products of which it is known where the terms of results lie, for reading a
+#: device's arithmetic: as those kernels ask for, within what accumulators are kept in (128 terms on a Hopper) and
+#: beyond it.
 SUMMED: tuple[tuple[int, int, int], ...] = (
     *((32, 16, terms) for terms in (32, 48, 64, 96, 128, 144, 256, 272)),
     (17, 16, 64),
@@ -65,9 +67,9 @@ LAYOUTS = ((0, 0), (3, 0), (0, 1), (8, 4))
 
 @dataclass(frozen=True)
 class Op:
-    """classes: how its result is judged; dtypes; variants; shapes of its samples; output: dtype of the result by variant and dtype
-    under test. own: of an op whose operands are not two matrices alone, the module with its make_arrays, multiply and call; of: the dtypes
-    of some variants, where not all have all."""
+    """classes: how its result is judged; dtypes; variants; shapes of its samples; output: dtype of the result by
+    variant and dtype under test. own: of an op whose operands are not two matrices alone, the module with its
+    make_arrays, multiply and call; of: the dtypes of some variants, where not all have all."""
 
     dtypes: tuple[str, ...]
     variants: tuple[str, ...]
@@ -102,8 +104,8 @@ OPS: Mapping[str, Op] = {
 
 
 class Gemm(Catalog):
-    """Samples are shapes, those asked for spread over the list; layouts take turns. A matrix of a transposed one is given as it is
-    stored, and the call transposes it."""
+    """Samples are shapes, those asked for spread over the list; layouts take turns. A matrix of a transposed one is
+    given as it is stored, and the call transposes it."""
 
     name = "gemm"
     about = "matrix products at the edges of tiles"
@@ -187,7 +189,8 @@ class Gemm(Catalog):
 
 
 def _is_read(op: str, variant: str) -> bool:
-    """Whether the sums of an op are read: of float8 products with all bits of their results. What adds numbers of other dtypes the catalog critical has."""
+    """Whether the sums of an op are read: of float8 products with all bits of their results. What adds numbers of other
+    dtypes the catalog critical has."""
     return op == "scaled_mm" and variant == "float32"
 
 
@@ -218,8 +221,8 @@ def _laid_out(values: np.ndarray, number: int, layout: tuple[int, int]) -> tuple
 def _build_sample(
     op: Op, group: Group, index: int, arrays: Sequence[np.ndarray], specs: Sequence[TensorSpec], draws: int
 ) -> Sample:
-    """A sample with its float64 reference and noise floor: how far the result moves when each element of the matrices moves by ε of
-    the result's dtype. What float8 and int8 hold is exactly given: their own ε would excuse anything."""
+    """A sample with its float64 reference and noise floor: how far the result moves when each element of the matrices
+    moves by ε of the result's dtype. What float8 and int8 hold is exactly given: their own ε would excuse anything."""
     values = [spec.view(array) for spec, array in zip(specs, arrays)]
     output = op.output(group.variant, group.dtype)
     exact = [x.astype(np.float64 if is_inexact(dtype_name(x.dtype)) else np.int64) for x in values]

@@ -9,7 +9,8 @@ import numpy as np
 
 from tasks.model import np_dtype
 
-#: (sizes of the groups, columns or rows, columns): groups that are empty, of one row, of one tile and a bit, and all of it in one.
+#: (sizes of the groups, columns or rows, columns): groups that are empty, of one row, of one tile and a bit, and all of
+#: it in one.
 SHAPES: tuple[tuple[tuple[int, ...], int, int], ...] = (
     ((5, 0, 17, 8), 32, 16),
     ((1,) * 8, 64, 48),
@@ -18,14 +19,16 @@ SHAPES: tuple[tuple[tuple[int, ...], int, int], ...] = (
     ((7, 2, 64, 0, 0, 55), 128, 64),
     ((129, 1), 272, 32),
 )
-#: What is uneven: the rows of each product, or what it sums over (whose sizes are these times ALIGNED, which devices ask for).
+#: What is uneven: the rows of each product, or what it sums over (whose sizes are these times ALIGNED, which devices
+#: ask for).
 VARIANTS, ALIGNED = ("rows", "depth"), 8
 
 
 def make_arrays(
     rng: np.random.Generator, shape: tuple[tuple[int, ...], int, int], variant: str, dtype: str
 ) -> list[np.ndarray]:
-    """Two matrices and the ends of the groups, int32: (rows, k), (groups, k, n); or, summed over groups, (m, K), (K, n)."""
+    """Two matrices and the ends of the groups, int32: (rows, k), (groups, k, n); or, summed over groups, (m, K), (K,
+    n)."""
     sizes, k, n = shape
     if variant == "depth":
         sizes = tuple(ALIGNED * size for size in sizes)

@@ -20,8 +20,8 @@ OPSET, IR = 19, 9
 def make_gemm_model(
     op: str, variant: str, dtype: str, shapes: Sequence[Sequence[int]], result: Sequence[int]
 ) -> bytes | None:
-    """The bytes of the model for matrices stored in these shapes, and of their product; None where ONNX has no such product (a result in bfloat16 of
-    float8 matrices)."""
+    """The bytes of the model for matrices stored in these shapes, and of their product; None where ONNX has no such
+    product (a result in bfloat16 of float8 matrices)."""
     import onnx
     from onnx import TensorProto, helper
 

@@ -58,7 +58,8 @@ _DECODER = "vocab_size hidden_size num_hidden_layers num_attention_heads num_key
 def _list_architecture_sizes(
     names: str, full: tuple[Any, ...] = (), small: tuple[Any, ...] = (), **both: Any
 ) -> Mapping[str, Settings]:
-    """Settings by size: of ``names`` in order (in the full size the config's own defaults, where none are given), and ``both``."""
+    """Settings by size: of ``names`` in order (in the full size the config's own defaults, where none are given), and
+    ``both``."""
     return {size: {**dict(zip(names.split(), values)), **both} for size, values in zip(SIZES, (full, small))}
 
 

@@ -78,8 +78,8 @@ class Models(Catalog):
         return mine.digest() if mine else ""
 
     def entries(self) -> list[Entry]:
-        """One entry per network, a variant for each of its sizes; those that are trained in steps have one more, for autocast.
-        The user's own are there as well."""
+        """One entry per network, a variant for each of its sizes; those that are trained in steps have one more, for
+        autocast. The user's own are there as well."""
         found = [Entry(f"{self.name}:{name}", "", ("float32",)) for name in sorted(own_models.list_models())]
         for name, variant in sorted(MODELS):
             trained = training.has_steps(name, variant)
@@ -113,8 +113,8 @@ class Models(Catalog):
                 yield Sample(index, failure=_describe_model_failure(error), columns=about)
 
     def call(self, group: Group) -> Callable[..., Any]:
-        """The network as a torch module, in evaluation mode, or a training step of it. Raises Unsupported where it is ONNX
-        alone, or where this environment lacks what it is made of."""
+        """The network as a torch module, in evaluation mode, or a training step of it. Raises Unsupported where it is
+        ONNX alone, or where this environment lacks what it is made of."""
         try:
             if group.check in training.CHECKS:
                 return training.make_training_step(group)

@@ -18,8 +18,8 @@ _OTHERS = ("torch.autograd.", "object")
 
 @dataclass(frozen=True)
 class Defined:
-    """What a file defines. whole: names of the classes that are torch modules and can be made as they are; lacking: of those that
-    need arguments, with these."""
+    """What a file defines. whole: names of the classes that are torch modules and can be made as they are; lacking: of
+    those that need arguments, with these."""
 
     whole: tuple[str, ...]
     lacking: dict[str, tuple[str, ...]]
@@ -61,7 +61,8 @@ def find_models(file: Path) -> Defined:
 
 @dataclass(frozen=True)
 class Forward:
-    """What a class's forward takes. names: its arguments in order; needed: those without a default; more: it takes others as well."""
+    """What a class's forward takes. names: its arguments in order; needed: those without a default; more: it takes
+    others as well."""
 
     names: tuple[str, ...]
     needed: tuple[str, ...]
@@ -69,8 +70,8 @@ class Forward:
 
 
 def read_forward_arguments(file: Path, name: str) -> Forward | None:
-    """What the forward of a class takes that the file defines at its top; None where the source does not show it (it is decorated, or
-    assigned). Raises SyntaxError, OSError."""
+    """What the forward of a class takes that the file defines at its top; None where the source does not show it (it is
+    decorated, or assigned). Raises SyntaxError, OSError."""
     tree = ast.parse(file.read_bytes(), str(file))
     classes = {x.name: x for x in tree.body if isinstance(x, ast.ClassDef)}
     chain = _list_base_classes(name, classes)

@@ -26,8 +26,8 @@ DYNAMO_FROM = 18
 
 @dataclass(frozen=True)
 class How:
-    """How a module is exported. any_size: with every dimension open that it leaves open (DYNAMO alone); opset: the operator set, 0 for
-    the exporter's own; way: DYNAMO or TORCHSCRIPT."""
+    """How a module is exported. any_size: with every dimension open that it leaves open (DYNAMO alone); opset: the
+    operator set, 0 for the exporter's own; way: DYNAMO or TORCHSCRIPT."""
 
     any_size: bool = False
     opset: int = 0
@@ -83,8 +83,8 @@ def load_or_make(what: list[str], folder: Path | None, make: Callable[[], Any]) 
 def export_module(
     module: Any, inputs: list[Any], input_names: tuple[str, ...], output_names: tuple[str, ...], how: How = PLAIN
 ) -> Any:
-    """The ModelProto that torch's exporter makes of a module and inputs, of their sizes or, as far as it can be, of any. Raises
-    OtherOpset, and what the exporter raises."""
+    """The ModelProto that torch's exporter makes of a module and inputs, of their sizes or, as far as it can be, of
+    any. Raises OtherOpset, and what the exporter raises."""
     import torch
 
     more: dict[str, Any] = {"input_names": list(input_names), "output_names": list(output_names), "verbose": False}
@@ -118,7 +118,8 @@ def _export_torchscript(module: Any, inputs: tuple[Any, ...], more: dict[str, An
     import torch
 
     file = io.BytesIO()
-    # Told that it is for inference, it folds a BatchNormalization into the weights before it, rounded to float32: another function.
+    # Told that it is for inference, it folds a BatchNormalization into the weights before it, rounded to float32:
+    # another function.
     as_it_is = {"training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False}
     torch.onnx.export(module, inputs, file, dynamo=False, **as_it_is, **more)
     return onnx.load_model_from_string(file.getvalue())

@@ -17,8 +17,8 @@ from tasks.model.dtypes import round_digits
 
 #: Names of the projections whose product is an attention's logits.
 QUERY_KEY = ("query", "key", "q_proj", "k_proj")
-#: The last norm of a residual branch in a convolutional network, and how much smaller its gains are: training leaves the
-#: branches small beside what they are added to, and only so is a deep network well conditioned.
+#: The last norm of a residual branch in a convolutional network, and how much smaller its gains are: training leaves
+#: the branches small beside what they are added to, and only so is a deep network well conditioned.
 LAST_OF_BRANCH, LAST = ("layer.2.normalization", "project_bn"), 0.25
 #: Significant bits of a calibrated statistic: few, so that the order of a sum does not show.
 STATISTIC_BITS = 12
@@ -28,8 +28,8 @@ def initialise_module(module: Any, seed: str) -> None:
     """Give every parameter of a torch module its value, and buffers of frequencies theirs.
 
     weights N(0, 1/fan_in), those of queries and keys times √2; biases 0.1·N; gains of norms exp(0.3·N) (those of
-    LAST_OF_BRANCH times LAST), their biases 0.2·N; embeddings N(0, 1), those that are also the last layer's weights N(0, 1/√width). Raises ValueError for a
-    parameter that no rule is for.
+    LAST_OF_BRANCH times LAST), their biases 0.2·N; embeddings N(0, 1), those that are also the last layer's weights
+    N(0, 1/√width). Raises ValueError for a parameter that no rule is for.
     """
     import torch
 

@@ -44,7 +44,8 @@ class Inputs:
 
 
 def load_photo(index: int, size: tuple[int, int], cache: Path) -> np.ndarray:
-    """One of the photographs, cut to the shape of (height, width) and scaled to it: float32 of 0 … 1, (3, height, width)."""
+    """One of the photographs, cut to the shape of (height, width) and scaled to it: float32 of 0 … 1, (3, height,
+    width)."""
     from PIL import Image
 
     name = ("china", "flower")[index % 2]
@@ -81,7 +82,8 @@ HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 def synthesize_voice(seconds: float, rate: int) -> np.ndarray:
-    """A hummed sentence: a pulse train of 90 to 140 Hz through the resonances of vowels, with pauses; float32 of −1 … 1.
+    """A hummed sentence: a pulse train of 90 to 140 Hz through the resonances of vowels, with pauses; float32 of −1 …
+    1.
 
     Resonances: Peterson and Barney, Control methods used in a study of the vowels (1952), averages of men.
     """
@@ -127,7 +129,8 @@ SENTENCES = (
 def tokenize_sentences(vocabulary: str, sentences: tuple[str, ...], length: int) -> tuple[np.ndarray, np.ndarray]:
     """(ids, mask) of sentences as BERT's uncased WordPiece reads them, int64 (sentences, length), padded with 0.
 
-    Devlin et al., BERT (2019): lower case without accents, split at blanks and punctuation, then the longest known piece.
+    Devlin et al., BERT (2019): lower case without accents, split at blanks and punctuation, then the longest known
+    piece.
     """
     known = {piece: number for number, piece in enumerate(vocabulary.splitlines())}
     ids, mask = np.zeros((2, len(sentences), length), np.int64)
@@ -153,7 +156,8 @@ def _split_word_pieces(word: str, known: dict[str, int]) -> list[int]:
 
 
 def file_tokens(content: bytes, size: int = 1024, padding: int = 256) -> np.ndarray:
-    """The first and the last ``size`` bytes of a file without the blanks at its ends, as Magika reads them: int32 (1, 2·size)."""
+    """The first and the last ``size`` bytes of a file without the blanks at its ends, as Magika reads them: int32 (1,
+    2·size)."""
     found = np.full((1, 2 * size), padding, np.int32)
     first, last = content[: 4 * size].lstrip()[:size], content[-4 * size :].rstrip()[-size:]
     found[0, : len(first)] = np.frombuffer(first, np.uint8)

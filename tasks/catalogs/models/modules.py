@@ -1,7 +1,7 @@
 """A torch module of the user's as samples: its outputs in float64, their floor, what it holds; no ONNX is made of it.
 
-What is right is what eager torch does with float64: `tasks.graphs.module`. The module is made once, here; every backend is given
-its tensors as bytes.
+What is right is what eager torch does with float64: `tasks.graphs.module`. The module is made once, here; every backend
+is given its tensors as bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from tasks.model.errors import essential
 
 __all__ = ["OwnModule"]
 
-#: Draws of a random module's reference, and how often a backend runs it where no two of them are alike (see `tasks.catalogs.torch.samples`).
+#: Draws of a random module's reference, and how often a backend runs it where no two of them are alike (see
+#: `tasks.catalogs.torch.samples`).
 _RANDOM_DRAWS, _REPEATS = 32, 3
 #: Seeds of two runs that a module without randomness answers alike.
 _SEEDS = (1, 2)
@@ -51,7 +52,8 @@ class OwnModule:
         self.state: dict[str, np.ndarray] = module_state.copy_module_state(self.module)
 
     def sample(self, index: int, feeds: Mapping[str, np.ndarray], draws: int) -> Sample:
-        """A sample with these inputs; where eager torch raises, its failure says so (`Failure.raised`). Raises NoOracle."""
+        """A sample with these inputs; where eager torch raises, its failure says so (`Failure.raised`). Raises
+        NoOracle."""
         arrays = [np.array(x, order="C") for x in feeds.values()]
         made = Sample.of(index, arrays, op_class=OpClass.MODEL, columns={"licence": self.own.licence})
         self.module.written = ()
@@ -88,20 +90,22 @@ class OwnModule:
     def _called_again(
         self, arrays: Sequence[np.ndarray], first: Sequence[np.ndarray]
     ) -> tuple[modules.Seen, list[np.ndarray]]:
-        """What a call dispatches, and what the module returns with another seed. Raises ValueError for a module that returns something
-        else than at ``first`` with the same seed, and what it raises."""
+        """What a call dispatches, and what the module returns with another seed. Raises ValueError for a module that
+        returns something else than at ``first`` with the same seed, and what it raises."""
         with module_state.seed_rng(_SEEDS[0]):
             seen, found = modules.watch_run(self.module, arrays)
         self._renew()
         again = self._outputs(arrays, _SEEDS[1])
-        # The watched call compiles nothing, so that it alone may differ; two more as the first was, one of them even and one odd.
+        # The watched call compiles nothing, so that it alone may differ; two more as the first was, one of them even
+        # and one odd.
         apart = _outputs_differ(first, again) or _outputs_differ(first, _copy_module_outputs(found))
         if apart and any(_outputs_differ(first, self._outputs(arrays, _SEEDS[0])) for _ in range(2)):
             raise ValueError("something else with the same inputs, tensors and seeds")
         return seen, again
 
     def _make_failure(self, error: Exception, arrays: Sequence[np.ndarray]) -> Failure:
-        """The failure of a module that raised: its own word if it raises as well when it is made anew, with gradients or without."""
+        """The failure of a module that raised: its own word if it raises as well when it is made anew, with gradients
+        or without."""
         if self._returns_anew(arrays):
             told = ValueError(f"{self.own.source}: {_KEEPS}: called again it raises {essential(error)}")
             return Failure.of(told, "reference")
@@ -117,8 +121,8 @@ class OwnModule:
         return False
 
     def _hold(self, made: Sample, inputs: Sequence[int] = ()) -> None:
-        """Give a sample the tensors that the module holds: after its first call, which makes those of lazy ones. inputs: places
-        of those that the call wrote to."""
+        """Give a sample the tensors that the module holds: after its first call, which makes those of lazy ones.
+        inputs: places of those that the call wrote to."""
         now, plain = module_state.copy_module_state(self.module), module_state.plain_digest(self.module)
         self.state = self.state | {
             name: x for name, x in now.items() if name in self._lazy
@@ -191,7 +195,8 @@ class OwnModule:
     def _random(
         self, made: Sample, arrays: list[np.ndarray], first: Sequence[Any], shapes: Sequence[tuple[int, ...]]
     ) -> None:
-        """A module that draws is judged by the moments of what it draws; of few elements, by shapes and dtypes alone."""
+        """A module that draws is judged by the moments of what it draws; of few elements, by shapes and dtypes
+        alone."""
         drawn = []
         for seed in range(_RANDOM_DRAWS):
             with module_state.seed_rng(seed):

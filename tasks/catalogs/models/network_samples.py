@@ -70,7 +70,8 @@ class Network:
         return Leaf(dtype, y.shape, y, delta if delta.any() else None, meaning=meaning, jumps=jumps)
 
     def _second(self, feeds: Mapping[str, np.ndarray]) -> Oracle:
-        """The outputs by torch in float64: of the network's own torch form, else of its graph with torch's operators."""
+        """The outputs by torch in float64: of the network's own torch form, else of its graph with torch's
+        operators."""
         if self._module is None:
             found = Graph(self._proto, by_torch.operators()).run(feeds)
             return Oracle(by_torch.NAME, [np.array(found[name], order="C") for name in self.graph.outputs])

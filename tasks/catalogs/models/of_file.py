@@ -25,8 +25,8 @@ Arrays = dict[str, np.ndarray]
 
 
 def make_module(source: str, root: str) -> Any:
-    """The torch module that a name stands for: the module itself, or what a class or a function makes with a seed, a class with
-    the arguments of get_init_inputs(). Raises GivenError."""
+    """The torch module that a name stands for: the module itself, or what a class or a function makes with a seed, a
+    class with the arguments of get_init_inputs(). Raises GivenError."""
     import torch
 
     try:
@@ -72,7 +72,8 @@ def _read_module_names(source: str, root: str) -> Mapping[str, Any]:
 
 
 def count_given_samples(source: str, root: str, forward: Callable[..., Any]) -> int | None:
-    """How many samples the model's file has inputs for: None for as many as are asked for, 0 for none. Raises GivenError."""
+    """How many samples the model's file has inputs for: None for as many as are asked for, 0 for none. Raises
+    GivenError."""
     there = _read_module_names(source, root)
     if INPUTS in there:
         first, second = (read_given_inputs(source, root, forward, index, 0) or {} for index in (0, 1))
@@ -84,8 +85,8 @@ def count_given_samples(source: str, root: str, forward: Callable[..., Any]) -> 
 def read_given_inputs(source: str, root: str, forward: Callable[..., Any], index: int, seed: int) -> Arrays | None:
     """The inputs of sample ``index`` as the model's file has them; None where it has none. Raises GivenError.
 
-    They are what get_inputs() returns when it is called once, with a seed of the run's seed and the sample; else the list
-    ``read_given_inputs``, else the tensors at the top of the file that are called as forward's arguments.
+    They are what get_inputs() returns when it is called once, with a seed of the run's seed and the sample; else the
+    list ``read_given_inputs``, else the tensors at the top of the file that are called as forward's arguments.
     """
     found, where = _call_function(INPUTS, source, root, 1000 * (seed % 2**40) + index), f"{source}: {INPUTS}()"
     if found is None and INPUTS in _read_module_names(source, root):
@@ -160,8 +161,9 @@ def _read_forward_signature(forward: Callable[..., Any]) -> inspect.Signature | 
 
 
 def order_inputs(given: Arrays, forward: Callable[..., Any], where: str, strict: bool = True) -> Arrays:
-    """The inputs in the order of forward's arguments. strict: a name that forward does not have is a mistake; else, if it has none
-    of them, they are taken in their own order. Raises GivenError for what it does not have, and for what is missing."""
+    """The inputs in the order of forward's arguments. strict: a name that forward does not have is a mistake; else, if
+    it has none of them, they are taken in their own order. Raises GivenError for what it does not have, and for what is
+    missing."""
     taken, names = _read_forward_signature(forward), list_forward_parameters(forward)
     unknown = [name for name in given if name not in names]
     variadic = taken is None or any(x.kind is x.VAR_POSITIONAL for x in taken.parameters.values())

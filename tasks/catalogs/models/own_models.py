@@ -34,9 +34,9 @@ TIMES = 3
 
 @dataclass(frozen=True)
 class Own:
-    """A model of the user's. source: "….onnx", a folder with saved_model.pb, "module:function" or "file.py:function"; files: an
-    .npz of inputs for each sample; root: the folder that modules are looked up in; drawn: inputs that are drawn instead, as
-    `tasks.catalogs.models.drawn_inputs` reads them."""
+    """A model of the user's. source: "….onnx", a folder with saved_model.pb, "module:function" or "file.py:function";
+    files: an .npz of inputs for each sample; root: the folder that modules are looked up in; drawn: inputs that are
+    drawn instead, as `tasks.catalogs.models.drawn_inputs` reads them."""
 
     name: str
     source: str
@@ -121,7 +121,8 @@ class Own:
         return self.make_module() if self.is_module else None
 
     def make_module(self) -> Any:
-        """It as a torch module in evaluation mode, made once in this process: what it draws, it draws by one seed. Raises GivenError."""
+        """It as a torch module in evaluation mode, made once in this process: what it draws, it draws by one seed.
+        Raises GivenError."""
         return _load_module(self.source, self.root, self.digest())
 
     def anew(self) -> Any:
@@ -262,7 +263,8 @@ def _convert_saved_model(folder: Path, target: Path) -> Path:
 
 @functools.lru_cache(maxsize=4)
 def _load_module(source: str, root: str, digest: str) -> Any:
-    """The torch module that a function returns, or that the name is; its outputs as a tuple. digest: of its files. Raises GivenError."""
+    """The torch module that a function returns, or that the name is; its outputs as a tuple. digest: of its files.
+    Raises GivenError."""
     return _wrap_outputs(of_file.make_module(source, root).eval())
 
 
@@ -270,8 +272,9 @@ def _wrap_outputs(module: Any) -> Any:
     import torch
 
     class Outputs(torch.nn.Module):
-        """A module whose outputs are always a tuple of tensors, flat; a number is one of no dimension. After them come the tensors
-        named in ``written``, as the call leaves them: of those that it holds ("model.…"), and of its inputs ("inputs.0")."""
+        """A module whose outputs are always a tuple of tensors, flat; a number is one of no dimension. After them come
+        the tensors named in ``written``, as the call leaves them: of those that it holds ("model.…"), and of its inputs
+        ("inputs.0")."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -11,7 +11,8 @@ import numpy as np
 from tasks.graphs import module as modules
 from tasks.graphs.adequacy import NOTICED, SCALE, unit
 
-#: Projections on random signs; and how far beyond the limit one must lie, a random sum being up to so many deviations off.
+#: Projections on random signs; and how far beyond the limit one must lie, a random sum being up to so many deviations
+#: off.
 _PROJECTIONS, _SURE = 3, 3.0
 
 
@@ -49,7 +50,8 @@ def find_unobserved(
 def _estimate_moves(
     module: Any, inputs: Sequence[Any], layers: Mapping[str, Any], units: Sequence[np.ndarray]
 ) -> dict[str, float]:
-    """By layer: |Σ ±d|, to first order, for the outputs' moves d in row units when it is scaled; the largest of some."""
+    """By layer: |Σ ±d|, to first order, for the outputs' moves d in row units when it is scaled; the largest of
+    some."""
     import torch
 
     before = {name: p.requires_grad for name, p in layers.items()}

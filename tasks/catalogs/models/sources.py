@@ -34,9 +34,9 @@ BASIC_PITCH = Wheel(
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model in ONNX. about: what it does; wheel, path: where its file is; given: its inputs; outputs: what each
-    stands for, by name (see `tasks.judge.meaning`); files: of the wheel that are it in other frameworks, by form, a folder with
-    a slash at its end."""
+    """A trained model in ONNX. about: what it does; wheel, path: where its file is; given: its inputs; outputs: what
+    each stands for, by name (see `tasks.judge.meaning`); files: of the wheel that are it in other frameworks, by form,
+    a folder with a slash at its end."""
 
     about: str
     wheel: Wheel

@@ -26,8 +26,8 @@ class Model(Protocol):
         """Its serialized ModelProto; files that it needs are kept in ``cache``. Raises Unavailable, in one line."""
 
     def export(self, how: exporting.How, cache: Path) -> bytes | None:
-        """As `model`, exported otherwise; None where it is no torch module, or where no dimension of one can be left open. Raises
-        Unavailable, and what the exporter raises."""
+        """As `model`, exported otherwise; None where it is no torch module, or where no dimension of one can be left
+        open. Raises Unavailable, and what the exporter raises."""
 
     def files_in(self, cache: Path) -> Mapping[str, bytes]:
         """It as files of other frameworks, by form (see `tasks.catalogs.base.Sample`). Raises Unavailable."""

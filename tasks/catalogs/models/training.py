@@ -34,17 +34,21 @@ OPTIMISERS = {
 }
 #: Draws of a step's floor, as many times those asked for: one number, the loss, has no neighbours in its row.
 TIMES = 4
-#: A gradient jumps where a ReLU, a maximum or a router changes its mind. Inputs are tried, ATTEMPTS at most, until NEAR draws of
-#: REACH times ε meet no jump: then none is as near as a runtime's rounding reaches. In 16 bits every draw meets many.
+#: A gradient jumps where a ReLU, a maximum or a router changes its mind. Inputs are tried, ATTEMPTS at most, until NEAR
+#: draws of REACH times ε meet no jump: then none is as near as a runtime's rounding reaches. In 16 bits every draw
+#: meets many.
 ATTEMPTS, NEAR, REACH = 8, 8, 8.0
-#: What no gradient changes by, in units of what moves it, where there is no jump; and gradients so much smaller than the
-#: largest that they are zeros but for rounding.
+#: What no gradient changes by, in units of what moves it, where there is no jump; and gradients so much smaller than
+#: the largest that they are zeros but for rounding.
 SMOOTH, NOTHING = 1000.0, 1e-5
-#: How many times ε a draw moves what autocast rounds, where nothing jumps: rounding to nearest is off by half a spacing at most.
+#: How many times ε a draw moves what autocast rounds, where nothing jumps: rounding to nearest is off by half a spacing
+#: at most.
 HALF = 0.5
-#: Step of the finite differences: 32 times shorter than that of one op, since 10⁵ rectified activations have as many kinks.
+#: Step of the finite differences: 32 times shorter than that of one op, since 10⁵ rectified activations have as many
+#: kinks.
 STEP = 2.0**-22
-#: How many times their estimated error they may be off: with so short a step that is roundoff, a millionth of the slope.
+#: How many times their estimated error they may be off: with so short a step that is roundoff, a millionth of the
+#: slope.
 SLACK = 16.0
 
 #: The size of a step: gradients of a hundred million parameters and their floors would be gigabytes.
@@ -79,7 +83,8 @@ def make_training_step(group: Group) -> TrainingStep:
 
 
 def make_training_samples(group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
-    """Samples of the checks of CHECKS: of other inputs and targets each. Raises ValueError for a network without steps."""
+    """Samples of the checks of CHECKS: of other inputs and targets each. Raises ValueError for a network without
+    steps."""
     if not has_steps(group.op_name, group.variant):
         raise ValueError(f"models: {group.label} has no training step; architectures have, as variant {SIZE!r}")
     return (Sample(i) if i in skip else _make_training_sample(group, i, draws) for i in range(group.samples))
@@ -126,7 +131,8 @@ def _make_inputs_and_targets(group: Group, taken: TrainingStep, index: int) -> A
     return [*given, rng.integers(0, classes, shape)]
 
 
-#: What a step minimises, of the network's outputs and its targets, by `architectures.Architecture.loss`: a finding has the same words.
+#: What a step minimises, of the network's outputs and its targets, by `architectures.Architecture.loss`: a finding has
+#: the same words.
 LOSSES = {
     "classes": "torch.nn.functional.cross_entropy(outputs[0], targets[0])",
     "pixels": "torch.nn.functional.cross_entropy(outputs[0], targets[0])",
@@ -155,8 +161,8 @@ class _Exact:
         self.outputs = self._evaluate(self.weights, self.arrays)
 
     def _evaluate(self, weights: Arrays, arrays: Arrays, rounding: tuple[Any, ...] = ()) -> Arrays:
-        """[loss, a gradient per parameter]; rounding: arguments of `compute_in_float64`. Raises ValueError for a parameter that the loss
-        does not depend on."""
+        """[loss, a gradient per parameter]; rounding: arguments of `compute_in_float64`. Raises ValueError for a
+        parameter that the loss does not depend on."""
         import torch
 
         parameters = self._set(weights)
@@ -177,8 +183,8 @@ class _Exact:
         return parameters
 
     def _perturb_outputs(self, draw: int, times: float) -> Arrays:
-        """The outputs as a draw moves them by so many ε. Autocast rounds what goes into products, images and matrices, and
-        what comes out of them; the rest is float32."""
+        """The outputs as a draw moves them by so many ε. Autocast rounds what goes into products, images and matrices,
+        and what comes out of them; the rest is float32."""
         places = itertools.count(1)
         elsewhere = EPS[STORED] if self.taken.autocast else None
 
@@ -199,8 +205,8 @@ class _Exact:
         return False
 
     def floors(self, draws: int, times: float, typical: bool = False) -> Arrays:
-        """How far each output moves in draws of so many ε: the farthest, or typically (their root mean square), which asks for
-        more but knows nothing of jumps that few draws meet.
+        """How far each output moves in draws of so many ε: the farthest, or typically (their root mean square), which
+        asks for more but knows nothing of jumps that few draws meet.
 
         As of the dtype that results are stored in: the judge multiplies it by what is coarser than that.
         """
@@ -216,7 +222,8 @@ class _Exact:
         return [(np.sqrt(x) if typical else x) * share for x in total]
 
     def differences(self) -> list[Oracle]:
-        """Finite differences of the loss along random directions through all parameters, as an oracle of every output."""
+        """Finite differences of the loss along random directions through all parameters, as an oracle of every
+        output."""
         import torch
 
         def loss(values: Sequence[np.ndarray]) -> Arrays:

@@ -32,8 +32,8 @@ _LENGTH = 32
 
 @dataclass(frozen=True)
 class Weights:
-    """about: what it does; make: the torch module with its weights; given: its inputs; names, outputs: of inputs and outputs in
-    order, the latter with what they stand for (see `tasks.judge.meaning`)."""
+    """about: what it does; make: the torch module with its weights; given: its inputs; names, outputs: of inputs and
+    outputs in order, the latter with what they stand for (see `tasks.judge.meaning`)."""
 
     about: str
     wheel: Wheel
@@ -106,7 +106,8 @@ def _random_words(g: np.random.Generator) -> Arrays:
 
 
 def _build_mtcnn(name: str) -> Callable[[Path], Any]:
-    """One of the three networks of Zhang et al., Joint face detection and alignment (2016), as facenet-pytorch has them."""
+    """One of the three networks of Zhang et al., Joint face detection and alignment (2016), as facenet-pytorch has
+    them."""
 
     def make_module(cache: Path) -> Any:
         import torch
@@ -119,7 +120,8 @@ def _build_mtcnn(name: str) -> Callable[[Path], Any]:
     return make_module
 
 
-#: By network: (channels, kernel, size of the pool that follows, 0 for none) of its convolutions; widths of its dense layers.
+#: By network: (channels, kernel, size of the pool that follows, 0 for none) of its convolutions; widths of its dense
+#: layers.
 _LAYERS: dict[str, tuple[list[tuple[int, int, int]], list[int]]] = {
     "pnet": ([(10, 3, 2), (16, 3, 0), (32, 3, 0)], []),
     "rnet": ([(28, 3, 3), (48, 3, 3), (64, 2, 0)], [576, 128]),

@@ -24,8 +24,8 @@ CATALOG_VERSION = "2"
 
 
 class Nodes(Catalog):
-    """The nodes of the folders that the config names. An op is "nodes:<OpType>", a variant a case of it and which instance:
-    that with the largest numbers, or that which cancels most. One sample each; a group's seed is ignored."""
+    """The nodes of the folders that the config names. An op is "nodes:<OpType>", a variant a case of it and which
+    instance: that with the largest numbers, or that which cancels most. One sample each; a group's seed is ignored."""
 
     name = "nodes"
     about = "nodes of models, with their own tensors"

@@ -30,8 +30,8 @@ class FolderError(Refusal):
 
 @dataclass(frozen=True)
 class Kept:
-    """A line of the index. op: with "nodes:"; variant: the case and which instance of it; digest: of model and inputs; the
-    rest: see `tasks.graphs.harvest.Instance`."""
+    """A line of the index. op: with "nodes:"; variant: the case and which instance of it; digest: of model and inputs;
+    the rest: see `tasks.graphs.harvest.Instance`."""
 
     op: str
     variant: str
@@ -97,7 +97,8 @@ def read(folder: Path) -> list[Kept]:
 
 
 def load(folder: Path, line: Kept) -> tuple[bytes, dict[str, np.ndarray]]:
-    """(model, inputs by name) of a line of the index. Raises FolderError where files are gone or others than it says."""
+    """(model, inputs by name) of a line of the index. Raises FolderError where files are gone or others than it
+    says."""
     import onnx
     from onnx import numpy_helper
 

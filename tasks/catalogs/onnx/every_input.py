@@ -41,7 +41,8 @@ def _schemas(op: str) -> tuple[Any, ...]:
 
 @functools.cache
 def _choose_opsets(op: str) -> dict[str, int]:
-    """The opset of the model, by dtype: the oldest one that takes it. No dtype of which not every value can be tried."""
+    """The opset of the model, by dtype: the oldest one that takes it. No dtype of which not every value can be
+    tried."""
     made: dict[str, int] = {}
     schemas, row = _schemas(op), operators.of(op)
     for place, schema in enumerate(schemas):
@@ -164,7 +165,8 @@ def _model(op: str, dtype: str, shapes: list[tuple[int, ...]], attributes: Mappi
 
 
 def _compute_second_oracle(model: Any, feeds: Mapping[str, np.ndarray], first: np.ndarray) -> list[Oracle]:
-    """torch's evaluation in float64 of an operator that it has, where two libraries need to agree: not of NaN and Inf."""
+    """torch's evaluation in float64 of an operator that it has, where two libraries need to agree: not of NaN and
+    Inf."""
     found = by_torch.evaluate(model, feeds)
     if found is None:
         return []

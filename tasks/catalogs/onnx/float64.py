@@ -15,7 +15,8 @@ from tasks.graphs.widening import WIDENED, NoOracle, is_floating, widen
 from tasks.model import EPS, Leaf, OpClass, Oracle, np_dtype, wide
 from tasks.older_python import zip_equal
 
-#: Output elements beyond which a case is left to its stored output: onnx pools in a Python loop (3 cases, 60 % of the time).
+#: Output elements beyond which a case is left to its stored output: onnx pools in a Python loop (3 cases, 60 % of the
+#: time).
 LARGEST_OUTPUT = 20_000
 
 
@@ -63,7 +64,8 @@ def _compute_noise(
 ) -> list[np.ndarray | None]:
     """δ per output (`tasks.graphs.floor`), the stored outputs being what somebody computed in the dtype under test.
 
-    Where moving all inputs changes a shape or is refused (the scales of a Resize), only the first floating one is moved.
+    Where moving all inputs changes a shape or is refused (the scales of a Resize), only the first floating one is
+    moved.
     """
     ops, dtypes = {node.op for node in graph.block.walk()}, [leaf.dtype for leaf in stored]
     witness = [None if leaf.reference is None else (leaf.reference, EPS.get(leaf.dtype, 0.0)) for leaf in stored]

@@ -34,9 +34,9 @@ class OnnxNode(Catalog):
     An op is "onnx:<OpType>", a variant is a case's name without "test_". The op of a case is that of its only
     node. A case ``<name>_expanded…`` holds the body of a function op instead of the op itself: its op is that
     of the case ``<name>``. The expected outputs are those of a float64 evaluation (see
-    `tasks.catalogs.onnx.float64`) with the suite's stored ones as second oracle, or, of exact ops and where there is no such evaluation,
-    the stored ones alone (oracle "stored"): in the precision the suite computed them in, with the suite's rtol and
-    atol and without a noise floor. A group's seed is ignored.
+    `tasks.catalogs.onnx.float64`) with the suite's stored ones as second oracle, or, of exact ops and where there is no
+    such evaluation, the stored ones alone (oracle "stored"): in the precision the suite computed them in, with the
+    suite's rtol and atol and without a noise floor. A group's seed is ignored.
     """
 
     name = "onnx"
@@ -68,8 +68,8 @@ class OnnxNode(Catalog):
         return every_input.entries(self.name)
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
-        """The data sets of the one case ``group.variant`` (ONNX stores one), with ``draws`` noise draws where there is a
-        float64 evaluation.
+        """The data sets of the one case ``group.variant`` (ONNX stores one), with ``draws`` noise draws where there is
+        a float64 evaluation.
 
         A case that cannot be converted comes with a `Failure` of stage "sample". Raises KeyError for a case that
         this onnx does not have.

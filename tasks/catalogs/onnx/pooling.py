@@ -38,8 +38,8 @@ def pool(
     count_include_pad: int = 0,
     p: int = 1,
 ) -> np.ndarray:
-    """As `onnx.reference.ops.op_pool_common.pool`, whose arguments these are. A window is reduced by the same function of
-    numpy over the same elements in the same order, many windows at once."""
+    """As `onnx.reference.ops.op_pool_common.pool`, whose arguments these are. A window is reduced by the same function
+    of numpy over the same elements in the same order, many windows at once."""
     if pooling_type not in _OF_WINDOW:
         own = (padded, x_shape, kernel, strides, out_shape, pooling_type, pads_required, pads, dilations)
         return np.asarray(_loops[0](*own, count_include_pad, p))

@@ -36,9 +36,9 @@ class _NodeCase:
 class OnnxRelease(OnnxNode):
     """The node cases of a release, which are data in its wheel: no environment of that release is needed to read them.
 
-    They keep the opset and the expected outputs of their time; reference and noise floor are those of the catalog "onnx".
-    Where the installed onnx has the case with the same inputs, its stored outputs are a further oracle: a release that
-    has changed its mind is nobody's fault.
+    They keep the opset and the expected outputs of their time; reference and noise floor are those of the catalog
+    "onnx". Where the installed onnx has the case with the same inputs, its stored outputs are a further oracle: a
+    release that has changed its mind is nobody's fault.
     """
 
     wheel: wheels.Wheel

@@ -22,7 +22,8 @@ TURNS = 8
 
 
 def selecting(case: Any, inputs: list[Any]) -> list[int]:
-    """Places of the inputs of a case that select, of a graph of one node whose inputs are all tensors; by the operator's schema."""
+    """Places of the inputs of a case that select, of a graph of one node whose inputs are all tensors; by the
+    operator's schema."""
     from onnx import defs
 
     graph = case.model.graph

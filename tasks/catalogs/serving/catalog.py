@@ -7,7 +7,8 @@ from tasks.catalogs.serving.ops import OPS
 
 
 class Serving(Critical):
-    """The ops of `tasks.catalogs.serving.ops`; samples, references and floors are made as those of the catalog `critical`."""
+    """The ops of `tasks.catalogs.serving.ops`; samples, references and floors are made as those of the catalog
+    `critical`."""
 
     name = "serving"
     about = "what engines compute that serve decoders"

@@ -18,8 +18,8 @@ def attend(
     cap: float = 0.0,
     sink: float | None = None,
 ) -> np.ndarray:
-    """query (D), keys (T, D), values (T, D′) -> (D′): softmax(query·keysᵀ/√D + bias)·values. cap: scores s become cap·tanh(s/cap) first. sink: a
-    further score whose share is given to nothing."""
+    """query (D), keys (T, D), values (T, D′) -> (D′): softmax(query·keysᵀ/√D + bias)·values. cap: scores s become
+    cap·tanh(s/cap) first. sink: a further score whose share is given to nothing."""
     scores = keys @ query / np.sqrt(query.size)
     if cap:
         scores = cap * np.tanh(scores / cap)
@@ -33,8 +33,8 @@ def attend(
 def paged_attention(
     query: np.ndarray, key_pages: np.ndarray, value_pages: np.ndarray, table: np.ndarray, lengths: np.ndarray
 ) -> np.ndarray:
-    """query (B, H, D), pages (P, H, page, D), table (B, pages of a sequence), lengths (B) -> (B, H, D): each sequence attends to the first
-    ``length`` tokens of its pages (Kwon and others, 2023)."""
+    """query (B, H, D), pages (P, H, page, D), table (B, pages of a sequence), lengths (B) -> (B, H, D): each sequence
+    attends to the first ``length`` tokens of its pages (Kwon and others, 2023)."""
     made = np.empty_like(query)
     for b, length in enumerate(lengths):
         keys, values = (
@@ -46,7 +46,8 @@ def paged_attention(
 
 
 def varlen_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """query, key, value (T, H, D) of sequences one behind another, which begin at ``starts`` (B + 1, the end last) -> (T, H, D), causal."""
+    """query, key, value (T, H, D) of sequences one behind another, which begin at ``starts`` (B + 1, the end last) ->
+    (T, H, D), causal."""
     made = np.empty_like(query)
     for begin, end in zip(starts, starts[1:]):
         for t in range(begin, end):
@@ -62,13 +63,14 @@ def chunked_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> 
 
 
 def sliding_window_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray, window: int) -> np.ndarray:
-    """query, key, value (H, T, D) -> (H, T, D): each query sees ``window`` tokens, itself the last (Beltagy and others, 2020)."""
+    """query, key, value (H, T, D) -> (H, T, D): each query sees ``window`` tokens, itself the last (Beltagy and others,
+    2020)."""
     return _of_each_query(query, key, value, lambda t: (max(0, t + 1 - window), t + 1))
 
 
 def sink_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray, sinks: np.ndarray) -> np.ndarray:
-    """query, key, value (H, T, D), sinks (H) -> (H, T, D), causal: a learned score of each head takes its share of the softmax and gives nothing
-    (gpt-oss, 2025)."""
+    """query, key, value (H, T, D), sinks (H) -> (H, T, D), causal: a learned score of each head takes its share of the
+    softmax and gives nothing (gpt-oss, 2025)."""
     made = np.empty_like(query)
     for h in range(query.shape[0]):
         for t in range(query.shape[1]):
@@ -77,8 +79,8 @@ def sink_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray, sinks:
 
 
 def alibi_attention(query: np.ndarray, key: np.ndarray, value: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-    """query, key, value (H, T, D), slopes (H) -> (H, T, D), causal: a score falls by the slope for each token of distance (Press and others,
-    2022)."""
+    """query, key, value (H, T, D), slopes (H) -> (H, T, D), causal: a score falls by the slope for each token of
+    distance (Press and others, 2022)."""
     made = np.empty_like(query)
     for h in range(query.shape[0]):
         for t in range(query.shape[1]):
@@ -103,8 +105,9 @@ def latent_attention(
     up_key: np.ndarray,
     up_value: np.ndarray,
 ) -> np.ndarray:
-    """query (H, T, D), query_rope (H, T, R), latent (T, C), key_rope (T, R), up_key (H, D, C), up_value (H, D′, C) -> (H, T, D′), causal: keys
-    and values are made of what is kept, a latent vector and one rotated key for all heads (DeepSeek-V2, 2024)."""
+    """query (H, T, D), query_rope (H, T, R), latent (T, C), key_rope (T, R), up_key (H, D, C), up_value (H, D′, C) ->
+    (H, T, D′), causal: keys and values are made of what is kept, a latent vector and one rotated key for all heads
+    (DeepSeek-V2, 2024)."""
     made = np.empty((*query.shape[:2], up_value.shape[1]))
     for h in range(query.shape[0]):
         keys = np.concatenate([latent @ up_key[h].T, key_rope], 1)
@@ -125,8 +128,8 @@ def int8_cache_attention(
 def fp8_cache_attention(
     query: np.ndarray, key_codes: np.ndarray, value_codes: np.ndarray, key_scale: float, value_scale: float
 ) -> np.ndarray:
-    """query (H, D), codes uint8 (H, T, D), the bytes of float8 e4m3 (Micikevicius and others, 2022), a scale of all keys and one of all values ->
-    (H, D)."""
+    """query (H, D), codes uint8 (H, T, D), the bytes of float8 e4m3 (Micikevicius and others, 2022), a scale of all
+    keys and one of all values -> (H, D)."""
     keys, values = key_scale * _decode_e4m3(key_codes), value_scale * _decode_e4m3(value_codes)
     return np.stack([attend(*row) for row in zip(query, keys, values)])
 
@@ -139,8 +142,8 @@ def _decode_e4m3(codes: np.ndarray) -> np.ndarray:
 
 
 def merge_attention(first: np.ndarray, first_sum: np.ndarray, second: np.ndarray, second_sum: np.ndarray) -> np.ndarray:
-    """What attention gave over two parts of the keys (T, H, D), with the logarithms of the sums of each one's exponentials (T, H) -> that over both
-    (Ye and others, FlashInfer, 2025; split keys in decoding)."""
+    """What attention gave over two parts of the keys (T, H, D), with the logarithms of the sums of each one's
+    exponentials (T, H) -> that over both (Ye and others, FlashInfer, 2025; split keys in decoding)."""
     made = np.empty_like(first)
     for t, h in np.ndindex(*first_sum.shape):
         share = 1 / (1 + np.exp(second_sum[t, h] - first_sum[t, h]))
@@ -149,7 +152,8 @@ def merge_attention(first: np.ndarray, first_sum: np.ndarray, second: np.ndarray
 
 
 def rotary_interleaved(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """x (H, T, D), cos, sin (T, D/2) -> (H, T, D): the numbers 2k and 2k + 1 are turned (GPT-J; Su and others, 2021)."""
+    """x (H, T, D), cos, sin (T, D/2) -> (H, T, D): the numbers 2k and 2k + 1 are turned (GPT-J; Su and others,
+    2021)."""
     made = np.empty_like(x)
     for k in range(x.shape[-1] // 2):
         a, b = x[..., 2 * k], x[..., 2 * k + 1]
@@ -158,7 +162,8 @@ def rotary_interleaved(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.nd
 
 
 def rotary_partial(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """x (H, T, D), cos, sin (T, R/2) -> (H, T, D): the first R numbers are turned in halves, the others stay (GPT-NeoX)."""
+    """x (H, T, D), cos, sin (T, R/2) -> (H, T, D): the first R numbers are turned in halves, the others stay
+    (GPT-NeoX)."""
     half = cos.shape[-1]
     made = x.copy()
     for k in range(half):
@@ -168,8 +173,8 @@ def rotary_partial(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarra
 
 
 def rotary_sections(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, sections: tuple[int, ...]) -> np.ndarray:
-    """x (H, T, D), cos, sin (axes, T, D/2) -> (H, T, D): turned in halves; the first ``sections[0]`` pairs by a token's place in time, the next by its row, the
-    last by its column (Qwen2-VL, 2024)."""
+    """x (H, T, D), cos, sin (axes, T, D/2) -> (H, T, D): turned in halves; the first ``sections[0]`` pairs by a token's
+    place in time, the next by its row, the last by its column (Qwen2-VL, 2024)."""
     half = x.shape[-1] // 2
     made = np.empty_like(x)
     for k, axis in enumerate(np.repeat(np.arange(len(sections)), sections)):
@@ -204,8 +209,8 @@ def route_tokens(logits: np.ndarray, k: int) -> np.ndarray:
 
 
 def route_in_groups(logits: np.ndarray, bias: np.ndarray, groups: int, kept: int, k: int, scale: float) -> np.ndarray:
-    """logits (T, experts), bias (experts) -> (T, experts): of the ``kept`` groups whose two best experts score most, a token's k best experts; biased scores
-    choose, sigmoids weigh (DeepSeek-V3, 2024)."""
+    """logits (T, experts), bias (experts) -> (T, experts): of the ``kept`` groups whose two best experts score most, a
+    token's k best experts; biased scores choose, sigmoids weigh (DeepSeek-V3, 2024)."""
     made = np.zeros_like(logits)
     size = logits.shape[1] // groups
     for t, row in enumerate(logits):
@@ -224,8 +229,8 @@ def grouped_product(x: np.ndarray, experts: np.ndarray, weight: np.ndarray) -> n
 
 
 def penalise_repeats(logits: np.ndarray, tokens: np.ndarray, penalty: float) -> np.ndarray:
-    """logits (B, V), tokens (B, T) -> (B, V): a logit of a token that is there is divided by the penalty, a negative one multiplied (Keskar
-    and others, 2019)."""
+    """logits (B, V), tokens (B, T) -> (B, V): a logit of a token that is there is divided by the penalty, a negative
+    one multiplied (Keskar and others, 2019)."""
     made = logits.copy()
     for b, row in enumerate(tokens):
         for token in set(row.tolist()):
@@ -234,8 +239,9 @@ def penalise_repeats(logits: np.ndarray, tokens: np.ndarray, penalty: float) -> 
 
 
 def adjust_probabilities(logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> np.ndarray:
-    """logits (B, V) -> (B, V): probabilities at a temperature; of the k likeliest tokens the fewest whose share of these reaches top_p, the one that reaches
-    it among them (Holtzman and others, 2020); of those, the ones with at least min_p of the likeliest one's (Nguyen and others, 2024)."""
+    """logits (B, V) -> (B, V): probabilities at a temperature; of the k likeliest tokens the fewest whose share of
+    these reaches top_p, the one that reaches it among them (Holtzman and others, 2020); of those, the ones with at
+    least min_p of the likeliest one's (Nguyen and others, 2024)."""
     made = np.zeros_like(logits)
     for b, row in enumerate(logits):
         order = np.argsort(-row, kind="stable")[:top_k]

@@ -9,8 +9,8 @@ from typing import Any
 def attend(
     torch: Any, query: Any, key: Any, value: Any, mask: Any = None, bias: Any = None, cap: float = 0.0, sink: Any = None
 ) -> Any:
-    """query (…, Q, D), key (…, K, D), value (…, K, D′), mask (…, Q, K) of what is seen; scores and softmax in float32 where the dtype is
-    narrower."""
+    """query (…, Q, D), key (…, K, D), value (…, K, D′), mask (…, Q, K) of what is seen; scores and softmax in float32
+    where the dtype is narrower."""
     wide = torch.promote_types(query.dtype, torch.float32)
     scores = query.to(wide) @ key.to(wide).transpose(-1, -2) * query.shape[-1] ** -0.5
     if cap:

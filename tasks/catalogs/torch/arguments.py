@@ -44,7 +44,8 @@ def clone(x: Any) -> Any:
 
 
 class Arguments:
-    """The arguments of a call, taken apart once; what each of its tensors becomes in a draw is computed for many at once."""
+    """The arguments of a call, taken apart once; what each of its tensors becomes in a draw is computed for many at
+    once."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args, self.kwargs = args, kwargs
@@ -81,7 +82,8 @@ class Arguments:
         return found
 
     def perturb(self, movable: dict[int, int], eps: float, draws: Sequence[int]) -> list[list[Any]]:
-        """Per draw all leaves, widened; those in ``movable`` moved by ε, a weight in a coarser dtype than the call's by its own."""
+        """Per draw all leaves, widened; those in ``movable`` moved by ε, a weight in a coarser dtype than the call's by
+        its own."""
         import torch
 
         columns: list[Sequence[Any]] = []

@@ -35,8 +35,9 @@ def dtypes(info: Any, device: str, gradient: bool = False) -> frozenset[str] | N
 
 
 def metadata(op: Callable[..., Any], args: Any, kwargs: Any) -> list[Metadata | None] | None:
-    """Dtype and shape of each output of a call by torch's meta kernels, which speak for every device but the CPU; None for
-    an output that is no tensor, and for all of them where there is no such kernel or the outputs depend on the values."""
+    """Dtype and shape of each output of a call by torch's meta kernels, which speak for every device but the CPU; None
+    for an output that is no tensor, and for all of them where there is no such kernel or the outputs depend on the
+    values."""
     import torch
 
     def there(x: Any) -> Any:
@@ -51,18 +52,18 @@ def metadata(op: Callable[..., Any], args: Any, kwargs: Any) -> list[Metadata | 
 
 
 def may_differ(dtype: str, outputs: int) -> bool:
-    """Whether a call may return other dtypes on a device than on a CPU: beside its result a statistic, which a device keeps in
-    what it adds in, float32 for all that is narrower.
+    """Whether a call may return other dtypes on a device than on a CPU: beside its result a statistic, which a device
+    keeps in what it adds in, float32 for all that is narrower.
 
-    Meta kernels written in Python take a millisecond, so they are asked of nothing else. `tests/tasks/test_declared.py` asks
-    all of op_db whether there is anything else.
+    Meta kernels written in Python take a millisecond, so they are asked of nothing else. `tests/tasks/test_declared.py`
+    asks all of op_db whether there is anything else.
     """
     return outputs > 1 and EPS.get(dtype, 0.0) > EPS["float32"]
 
 
 def modes(args: Any, kwargs: Any) -> str:
-    """What a call (encoded trees) asks for beside its numbers: names, flags and dtypes in their places, of tensors and numbers
-    only that they are there. Samples of one mode differ in sizes and values."""
+    """What a call (encoded trees) asks for beside its numbers: names, flags and dtypes in their places, of tensors and
+    numbers only that they are there. Samples of one mode differ in sizes and values."""
 
     def mode(node: Any) -> Any:
         if isinstance(node, list):

@@ -23,8 +23,9 @@ PROCESS = "output_process_fn_grad"
 
 
 def differentiable(info: Any) -> Callable[..., Any]:
-    """The op as OpInfo's gradient tests call it, but for the seed: inputs made hermitian, triangular, … inside, so that a small change
-    of them stays within the op's domain; outputs defined up to a choice made unique by the sample's own function."""
+    """The op as OpInfo's gradient tests call it, but for the seed: inputs made hermitian, triangular, … inside, so that
+    a small change of them stays within the op's domain; outputs defined up to a choice made unique by the sample's own
+    function."""
     op = unwrap_seeding(info.op)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -74,7 +75,8 @@ def processing(info: Any, name: str | None) -> Callable[..., Any]:
 
 
 def _process_functions(info: Any) -> dict[str, Callable[..., Any]]:
-    """By their names. They are found by making all samples of an op, hundreds for some: asked for where one is needed, and once."""
+    """By their names. They are found by making all samples of an op, hundreds for some: asked for where one is needed,
+    and once."""
     import torch
 
     key = info.name, info.variant_test_name

@@ -70,7 +70,8 @@ def _make_values(info: Any, group: Group, index: int) -> list[np.ndarray]:
 def samples(
     group: Group, info: Any, own: list[Any], make: Callable[[int, Any], Sample], skip: Collection[int] = ()
 ) -> Iterator[Sample]:
-    """Up to ``group.samples`` samples of all values, one a layout; each further argument is that of one of the op's ``own``.
+    """Up to ``group.samples`` samples of all values, one a layout; each further argument is that of one of the op's
+    ``own``.
 
     A single vacuous sample says why there is none.
     """
@@ -119,8 +120,8 @@ def _takes_tensor_alone(sample: Sample) -> bool:
 
 
 def _mask_special_values(given: list[Any], leaf: Leaf, other: np.ndarray) -> None:
-    """Leave out of what a second oracle says what no two libraries need to agree on: NaN, Inf and signed zeros as inputs, and
-    by how much a result is beyond the dtype's range. ``other`` is changed."""
+    """Leave out of what a second oracle says what no two libraries need to agree on: NaN, Inf and signed zeros as
+    inputs, and by how much a result is beyond the dtype's range. ``other`` is changed."""
     if leaf.reference is None or leaf.reference.shape != tuple(given[0].shape) or other.dtype.kind != "f":
         return
     numbers = [torch_tree.to_numpy(x.detach().double()) for x in given]
@@ -132,7 +133,8 @@ def _mask_special_values(given: list[Any], leaf: Leaf, other: np.ndarray) -> Non
 
 
 def _is_template(source: Any, dtype: Any, count: int) -> bool:
-    """Whether the first ``count`` arguments are the only tensors of the dtype that have more than one element, and of one shape."""
+    """Whether the first ``count`` arguments are the only tensors of the dtype that have more than one element, and of
+    one shape."""
     found = {path: x for path, x in tensors(source).items() if x.dtype == dtype and x.numel() > 1}
     return set(found) == {(k,) for k in range(count)} and len({x.shape for x in found.values()}) == 1
 

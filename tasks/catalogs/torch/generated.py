@@ -2,8 +2,8 @@
 
 An op's signature is learned from its own samples: which arguments are tensors, which of their sizes are equal, which
 range their values keep to. A generated sample takes one of them as its template and follows, by its index, a theme of
-values (`tasks.arrays.inputs.theme_of`) and one of PLANS. It is accepted if the op takes it in float64; otherwise the same plan
-is tried with fewer of its sizes changed, then with another template.
+values (`tasks.arrays.inputs.theme_of`) and one of PLANS. It is accepted if the op takes it in float64; otherwise the
+same plan is tried with fewer of its sizes changed, then with another template.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ MODERATE = 1024.0
 LEVELS = ("bent", "lone", "all", "one", "lists", "none")
 
 #: Ops that are given no generated samples (globs over name and variant). jiterator: CUDA only; _segment_reduce: leaves
-#: what its offsets do not cover uninitialised, resize_ what was not there before; pinv: an error of its singular vectors, of a
-#: size for the whole matrix; mvlgamma: its domain depends on another argument.
+#: what its offsets do not cover uninitialised, resize_ what was not there before; pinv: an error of its singular
+#: vectors, of a size for the whole matrix; mvlgamma: its domain depends on another argument.
 OWN_ALONE = "jiterator_* _segment_reduce* resize_* linalg.pinv* pinverse mvlgamma*"
 #: Ops whose error at unusual values is that of a step inside which the noise floor, moving inputs alone, does not see:
-#: coordinates of a grid, differences that telescope, recurrences that grow and cancel, powers of a matrix, long products
-#: (which overflow or not with the order of their factors), transforms (whose error at every output is that of the whole);
-#: and the rank of a matrix, which is counted against a tolerance made of the dtype's ε. What a number beyond the range of an
-#: integer becomes is not defined (`tasks.catalogs.torch.every_input.NOT`).
+#: coordinates of a grid, differences that telescope, recurrences that grow and cancel, powers of a matrix, long
+#: products (which overflow or not with the order of their factors), transforms (whose error at every output is that of
+#: the whole); and the rank of a matrix, which is counted against a tolerance made of the dtype's ε. What a number
+#: beyond the range of an integer becomes is not defined (`tasks.catalogs.torch.every_input.NOT`).
 REGULAR_ALONE = """
 prod cumprod masked.prod masked.cumprod *.prod fft.* stft istft nn.functional.hinge_embedding_loss
 grid_sampler_* nn.functional.grid_sample trapz trapezoid cumulative_trapezoid special.*_polynomial_* linalg.matrix_power*
@@ -110,7 +110,8 @@ def samples(
     skip: Collection[int] = (),
     first: int = 0,
 ) -> Iterator[Sample]:
-    """Up to CANDIDATES × group.samples generated samples, made by ``make`` from an index and a source (input, args, kwargs).
+    """Up to CANDIDATES × group.samples generated samples, made by ``make`` from an index and a source (input, args,
+    kwargs).
 
     own: the op's own samples; info: its OpInfo; skip: places, counted from ``first``,
     whose sample is yielded bare. A single vacuous sample says why where nothing is accepted.
@@ -351,7 +352,8 @@ class _Candidate:
         return torch_tree.from_numpy(np.ascontiguousarray(values).reshape(shape))
 
     def _most(self) -> float:
-        """Largest size of a value (`most` of `inputs.fill`): nothing inside the op is to overflow or to take for ever."""
+        """Largest size of a value (`most` of `inputs.fill`): nothing inside the op is to overflow or to take for
+        ever."""
         summed = (
             self.op_class in (OpClass.REDUCTION, OpClass.NORMALISATION)
             and "norm" not in self.group.op_name.split(".")[-1]
@@ -370,7 +372,8 @@ class _Candidate:
 
 
 def laid_out(x: Any, layout: str) -> Any:
-    """The contiguous tensor ``x`` in another layout (`tasks.arrays.layouts`); as it is where its shape has none such."""
+    """The contiguous tensor ``x`` in another layout (`tasks.arrays.layouts`); as it is where its shape has none
+    such."""
     storage, spec = layouts.laid_out(torch_tree.to_numpy(x), layout)
     if spec.strides is None:
         return x
@@ -382,7 +385,8 @@ def _is_sorted(x: Any) -> bool:
 
 
 def _classify_matrix(x: Any) -> str:
-    """What kind of square matrix a floating tensor holds, where it is a special one: "positive", "symmetric", "lower", "upper"."""
+    """What kind of square matrix a floating tensor holds, where it is a special one: "positive", "symmetric", "lower",
+    "upper"."""
     import torch
 
     if (
@@ -404,7 +408,8 @@ def _classify_matrix(x: Any) -> str:
 
 
 def _structure_like(kind: str, shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Any:
-    """A well-conditioned matrix, or a batch of them, of a special kind. Raises ValueError where ``shape`` has no squares."""
+    """A well-conditioned matrix, or a batch of them, of a special kind. Raises ValueError where ``shape`` has no
+    squares."""
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise ValueError("a square matrix was made oblong")
     n = shape[-1]

@@ -41,8 +41,8 @@ NO_DIFFERENCES = {
 class GradientMaker(Maker):
     """Makes Samples whose expected outputs are gradients: of the tensors that require one, in their order.
 
-    info: name, variant_test_name, op and ref, as an OpInfo has them; call: the op as OpInfo's gradient tests call it (see
-    `TorchOpInfo.call`).
+    info: name, variant_test_name, op and ref, as an OpInfo has them; call: the op as OpInfo's gradient tests call it
+    (see `TorchOpInfo.call`).
     """
 
     def __init__(self, info: Any, group: Group, draws: int, call: Callable[..., Any]) -> None:
@@ -101,8 +101,8 @@ class GradientMaker(Maker):
             torch.set_default_dtype(torch.float32)
 
     def _differentiable(self, args: Any, kwargs: Any, wrt: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of some inputs by which the op can be differentiated, by torch's word: a norm's running mean is none. All of them where
-        it takes none, for the sake of what it says."""
+        """Those of some inputs by which the op can be differentiated, by torch's word: a norm's running mean is none.
+        All of them where it takes none, for the sake of what it says."""
 
         def can_start(some: tuple[int, ...]) -> bool:
             try:
@@ -120,7 +120,8 @@ class GradientMaker(Maker):
         return self._differentiate(args, change)
 
     def _differentiate(self, args: Any, change: Callable[[Any], Any], met: dict[str, bool] | None = None) -> Any:
-        """As `_run`. met: gets the nodes of the op's graph, by name, and whether one has numbers saved: what has none is linear."""
+        """As `_run`. met: gets the nodes of the op's graph, by name, and whether one has numbers saved: what has none
+        is linear."""
         own, named, given = map_leaves(args, change)
 
         def look(outputs: Sequence[Any]) -> None:
@@ -138,8 +139,8 @@ class GradientMaker(Maker):
         return derivatives.own(self.rules) if self.rules else contextlib.nullcontext()
 
     def _compute_perturbed(self, args: Any, kwargs: Any) -> Any:
-        """The gradient of moved arguments, and of what the forward pass keeps for the backward one, moved as well: it is
-        rounded to the dtype under test, however exactly the inputs are given."""
+        """The gradient of moved arguments, and of what the forward pass keeps for the backward one, moved as well: it
+        is rounded to the dtype under test, however exactly the inputs are given."""
         self.draw += 1
         places = itertools.repeat(0) if self.compares else itertools.count()
         own, named, given = args
@@ -240,8 +241,8 @@ class GradientMaker(Maker):
         return made
 
     def _ties(self, places: list[Any], wide: list[Any], made: Sample) -> list[np.ndarray | None]:
-        """Per gradient, what is equal of its input or, of a cotangent's, of its output, where the op chooses among equals and is not told
-        which by integers that it is given."""
+        """Per gradient, what is equal of its input or, of a cotangent's, of its output, where the op chooses among
+        equals and is not told which by integers that it is given."""
         chosen = [places[i] for i in made.wrt]
         outputs = [y for y in wide[: self._outputs(wide, made)] if y is not None]
         if self.choice is None or not all(gradients.is_differentiable(x) for x in places):
@@ -252,8 +253,8 @@ class GradientMaker(Maker):
         ]
 
     def _apply_rules(self, args: Any, arrays: list[np.ndarray], nodes: Collection[str]) -> list[np.ndarray]:
-        """The gradients by the derivatives of `derivatives.RULES` where the graph has nodes of them, which then are ``self.rules``; what
-        is not finite by one of both, or at a kink, is torch's own convention, and stays."""
+        """The gradients by the derivatives of `derivatives.RULES` where the graph has nodes of them, which then are
+        ``self.rules``; what is not finite by one of both, or at a kink, is torch's own convention, and stays."""
         self.rules = derivatives.select_known(nodes) if not is_complex(self.dtype) else []
         if not self.rules:
             return arrays
@@ -265,8 +266,8 @@ class GradientMaker(Maker):
         return [np.where(np.isfinite(a) & np.isfinite(b), a, b) for a, b in zip(ruled, arrays)]
 
     def _own_error(self, args: Any, arrays: list[np.ndarray], nodes: Collection[str]) -> list[np.ndarray | None]:
-        """What rounding in float64 does to the gradients, where terms of several nodes cancel (x − tanh x near 0): a draw of it, in
-        what every node hands on. None where it is nothing."""
+        """What rounding in float64 does to the gradients, where terms of several nodes cancel (x − tanh x near 0): a
+        draw of it, in what every node hands on. None where it is nothing."""
         nothing: list[np.ndarray | None] = [None] * len(arrays)
         if self.group.check != "backward" or is_complex(self.dtype) or len({*nodes} - {"AccumulateGrad"}) < 2:
             return nothing
@@ -290,9 +291,9 @@ class GradientMaker(Maker):
         return [e if e is not None and e.any() and np.isfinite(e).all() else None for e in errors]
 
     def _remainders(self, args: Any, arrays: list[np.ndarray]) -> list[np.ndarray | None]:
-        """What rounding leaves of terms that cancel to nothing inside of a node, as the weights of a pixel that is all four neighbours do:
-        in float64 it is seen, far below the largest element, and its size in the dtype under test is that times the ratio of both ε. None
-        where nothing is left."""
+        """What rounding leaves of terms that cancel to nothing inside of a node, as the weights of a pixel that is all
+        four neighbours do: in float64 it is seen, far below the largest element, and its size in the dtype under test
+        is that times the ratio of both ε. None where nothing is left."""
         import torch
 
         nothing: list[np.ndarray | None] = [None] * len(arrays)
@@ -316,7 +317,8 @@ class GradientMaker(Maker):
         return [None if d is None else np.where(t & np.isfinite(d), d, 0.0) for d, t in zip(found, tiny)]
 
     def _own(self, args: Any, count: int) -> list[Any] | None:
-        """torch's own gradients in the dtype under test; None where it has none on the CPU, or another number of them."""
+        """torch's own gradients in the dtype under test; None where it has none on the CPU, or another number of
+        them."""
         import torch
 
         torch.set_default_dtype(torch.float32)
@@ -349,8 +351,8 @@ class GradientMaker(Maker):
 
 
 def _number_equal_elements(x: np.ndarray, dim: int | None) -> np.ndarray | None:
-    """A number for each element of ``x``, shaped as it, that those which are equal share, along a dimension or anywhere; None where none
-    are."""
+    """A number for each element of ``x``, shaped as it, that those which are equal share, along a dimension or
+    anywhere; None where none are."""
     distinct, numbers = np.unique(x, return_inverse=True)
     numbers = numbers.reshape(x.shape)
     if dim is not None and x.ndim and x.size:
@@ -360,8 +362,9 @@ def _number_equal_elements(x: np.ndarray, dim: int | None) -> np.ndarray | None:
 
 
 def by_formula(check: str) -> contextlib.AbstractContextManager[None]:
-    """Where attention is its formula, which can be differentiated twice. A first derivative is that of the fused kernel, whose noise floor
-    has what rounding its saved result does to Σ g·p, where a softmax of one key would give nothing."""
+    """Where attention is its formula, which can be differentiated twice. A first derivative is that of the fused
+    kernel, whose noise floor has what rounding its saved result does to Σ g·p, where a softmax of one key would give
+    nothing."""
     if check != "double_backward":
         return contextlib.nullcontext()
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -377,8 +380,8 @@ def _sum(*floors: np.ndarray | None) -> np.ndarray | None:
 
 
 def _find_dependent_elements(places: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Which elements of an input of ``shape`` any of some places of an output is made of, where the input was spread over the output; of
-    any other input all or none, as all places are or not."""
+    """Which elements of an input of ``shape`` any of some places of an output is made of, where the input was spread
+    over the output; of any other input all or none, as all places are or not."""
     padded = (1,) * (places.ndim - len(shape)) + shape
     if len(shape) > places.ndim or any(n not in (1, m) for n, m in zip(padded, places.shape)):
         return np.full(shape, bool(places.size and places.all()))
@@ -404,8 +407,9 @@ def describe_oracle(rules: Collection[str], nodes: Mapping[str, bool]) -> str:
 def out_of_range(
     reference: np.ndarray, floor: np.ndarray | None, forward: Sequence[np.ndarray], dtype: str
 ) -> np.ndarray | None:
-    """The noise floor of a gradient in a dtype, with what has no number there: the op's own result in that place, or all of it, of which
-    nothing is then asked; or the derivative, which a cotangent of ½ to 1 has made smaller by no more than that: Inf is one of its values."""
+    """The noise floor of a gradient in a dtype, with what has no number there: the op's own result in that place, or
+    all of it, of which nothing is then asked; or the derivative, which a cotangent of ½ to 1 has made smaller by no
+    more than that: Inf is one of its values."""
     if dtype not in LARGEST or is_complex(dtype):
         return floor
     largest = LARGEST[dtype]
@@ -442,7 +446,8 @@ def equalities() -> Iterator[list[str]]:
 
 
 def curve(sample: PreparedSample, steps: np.ndarray) -> np.ndarray | None:
-    """Relative errors of central differences along a random direction against the function's own gradient in float64, one per step.
+    """Relative errors of central differences along a random direction against the function's own gradient in float64,
+    one per step.
 
     None where there is nothing to relate to: the gradient along the direction is zero or not finite. An error of
     nothing is shown as 1e-17.

@@ -30,13 +30,14 @@ from tasks.model import EXHAUSTIVE, STRUCTURED, Group
 
 CATALOG_VERSION = 5
 
-#: Images and channels that a sample of SMALLER has at most. All else of op_db's own stays: the sizes that coordinates are
-#: scaled by, modes, paddings, and the number and order of the samples.
+#: Images and channels that a sample of SMALLER has at most. All else of op_db's own stays: the sizes that coordinates
+#: are scaled by, modes, paddings, and the number and order of the samples.
 IMAGES, CHANNELS = 2, 3
 #: Ops whose samples in op_db have up to 5 million elements: they took a third of the time of all ops.
 SMALLER = ("grid_sampler_3d",)
 
-#: complex32 has no kernels for most ops (123 of op_db list it) and no dtype in NumPy: it travels as complex64 (`tasks.arrays.torch_tree`).
+#: complex32 has no kernels for most ops (123 of op_db list it) and no dtype in NumPy: it travels as complex64
+#: (`tasks.arrays.torch_tree`).
 DTYPES = (
     "float32",
     "float16",
@@ -166,8 +167,9 @@ class TorchOpInfo(Catalog):
         return ""
 
     def on_device(self, group: Group, index: int, device: str) -> OnDevice:
-        """What torch's kernels for a device (`Backend.torch_device`) are to give for a group's sample of that index, by meta
-        kernels and op_db; nothing is computed there. Raises IndexError for no such sample, and what making it raises."""
+        """What torch's kernels for a device (`Backend.torch_device`) are to give for a group's sample of that index, by
+        meta kernels and op_db; nothing is computed there. Raises IndexError for no such sample, and what making it
+        raises."""
         info = _op_db()[group.op_name, group.variant]
         made, broken = _list_samples(info, group)
         if broken and index >= len(made):
@@ -186,16 +188,17 @@ class TorchOpInfo(Catalog):
 
 @dataclass(frozen=True)
 class OnDevice:
-    """What a device is expected to give: dtype and shape of each output. undeclared: why it need not ("" where op_db declares the
-    call for it, or says nothing of the device)."""
+    """What a device is expected to give: dtype and shape of each output. undeclared: why it need not ("" where op_db
+    declares the call for it, or says nothing of the device)."""
 
     outputs: tuple[Metadata, ...]
     undeclared: str
 
 
 def _on_devices(info: Any, on_cpu: Collection[str]) -> tuple[tuple[str, str], ...]:
-    """(device, dtype) of an op, of 16 bits or two of them, that have kernels there and none for the CPU. What op_db does not say of
-    a device, CUDA's list does. Not of Fourier transforms: NumPy has no complex numbers of two halves."""
+    """(device, dtype) of an op, of 16 bits or two of them, that have kernels there and none for the CPU. What op_db
+    does not say of a device, CUDA's list does. Not of Fourier transforms: NumPy has no complex numbers of two
+    halves."""
     if not on_cpu or info.name.startswith("fft."):
         return ()
     found = []
@@ -299,12 +302,14 @@ def with_make_tensor(sampler: Any, make_tensor: Callable[..., Any]) -> Any:
 
 
 def _unwrap_sampler(info: Any) -> Any:
-    """The function that makes an op's samples, without the decorator that switches gradients off and on at every sample."""
+    """The function that makes an op's samples, without the decorator that switches gradients off and on at every
+    sample."""
     return getattr(info.sample_inputs_func, "__wrapped__", info.sample_inputs_func)
 
 
 def _build_quick_make_tensor() -> Any:
-    """torch's make_tensor for the usual arguments: the same numbers without the checks, which take longer than the numbers."""
+    """torch's make_tensor for the usual arguments: the same numbers without the checks, which take longer than the
+    numbers."""
     import torch
     from torch.testing import make_tensor
 

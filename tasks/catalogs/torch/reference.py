@@ -69,9 +69,11 @@ def make_settled_reference(info: Any, widen: Callable[[Any], Any]) -> Callable[.
 
 
 def _far_airy_ai(x: np.ndarray) -> np.ndarray:
-    """Ai where SciPy gives NaN, from about 1e6 on: 0, or the first two terms of DLMF 9.7.9, the next being 1e-19 of them.
+    """Ai where SciPy gives NaN, from about 1e6 on: 0, or the first two terms of DLMF 9.7.9, the next being 1e-19 of
+    them.
 
-    From about 1e11 on float64 has no digit of the phase, and below -4e205 not its size: any phase stands for it, as Ai is finite.
+    From about 1e11 on float64 has no digit of the phase, and below -4e205 not its size: any phase stands for it, as Ai
+    is finite.
     """
     z = np.abs(x)
     phase = 2 / 3 * z * np.sqrt(z)
@@ -144,8 +146,9 @@ def _cast_like_leaf(result: np.ndarray, leaf: Leaf) -> np.ndarray:
 
 #: Ops whose float64 evaluation by torch is wrong, found by disagreement with the reference and settled with mpmath at
 #: 60 digits on 300 points in [-9, 9]: the reference is their first oracle. Errors in ulps of float64, torch's before
-#: the reference's. Not here: polygamma of order 1, whose reflection in torch leaves 6.6e32 at a negative integer, which is a
-#: pole (SciPy: Inf). In bfloat16 generated inputs meet such integers; there the oracles disagree, and nobody is blamed.
+#: the reference's. Not here: polygamma of order 1, whose reflection in torch leaves 6.6e32 at a negative integer, which
+#: is a pole (SciPy: Inf). In bfloat16 generated inputs meet such integers; there the oracles disagree, and nobody is
+#: blamed.
 SETTLED: dict[str, str] = {
     "special.ndtr": "(1 + erf(x/√2))/2 cancels in the lower tail: 0 below -8.3; 4.5e15 against 48",
     "nn.functional.gelu": "as special.ndtr, and so is its tanh form, whichever library computes it",

@@ -36,17 +36,17 @@ def unwrap_seeding(op: Callable[..., Any]) -> Callable[..., Any]:
     return types.FunctionType(op.__code__, names, op.__name__, op.__defaults__, op.__closure__)
 
 
-#: Draws of a random op's reference: enough that a range seldom lacks a value that occurs. Where no two of them are alike
-#: a backend is run REPEATS times, which are to differ: three, so that an op of a few hundred outcomes, whose draws may all
-#: differ by chance, is not blamed for two runs that agree by chance.
+#: Draws of a random op's reference: enough that a range seldom lacks a value that occurs. Where no two of them are
+#: alike a backend is run REPEATS times, which are to differ: three, so that an op of a few hundred outcomes, whose
+#: draws may all differ by chance, is not blamed for two runs that agree by chance.
 _RANDOM_DRAWS, REPEATS = 32, 3
 
 
 def draws(run: Callable[[], list[np.ndarray]]) -> list[list[np.ndarray]]:
     """The outputs of many runs, each with another seed; none at all where they are the same whatever the seed.
 
-    An op that draws numbers and returns the same in all of them is not random: of one that does something else once in n
-    calls, at most 1 % are taken for such (n = 33).
+    An op that draws numbers and returns the same in all of them is not random: of one that does something else once in
+    n calls, at most 1 % are taken for such (n = 33).
     """
     import torch
 
@@ -64,7 +64,8 @@ def different(found: Sequence[Sequence[np.ndarray]]) -> int:
 
 
 def read_rng_state() -> bytes:
-    """The state of torch's random numbers on the CPU. A run that leaves it as it was has drawn none: it cannot depend on a seed."""
+    """The state of torch's random numbers on the CPU. A run that leaves it as it was has drawn none: it cannot depend
+    on a seed."""
     import torch
 
     return torch.default_generator.get_state().numpy().tobytes()
@@ -79,8 +80,9 @@ class Maker:
         self.settled = torch_reference.make_settled_reference(info, widen)
         #: Whether there is a further oracle, for some arguments at least.
         self.second = info.ref is not None and self.settled is None
-        #: The state of torch's random numbers as the last reference left it, if it drew none. Reading it takes as long as many an op; should
-        #: anything else have drawn since, the next reference is only run more often than it need be (`draws`).
+        #: The state of torch's random numbers as the last reference left it, if it drew none. Reading it takes as long
+        #: as many an op; should anything else have drawn since, the next reference is only run more often than it need
+        #: be (`draws`).
         self._rng_state = b""
 
     def make(self, index: int, source: Any) -> Sample:
@@ -235,7 +237,8 @@ class Maker:
         op_class: OpClass,
         own: list[Any] | None,
     ) -> list[np.ndarray | None]:
-        """δ per output of ``exact`` (as ``arrays``), as `tasks.arrays.noise` draws it; ``own``: what torch itself returns.
+        """δ per output of ``exact`` (as ``arrays``), as `tasks.arrays.noise` draws it; ``own``: what torch itself
+        returns.
 
         Integers that an op turns into floats are moved as such, of several tensors only the first: the others may be
         indices. A tensor that counts or names a degree (`Placement.fixed`) stays.

@@ -46,10 +46,11 @@ def _arguments(name: str, op: Callable[..., Any]) -> set[str]:
 def samples(
     group: Group, own: list[Any], make: Callable[[int, Any], Sample], skip: Collection[int] = (), first: int = 0
 ) -> Iterator[Sample]:
-    """Up to CANDIDATES × group.samples samples, made by ``make``. skip: places, counted from ``first``, whose sample is yielded bare.
+    """Up to CANDIDATES × group.samples samples, made by ``make``. skip: places, counted from ``first``, whose sample is
+    yielded bare.
 
-    The values are among those that the template's own tensor has (`tasks.draw.structure.like`). A sample is vacuous where the float64
-    reference does not take them, or makes NaN of them; a single one says so where no input selects.
+    The values are among those that the template's own tensor has (`tasks.draw.structure.like`). A sample is vacuous
+    where the float64 reference does not take them, or makes NaN of them; a single one says so where no input selects.
     """
     found = list(_select_templates(own, group.dtype)) if is_inexact(group.dtype) else []
     if not found:
@@ -73,7 +74,8 @@ def samples(
 
 
 def _iterate_candidates(group: Group, found: list[tuple[Any, Path]]) -> Iterator[tuple[Any, Path, str, np.ndarray]]:
-    """(template, path of the input, its structure, its values), each once: of every template one structure, then of every one another."""
+    """(template, path of the input, its structure, its values), each once: of every template one structure, then of
+    every one another."""
     done: set[tuple[int, str]] = set()
     for step in range(TURNS):
         for place, (source, path) in enumerate(found):

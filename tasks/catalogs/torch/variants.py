@@ -24,7 +24,8 @@ from tasks.older_python import zip_equal
 OUT, IN_PLACE, METHOD, PROMOTION, REFUSES = "out", "inplace", "method", "promotion", "refuses"
 #: What one tensor of two may be beside the dtype under test.
 PARTNERS = ("float32", "int64", "float16", "bool", "bfloat16", "int32", "float64", "uint8", "int8")
-#: Of each mixed call: which of the tensors is in another dtype, and whether it is 0-d, which promotes within its kind alone.
+#: Of each mixed call: which of the tensors is in another dtype, and whether it is 0-d, which promotes within its kind
+#: alone.
 WAYS = ((1, False), (0, False), (1, True), (0, True))
 #: Ways of mixing that are tried for a sample: an op may refuse some.
 TRIES = 4
@@ -33,7 +34,8 @@ WHOLE = 100
 
 
 def list_checks(info: Any) -> tuple[str, ...]:
-    """The checks of this module that can be asked of an OpInfo. An op that draws random numbers has none but what it refuses."""
+    """The checks of this module that can be asked of an OpInfo. An op that draws random numbers has none but what it
+    refuses."""
     found = [
         name
         for name, there in (
@@ -59,7 +61,8 @@ def call(info: Any, check: str) -> Callable[..., Any]:
 
 
 def into(op: Callable[..., Any]) -> Callable[..., Any]:
-    """The op with out=: tensors of the right shape and dtype, with gaps between their elements. A finding has its source."""
+    """The op with out=: tensors of the right shape and dtype, with gaps between their elements. A finding has its
+    source."""
 
     def call_into(*args: Any, **kwargs: Any) -> Any:
         import torch
@@ -130,8 +133,8 @@ class VariantMaker(Maker):
         return super().make(index, source)
 
     def _make_mixed(self, index: int, source: Any) -> Sample:
-        """A sample with one of the first two tensors in another dtype. Promotion is defined by the call with both in the result type
-        (torch.result_type): its dtype is the one to give."""
+        """A sample with one of the first two tensors in another dtype. Promotion is defined by the call with both in
+        the result type (torch.result_type): its dtype is the one to give."""
         import torch
 
         placement = classes.of(self.name, self.variant, {}, self.dtype)
@@ -141,7 +144,8 @@ class VariantMaker(Maker):
             pair = (source.input, source.args[0])
             mixed = _with_partner(first + turn / TRIES, pair, self.dtype, placement.op_class not in WITHOUT_NOISE)
             common = torch.result_type(*mixed)
-            # A 0-d tensor may be of a wider dtype than the result: whether it is rounded before, devices do as they like.
+            # A 0-d tensor may be of a wider dtype than the result: whether it is rounded before, devices do as they
+            # like.
             mixed = tuple([x.to(common).to(x.dtype) for x in mixed])
             try:
                 with torch.no_grad():
@@ -207,8 +211,8 @@ def _kind(x: Any) -> Any:
 
 
 def make_refusal_samples(info: Any, group: Group) -> Iterator[Sample]:
-    """The calls of a dtype that eager torch refuses, as they are after being stored: those that tensors sharing memory make
-    invalid are valid then."""
+    """The calls of a dtype that eager torch refuses, as they are after being stored: those that tensors sharing memory
+    make invalid are valid then."""
     import torch
 
     op, index = unwrap_seeding(info.op), -1

@@ -39,7 +39,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 class Training(Catalog):
-    """The op is a network, the variant what of its recipe is another. In 16 bits autocast computes; weights stay float32."""
+    """The op is a network, the variant what of its recipe is another. In 16 bits autocast computes; weights stay
+    float32."""
 
     name = "training"
     about = "steps of a training run"
@@ -91,7 +92,8 @@ def loop_of(group: Group) -> TrainingLoop:
 
 
 def network_of(group: Group) -> Network:
-    """Raises ValueError for a network that the catalog does not have, GivenError for one of the user's that cannot be had."""
+    """Raises ValueError for a network that the catalog does not have, GivenError for one of the user's that cannot be
+    had."""
     mine = own.list_trainings()
     if group.op_name in mine:
         return mine[group.op_name].network()

@@ -37,7 +37,8 @@ class OwnTraining:
         return sources.digest(sources.closure(found, self.root) if found else [])
 
     def network(self) -> Network:
-        """What is trained, and how. Batches are those of the data, in its order: each network that this returns begins with the first.
+        """What is trained, and how. Batches are those of the data, in its order: each network that this returns begins
+        with the first.
 
         Raises GivenError, in one line with what to do.
         """

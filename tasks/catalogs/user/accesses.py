@@ -1,7 +1,8 @@
 """What the programs of an interpreted Triton kernel do to memory: accesses out of bounds, and races.
 
-The interpreter runs programs one after another and the lanes of a program in step, so a race never changes its result. Here each
-load, store and atomic operation of a launch is logged by program, lane and line, and judged as if programs ran in any order:
+The interpreter runs programs one after another and the lanes of a program in step, so a race never changes its result.
+Here each load, store and atomic operation of a launch is logged by program, lane and line, and judged as if programs
+ran in any order:
 
 - **bounds**: an access outside the storage of the tensor whose pointer it was computed from. Pointers are given to the kernel as
   addresses of ranges far apart, one a storage, so that no offset leads from one tensor into another.
@@ -11,11 +12,11 @@ load, store and atomic operation of a launch is logged by program, lane and line
 - **lanes** of one program: one reads or overwrites what another has stored, or overwrites what another has read, with no
   ``tl.debug_barrier()`` between. A lane is a position in the block. A program of one warp runs in step and is not looked at.
 
-A store that leaves memory as it is disturbs neither who has read nor who has written there, so programs that all write the same
-value do not race. As in Triton's compiled code, an atomic operation on a scalar is a barrier of its program.
+A store that leaves memory as it is disturbs neither who has read nor who has written there, so programs that all write
+the same value do not race. As in Triton's compiled code, an atomic operation on a scalar is a barrier of its program.
 
-State is kept a cell (the smallest size of an access) as numbers of events, which grow: a cell last written by an event before the
-first of the running program was written by another program.
+State is kept a cell (the smallest size of an access) as numbers of events, which grow: a cell last written by an event
+before the first of the running program was written by another program.
 """
 
 from __future__ import annotations
@@ -65,10 +66,13 @@ Array = np.ndarray[Any, Any]
 
 @dataclass
 class Memory:
-    """One storage: its address and size in bytes, the address that kernels are told, its name, and what its cells have seen.
+    """One storage: its address and size in bytes, the address that kernels are told, its name, and what its cells have
+    seen.
 
-    item, begin: bytes of an element of the tensor of that name, and where it begins in the storage; cell: bytes of a cell; written, read: the last event that stored, and read, a cell; first_read: the first that read it; updated:
-    the last atomic operation; writer, reader, updater: the lanes of those. written_to: whether a program has written at all.
+    item, begin: bytes of an element of the tensor of that name, and where it begins in the storage; cell: bytes of a
+    cell; written, read: the last event that stored, and read, a cell; first_read: the first that read it; updated: the
+    last atomic operation; writer, reader, updater: the lanes of those. written_to: whether a program has written at
+    all.
     """
 
     real: int
@@ -217,7 +221,8 @@ class Watch:
 
 
 class Launch:
-    """One launch of a kernel: its storages, its running program, and the events so far. grid: programs along x, y and z."""
+    """One launch of a kernel: its storages, its running program, and the events so far. grid: programs along x, y and
+    z."""
 
     def __init__(self, watch: Watch, warps: int = NUM_WARPS) -> None:
         watch.launches += 1
@@ -269,7 +274,8 @@ class Launch:
         return memory.told + begin - real if size else memory.told
 
     def load(self, pointers: Array, mask: Array, size: int, frame: FrameType, volatile: bool = False) -> Array:
-        """The real addresses of a load of elements of ``size`` bytes. Raises Misbehaviour where a lane is out of bounds."""
+        """The real addresses of a load of elements of ``size`` bytes. Raises Misbehaviour where a lane is out of
+        bounds."""
         return self._access(POLLS if volatile else LOADS, pointers, mask, size, frame)
 
     def store(self, pointers: Array, mask: Array, size: int, frame: FrameType, values: Array) -> Array:
@@ -315,8 +321,8 @@ class Launch:
         self._released[key] = clock if before is None else np.maximum(before, clock)
 
     def _find_unordered(self, events: Array) -> Array | None:
-        """Which events are of another program, that nothing orders before the running one; 0 is none. None where there is no such
-        event, which the first and the last of them mostly tell."""
+        """Which events are of another program, that nothing orders before the running one; 0 is none. None where there
+        is no such event, which the first and the last of them mostly tell."""
         last = int(events.max())
         if not last:
             return None
@@ -370,8 +376,8 @@ class Launch:
         return real
 
     def _memory(self, low: int, high: int) -> Memory | None:
-        """The storage of addresses of one range; None where nobody knows: memory that is no tensor's, whose address the kernel was
-        given as a number. Raises Misbehaviour where there is no memory."""
+        """The storage of addresses of one range; None where nobody knows: memory that is no tensor's, whose address the
+        kernel was given as a number. Raises Misbehaviour where there is no memory."""
         of = (low >> RANGE) - FREE
         if 0 <= of < len(self._memories):
             return self._memories[of]
@@ -473,8 +479,8 @@ class Launch:
             self._keep(text, ("", one.event))
 
     def _report(self, one: _Step, before: Array, changes: Callable[[], Array] | None = None) -> None:
-        """Keep the race of an access with what another program has done ``before``, an event a cell. changes: whether a store changes
-        a cell; one that does not disturbs nobody."""
+        """Keep the race of an access with what another program has done ``before``, an event a cell. changes: whether a
+        store changes a cell; one that does not disturbs nobody."""
         if self.watch.broken is not None:
             return
         bad = self._find_unordered(before[one.cells])
@@ -577,7 +583,8 @@ _THROWN: dict[tuple[CodeType, int], bool] = {}
 
 
 def _thrown_away(frame: FrameType) -> bool:
-    """Whether a kernel throws away the result of the call that runs in its frame: who does not look at it waits for nobody."""
+    """Whether a kernel throws away the result of the call that runs in its frame: who does not look at it waits for
+    nobody."""
     key = frame.f_code, frame.f_lasti
     if key not in _THROWN:
         following = [x for x in dis.get_instructions(frame.f_code) if x.offset > frame.f_lasti and x.opname != "CACHE"]
@@ -588,7 +595,8 @@ def _thrown_away(frame: FrameType) -> bool:
 def _nowhere() -> None: ...
 
 
-# --- the interpreter ------------------------------------------------------------------------------------------------------------
+# --- the interpreter
+# ------------------------------------------------------------------------------------------------------------
 
 #: Functions of the interpreter's builder that move values between lanes.
 EXCHANGES = ("create_dot", "create_dot_scaled", "create_trans", "create_gather", "create_histogram", "create_reshape")
@@ -639,7 +647,8 @@ def install(module: Any) -> None:
     inside = (str(triton / "language"), str(triton / "runtime"), str(Path(__file__).parent))
     builder, executor, handle = module.InterpreterBuilder, module.GridExecutor, module.TensorHandle
     own: dict[CodeType, bool] = {}
-    #: The interpreter keeps its place in the grid for all threads at once; a GPU takes launches from any number of them.
+    #: The interpreter keeps its place in the grid for all threads at once; a GPU takes launches from any number of
+    #: them.
     alone = threading.RLock()
 
     def caller() -> FrameType:

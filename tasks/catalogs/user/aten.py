@@ -6,7 +6,8 @@ from typing import Any
 
 
 def find(name: str) -> Any:
-    """An operator of aten; ``name`` may end in its overload: "add", "add__Tensor", "add.Tensor". Raises AttributeError."""
+    """An operator of aten; ``name`` may end in its overload: "add", "add__Tensor", "add.Tensor". Raises
+    AttributeError."""
     import torch
 
     op, _, overload = name.replace("__", ".", 1).partition(".")
@@ -14,7 +15,8 @@ def find(name: str) -> Any:
 
 
 def _first(packet: Any) -> str:
-    """The overload that is meant where none is named: that of tensors alone, where there is one. "default" is of numbers, of add and its like."""
+    """The overload that is meant where none is named: that of tensors alone, where there is one. "default" is of
+    numbers, of add and its like."""
     there = packet.overloads()
     usual = [x for x in ("default", "Tensor", "self") if x in there]
     return str(next((x for x in (*usual, *there) if _takes_tensors(getattr(packet, x)._schema)), (*usual, *there)[0]))

@@ -46,7 +46,8 @@ def find_baseline(one: Declared, dtype: str) -> Baseline:
 
 
 def find_declared_work(op: UserOp, form: Form) -> tuple[int | None, int | None]:
-    """(bytes that a call on a form has to move, operations that it has to do), as they are declared; None of what is not.
+    """(bytes that a call on a form has to move, operations that it has to do), as they are declared; None of what is
+    not.
 
     Raises ValueError for inputs that the declaration does not build from any sizes."""
     if not op.moved and not op.flops:
@@ -59,7 +60,8 @@ def find_declared_work(op: UserOp, form: Form) -> tuple[int | None, int | None]:
 
 
 def of_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of NumPy arrays as one of torch's tensors in the CPU's memory; neither inputs nor results are copied."""
+    """A function of NumPy arrays as one of torch's tensors in the CPU's memory; neither inputs nor results are
+    copied."""
 
     def call(**arguments: Any) -> Any:
         import torch
@@ -79,8 +81,8 @@ def _to_tensor(x: Any) -> Any:
 
 
 def _finish(call: Callable[..., Any], op: UserOp, dtype: str) -> Callable[..., Any]:
-    """A reference, which computes in float64 elsewhere, as a program: what it leaves wider than the kernel's outputs are is rounded to
-    these."""
+    """A reference, which computes in float64 elsewhere, as a program: what it leaves wider than the kernel's outputs
+    are is rounded to these."""
     declared = [x.get("dtype", "") if isinstance(x, Mapping) else x for x in op.outputs]
 
     @functools.wraps(call)

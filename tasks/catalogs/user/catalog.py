@@ -64,8 +64,8 @@ from tasks.model import (
 CATALOG_VERSION = "9"
 #: Where an op's values may come from; of all inputs, if `every` offers it.
 _DISTRIBUTIONS = tuple(d for d in DISTRIBUTIONS if d != EXHAUSTIVE)
-#: Draws of the noise floor of the gradient of a script (`noise.TIMES` as many are made): each differences every element anew, at
-#: about a millisecond an evaluation.
+#: Draws of the noise floor of the gradient of a script (`noise.TIMES` as many are made): each differences every element
+#: anew, at about a millisecond an evaluation.
 SCRIPT_DRAWS = 1
 #: Elements of inputs larger than any that is declared, where those have fewer.
 MOST_BEYOND = 1 << 16
@@ -131,7 +131,8 @@ class User(Catalog):
         ]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
-        """Samples 0 … group.samples − 1: sizes by `tasks.catalogs.user.samples.sizes`, values of the group's distribution.
+        """Samples 0 … group.samples − 1: sizes by `tasks.catalogs.user.samples.sizes`, values of the group's
+        distribution.
 
         Raises ValueError for an op or a dtype that is not declared.
         """
@@ -190,8 +191,8 @@ class User(Catalog):
         return _build_fuzzed_sample(self._op(group), group, 0, draws, choose)
 
     def call(self, group: Group) -> Callable[..., Any]:
-        """The kernel on torch tensors, its promises checked (`tasks.catalogs.user.promises`). Raises Unsupported where its module
-        imports what this environment lacks: another one has prepared it."""
+        """The kernel on torch tensors, its promises checked (`tasks.catalogs.user.promises`). Raises Unsupported where
+        its module imports what this environment lacks: another one has prepared it."""
         try:
             one = self._op(group)
             return promises.guard_kernel(one.op, one.function("kernel"), one.backward)
@@ -316,8 +317,9 @@ def _of_structure(
     draws: int,
     lay: input_layouts.Lay,
 ) -> Sample:
-    """The sample of structured inputs, with the structure in its columns; the ordinary one where there are none, and where the
-    reference does not take a structure that nobody declared. Where it does not take a declared one, the failure says so."""
+    """The sample of structured inputs, with the structure in its columns; the ordinary one where there are none, and
+    where the reference does not take a structure that nobody declared. Where it does not take a declared one, the
+    failure says so."""
 
     def ordinary() -> Sample:
         return of_inputs(one, dims, lambda: plain, group, index, draws, lay)
@@ -343,8 +345,8 @@ def _of_structure(
 
 
 def _is_defined(leaves: Sequence[Leaf], op_class: OpClass, structured: samples.Structured) -> bool:
-    """Whether the reference gives numbers for inputs of a structure that was inferred, where it is given numbers, and nothing that equal
-    floats leave open."""
+    """Whether the reference gives numbers for inputs of a structure that was inferred, where it is given numbers, and
+    nothing that equal floats leave open."""
     known = [leaf for leaf in leaves if leaf.reference is not None]
     if (
         structured.has_unintended_ties
@@ -373,7 +375,8 @@ def of_inputs(
     draws: int,
     lay: input_layouts.Lay = lambda arrays: {},
 ) -> Sample:
-    """The sample of some inputs: what the reference gives for them, with the noise floor; a failure where it gives nothing.
+    """The sample of some inputs: what the reference gives for them, with the noise floor; a failure where it gives
+    nothing.
 
     lay: which inputs are not contiguous; those whose strides are declared are not either."""
     one = _bind_dims(one, dims)
@@ -444,7 +447,8 @@ def _compute_expected(
     draws: int,
     within: str = "",
 ) -> list[Leaf]:
-    """A Leaf per output of the reference, with the noise floor where the op's class has one. within: see `inside.computes_in`."""
+    """A Leaf per output of the reference, with the noise floor where the op's class has one. within: see
+    `inside.computes_in`."""
     op_class = OpClass(one.op.op_class)
     exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
     eps = {name: inside.eps_of(x.dtype.name, within) for name, x in arrays.items() if is_inexact(x.dtype.name)}
@@ -494,8 +498,9 @@ def _build_gradient_reference(one: Declared, group: Group, evaluate: Evaluator) 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """An op's reference in float64. rounds: the dtypes that it has cast to so far and that hold less than what was cast. shake: what it
-    returns for some inputs in a draw of float64's own rounding, which casts as it is told; None where that cannot be had."""
+    """An op's reference in float64. rounds: the dtypes that it has cast to so far and that hold less than what was
+    cast. shake: what it returns for some inputs in a draw of float64's own rounding, which casts as it is told; None
+    where that cannot be had."""
 
     evaluate: Callable[[Arrays, Round | None, Read | None], list[np.ndarray]]
     rounds: list[str]
@@ -514,7 +519,8 @@ class Evaluator:
             )
 
     def __call__(self, inputs: Arrays, round: Round | None = None, read: Read | None = None) -> list[np.ndarray]:
-        """The outputs; round: what a cast makes, None for the nearest number; read: what is read of that, None for the same."""
+        """The outputs; round: what a cast makes, None for the nearest number; read: what is read of that, None for the
+        same."""
         return self.evaluate(inputs, round, read)
 
 
@@ -559,7 +565,8 @@ def _unknown(**inputs: Any) -> Any:
 
 
 def _finite_somewhere(inputs: Arrays, outputs: list[np.ndarray]) -> None:
-    """Raise ValueError if the inputs are finite and no element of the floating outputs is: nothing would be compared."""
+    """Raise ValueError if the inputs are finite and no element of the floating outputs is: nothing would be
+    compared."""
     given, found = ([x for x in many if is_inexact(x.dtype.name)] for many in (inputs.values(), outputs))
     if (
         sum(y.size for y in found) < TELLING
@@ -571,8 +578,8 @@ def _finite_somewhere(inputs: Arrays, outputs: list[np.ndarray]) -> None:
 
 
 def _check_output(x: Any, inputs: Arrays) -> np.ndarray:
-    """An output as float64, complex128, or in its own integer dtype. Raises TypeError for what is no array of numbers, and
-    for floating results that are narrower than floating inputs: their rounding would be taken for the kernel's."""
+    """An output as float64, complex128, or in its own integer dtype. Raises TypeError for what is no array of numbers,
+    and for floating results that are narrower than floating inputs: their rounding would be taken for the kernel's."""
     if not isinstance(x, (np.ndarray, np.generic, bool, int, float, complex)):
         raise TypeError(
             f"the reference returned {'None' if x is None else f'a {type(x).__module__}.{type(x).__qualname__}'}, not a NumPy array"
@@ -590,7 +597,8 @@ def _check_output(x: Any, inputs: Arrays) -> np.ndarray:
 def _make_leaf(
     one: Declared, i: int, y: np.ndarray, delta: np.ndarray | None, dims: Mapping[str, int], dtype: str
 ) -> Leaf:
-    """Output ``i`` in the dtype declared for it, else: the dtype under test for floating results, its own for others."""
+    """Output ``i`` in the dtype declared for it, else: the dtype under test for floating results, its own for
+    others."""
     op = one.op
     declared: Any = op.outputs[i] if i < len(op.outputs) else {}
     declared = declared if isinstance(declared, Mapping) else {"dtype": declared}

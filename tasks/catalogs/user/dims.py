@@ -92,13 +92,14 @@ def smallest(op: Any) -> dict[str, int]:
 
 
 def beyond(op: Any) -> dict[str, int]:
-    """The least sizes larger than every candidate that divide as the candidates do (`_dividing_alike`). Empty where there are no dimensions."""
+    """The least sizes larger than every candidate that divide as the candidates do (`_dividing_alike`). Empty where
+    there are no dimensions."""
     return {name: next(n for n in _dividing_alike(values) if n > max(values)) for name, values in op.dims.items()}
 
 
 def between(op: Any) -> dict[str, int]:
-    """Sizes that lie between candidates, are none, and divide as these do: of each dimension the least, or its least candidate where there are
-    none. Empty where no dimension has one."""
+    """Sizes that lie between candidates, are none, and divide as these do: of each dimension the least, or its least
+    candidate where there are none. Empty where no dimension has one."""
 
     def first(values: Sequence[int]) -> int:
         inside = itertools.takewhile(lambda n: n < max(values), _dividing_alike(values))
@@ -109,8 +110,9 @@ def between(op: Any) -> dict[str, int]:
 
 
 def _dividing_alike(values: Sequence[int]) -> Iterator[int]:
-    """Sizes that divide as some candidates do, in ascending order: powers of two where all of them are, else multiples of their greatest
-    common divisor. What a kernel may expect of a size without saying so (a block, a power of two) is true of them."""
+    """Sizes that divide as some candidates do, in ascending order: powers of two where all of them are, else multiples
+    of their greatest common divisor. What a kernel may expect of a size without saying so (a block, a power of two) is
+    true of them."""
     if min(values) > 0 and all(n & (n - 1) == 0 for n in values):
         return (1 << k for k in itertools.count())
     step = max(math.gcd(*values), 1)
@@ -140,8 +142,8 @@ def dims_of(op: Any, arrays: Mapping[str, Any]) -> dict[str, int]:
 def _solve_dims(
     told: Sequence[tuple[Any, int]], known: dict[str, int], candidates: Mapping[str, Sequence[int]]
 ) -> dict[str, int] | None:
-    """The dimensions of which (size, number) are ``told``, with those that are known; None where there are none. A size of several
-    that nobody tells has the smallest candidates that fit."""
+    """The dimensions of which (size, number) are ``told``, with those that are known; None where there are none. A size
+    of several that nobody tells has the smallest candidates that fit."""
     found, open_sizes = dict(known), list(told)
     while True:
         unknown = [{x for x in names(size) if x not in found} for size, _ in open_sizes]
@@ -163,7 +165,8 @@ def _solve_dims(
 
 
 def _invert_size(size: str, n: int, name: str, known: Mapping[str, int]) -> int | None:
-    """The least number of at least 0 of the dimension ``name`` of which a size is ``n``; None where there is none up to `MOST`."""
+    """The least number of at least 0 of the dimension ``name`` of which a size is ``n``; None where there is none up to
+    `MOST`."""
 
     def value(x: int) -> int:
         try:

@@ -19,7 +19,8 @@ def is_applicable(op: UserOp) -> bool:
 
 
 def sample(op: UserOp, dtype: str, seed: int) -> tuple[dict[str, int], dict[str, np.ndarray]]:
-    """(sizes, inputs) of the sample of all values: of one dimension, or of rows as long as there are many in the last two.
+    """(sizes, inputs) of the sample of all values: of one dimension, or of rows as long as there are many in the last
+    two.
 
     Raises ValueError for a dtype of which not every value can be tried.
     """
@@ -33,7 +34,8 @@ def sample(op: UserOp, dtype: str, seed: int) -> tuple[dict[str, int], dict[str,
 
 
 def _find_open_shape(op: UserOp) -> list[str]:
-    """The dimensions of its first input, each of any size; [] where one is fixed or made of others, or the values are given."""
+    """The dimensions of its first input, each of any size; [] where one is fixed or made of others, or the values are
+    given."""
     given: Any = next(iter(op.inputs.values()), {})
     spec = given if isinstance(given, Mapping) else {"shape": given}
     names = [str(x) for x in spec.get("shape", ())]

@@ -16,7 +16,8 @@ from tasks.arrays import module_state
 
 
 def callable_of(found: Any) -> Callable[..., Any]:
-    """What is called for a function that a config names: of an autograd.Function its ``apply``, with arguments by name (`parameters_of`)."""
+    """What is called for a function that a config names: of an autograd.Function its ``apply``, with arguments by name
+    (`parameters_of`)."""
     if not _is_autograd_function(found):
         return found  # type: ignore[no-any-return]
     signature = inspect.signature(found.forward)
@@ -42,15 +43,16 @@ _APPLIED: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 
 
 def parameters_of(found: Callable[..., Any]) -> dict[str, Any] | None:
-    """Of an autograd.Function's ``apply`` (`callable_of`), which is called by position: its parameters in their order, and their
-    defaults. None of any other function."""
+    """Of an autograd.Function's ``apply`` (`callable_of`), which is called by position: its parameters in their order,
+    and their defaults. None of any other function."""
     if found not in _APPLIED:
         return None
     return {k: p.default for k, p in inspect.signature(found).parameters.items()}
 
 
 def by_position(found: Callable[..., Any], names: Sequence[str], packed: bool) -> Callable[..., Any]:
-    """A function that takes its arguments by name, of one that takes those of ``names`` by position, or all of them as one tuple."""
+    """A function that takes its arguments by name, of one that takes those of ``names`` by position, or all of them as
+    one tuple."""
 
     def call(**arguments: Any) -> Any:
         given = [arguments.pop(name) for name in names]
@@ -68,8 +70,9 @@ def is_module(found: Any) -> bool:
 
 
 def of_module(found: Any, init: Sequence[Any]) -> Callable[..., Any]:
-    """A function of tensors, of a torch module's class. The module is made of ``init`` at the first call, from seed 0, so that two classes
-    that draw the same weights in the same order have the same; it is then in the dtype and on the device of the first floating tensor."""
+    """A function of tensors, of a torch module's class. The module is made of ``init`` at the first call, from seed 0,
+    so that two classes that draw the same weights in the same order have the same; it is then in the dtype and on the
+    device of the first floating tensor."""
     made: dict[tuple[Any, ...], Any] = {}
 
     def call(*given: Any, **named: Any) -> Any:
@@ -79,7 +82,8 @@ def of_module(found: Any, init: Sequence[Any]) -> Callable[..., Any]:
         first = next((x for x in tensors if x.is_floating_point()), None)
         where = (first.device, first.dtype) if first is not None else (tensors[0].device if tensors else "cpu", None)
         if where not in made:
-            # In float32, whatever the reference's process takes for its default: the weights are to be the same numbers.
+            # In float32, whatever the reference's process takes for its default: the weights are to be the same
+            # numbers.
             default = torch.get_default_dtype()
             torch.set_default_dtype(torch.float32)
             try:
@@ -95,8 +99,8 @@ def of_module(found: Any, init: Sequence[Any]) -> Callable[..., Any]:
 
 
 def in_order(found: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that takes its arguments by name; what takes some by position alone, as NumPy's ufuncs do, is given the first that are
-    named."""
+    """A function that takes its arguments by name; what takes some by position alone, as NumPy's ufuncs do, is given
+    the first that are named."""
     if isinstance(found, np.ufunc):
         count = found.nin
     elif isinstance(found, FunctionType) and not vars(

@@ -21,8 +21,8 @@ from tasks.model import WITHOUT_NOISE, is_inexact, np_dtype, wide
 
 #: Counts up whenever a seed makes other sizes or values than before.
 GENERATOR = 7
-#: Most elements of all inputs together; of those that are differenced, each of which costs eleven evaluations: twice as many as the
-#: smallest sizes have where these have more already, or no size but the smallest would be drawn.
+#: Most elements of all inputs together; of those that are differenced, each of which costs eleven evaluations: twice as
+#: many as the smallest sizes have where these have more already, or no size but the smallest would be drawn.
 MOST, MOST_DIFFERENCED = 1 << 18, 64
 #: Distribution and theme of the values (`tasks.arrays.inputs`), with how often each is drawn; the simplest first.
 KINDS: tuple[tuple[tuple[str, str], int], ...] = (
@@ -35,14 +35,15 @@ KINDS: tuple[tuple[tuple[str, str], int], ...] = (
     (("adversarial", "magnitudes"), 1),
     (("adversarial", "squares"), 2),
 )
-#: Factors of the values of a theme, with how often each is drawn: an ε beside a sum of squares shows where these are small, one beside
-#: its root where they are smaller by far; with both of the steps' (powers of four, halves) something is halfway after any multiplication
-#: by a power of two.
+#: Factors of the values of a theme, with how often each is drawn: an ε beside a sum of squares shows where these are
+#: small, one beside its root where they are smaller by far; with both of the steps' (powers of four, halves) something
+#: is halfway after any multiplication by a power of two.
 SCALES: dict[str, tuple[tuple[float, int], ...]] = {
     "regular": ((1.0, 3), (2.0**-6, 1), (2.0**-11, 1), (2.0**-30, 1)),
     "steps": ((1.0, 1), (0.5, 1)),
 }
-#: One of so many samples has the largest size of every dimension; one a dimension of size 0, where the reference takes that.
+#: One of so many samples has the largest size of every dimension; one a dimension of size 0, where the reference takes
+#: that.
 ALL_LARGEST, EMPTY = 8, 24
 
 
@@ -52,13 +53,15 @@ def seed_of(seed: int, index: int) -> int:
 
 
 def sizes(op: UserOp, choose: Choices, gradient: bool) -> dict[str, int]:
-    """A size for every dimension; where the inputs would get too large, the largest are halved. Of an op that promises no others, candidates."""
+    """A size for every dimension; where the inputs would get too large, the largest are halved. Of an op that promises
+    no others, candidates."""
 
     def promised(name: str, size: int) -> int:
         return max(n for n in op.dims[name] if n <= size) if op.sizes == DECLARED else size
 
     ends = {name: (min(given), max(given)) for name, given in op.dims.items()}
-    # What overflows, or does not fit, does so where all are largest, which sizes that are drawn one by one hardly ever are.
+    # What overflows, or does not fit, does so where all are largest, which sizes that are drawn one by one hardly ever
+    # are.
     with choose.span("sizes"), choose.leaning(1, ALL_LARGEST):
         made = {name: promised(name, _draw_size(choose, *both)) for name, both in ends.items()}
     smallest = samples.elements(op, {name: low for name, (low, _) in ends.items()}, op.gradient)
@@ -73,8 +76,8 @@ def sizes(op: UserOp, choose: Choices, gradient: bool) -> dict[str, int]:
 
 
 def _draw_size(choose: Choices, low: int, high: int) -> int:
-    """Any power of two as often as another; every third time it, the next, or the last before another. The same choices whatever the
-    size, in each of which less is smaller: Hypothesis takes fewer choices for the smaller case."""
+    """Any power of two as often as another; every third time it, the next, or the last before another. The same choices
+    whatever the size, in each of which less is smaller: Hypothesis takes fewer choices for the smaller case."""
     powers = range(low.bit_length(), high.bit_length() + 1)
     ends = [(max(low, 1 << bits >> 1), min(high, (1 << bits) - 1)) for bits in powers]
     ninth = 1 + max(last - first for first, last in ends) // 6
@@ -134,7 +137,8 @@ def draw_empty_dim(
 ) -> tuple[dict[str, int], dict[str, np.ndarray]]:
     """Sizes and inputs that are drawn, or, at times, the same with one dimension of size 0.
 
-    taken: evaluates the reference on sizes and inputs; where it raises, nothing is said of empty inputs, and these stay as they were.
+    taken: evaluates the reference on sizes and inputs; where it raises, nothing is said of empty inputs, and these stay
+    as they were.
     """
     with choose.span("empty"):
         if not choose.chance(1, EMPTY):
@@ -156,7 +160,8 @@ def draw_empty_dim(
 
 @dataclass(frozen=True)
 class Drawn:
-    """Inputs of a case: ordinary ones, how they lie in memory, and the same with one of them in a structure, if that was drawn."""
+    """Inputs of a case: ordinary ones, how they lie in memory, and the same with one of them in a structure, if that
+    was drawn."""
 
     dims: dict[str, int]
     plain: dict[str, np.ndarray]
@@ -170,8 +175,8 @@ class Drawn:
 
 
 def case(op: UserOp, dtype: str, check: str, choose: Choices, taken: Callable[..., Any]) -> Drawn:
-    """A case by its choices, in their order: sizes, values, emptiness, layouts, and a structure last, which a case that was kept before
-    there were structures does not have. taken: see `draw_empty_dim`."""
+    """A case by its choices, in their order: sizes, values, emptiness, layouts, and a structure last, which a case that
+    was kept before there were structures does not have. taken: see `draw_empty_dim`."""
     dims = sizes(op, choose, check != "forward")
     plain = arrays(op, dims, dtype, choose)
     if not op.gradient and op.sizes != DECLARED:

@@ -23,7 +23,8 @@ Arrays = Mapping[str, np.ndarray]
 Places = Mapping[str, TensorSpec]
 #: Of a kernel's inputs, which are given how.
 Lay = Callable[[Arrays], Places]
-#: One of so many fuzzed cases has inputs that are not contiguous; and one, of a kernel that declares its layouts, another than these.
+#: One of so many fuzzed cases has inputs that are not contiguous; and one, of a kernel that declares its layouts,
+#: another than these.
 LAID_OUT, OTHERS = 2, 16
 
 
@@ -41,7 +42,8 @@ def build_declared_places(op: UserOp, arrays: Arrays, dims: Mapping[str, int]) -
 
 
 def in_turn(op: UserOp, group: Group, index: int) -> Lay:
-    """Of sample ``index``: the first one of a group is contiguous; then each input has each of its layouts, beside others of the others.
+    """Of sample ``index``: the first one of a group is contiguous; then each input has each of its layouts, beside
+    others of the others.
 
     What is declared not to be taken is given once, to all inputs at a time; then the declared ones take turns.
     """
@@ -69,7 +71,8 @@ def in_turn(op: UserOp, group: Group, index: int) -> Lay:
 
 
 def _choose_first_turn(op: UserOp, group: Group) -> int:
-    """The turn that a group begins with: other dtypes and distributions of an op go on where one of four samples ends."""
+    """The turn that a group begins with: other dtypes and distributions of an op go on where one of four samples
+    ends."""
     dtype, distribution = list(op.dtypes).index(group.dtype), DISTRIBUTIONS.index(group.distribution)
     return zlib.crc32(op.name.encode()) + group.seed + 3 * dtype + 5 * distribution
 
@@ -93,7 +96,8 @@ def draw_layouts(op: UserOp, choose: Choices) -> Lay:
 
 
 def exclude_expanded(lay: Lay, only: str = "") -> Lay:
-    """The same, but for tensors whose elements would lie at one address: these are contiguous. only: the one of this name."""
+    """The same, but for tensors whose elements would lie at one address: these are contiguous. only: the one of this
+    name."""
     return lambda arrays: {
         name: spec for name, spec in lay(arrays).items() if 0 not in (spec.strides or ()) or (only and name != only)
     }
@@ -148,8 +152,9 @@ def _has_fixed_layout(op: UserOp, name: str, x: np.ndarray) -> bool:
 
 
 def _list_fitting(op: UserOp, name: str, x: np.ndarray) -> Iterator[str]:
-    """The layouts that an input can have here. torch has no negative strides, nor has its autograd; elements at one address hold
-    one value, which neither given values have, nor integers that say which of something, nor what is written to."""
+    """The layouts that an input can have here. torch has no negative strides, nor has its autograd; elements at one
+    address hold one value, which neither given values have, nor integers that say which of something, nor what is
+    written to."""
     given: Any = op.inputs[name]
     of_arrays = op.framework == "numpy" and not op.gradient
     free = is_inexact(dtype_name(x.dtype)) and name not in op.mutates

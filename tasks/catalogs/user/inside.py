@@ -1,7 +1,7 @@
 """In what dtype a kernel computes inside: declared, or told by what it dispatches on tensors without data. torch is imported inside functions.
 
-Inputs are given exactly. Where a kernel of bfloat16 tensors computes in float32, what it loses is what float32 loses, and no noise of its
-inputs excuses more.
+Inputs are given exactly. Where a kernel of bfloat16 tensors computes in float32, what it loses is what float32 loses,
+and no noise of its inputs excuses more.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tasks.catalogs.user_definitions import get_announcement, isolates
 from tasks.graphs.module import rounds_nothing, watching
 from tasks.model import EPS, is_complex, is_inexact
 
-#: Times the ε of float32 by which inputs are moved for what is computed in float32 of narrower ones: results of 16 bits are right up to 4
-#: error units, those of float32 up to 32.
+#: Times the ε of float32 by which inputs are moved for what is computed in float32 of narrower ones: results of 16 bits
+#: are right up to 4 error units, those of float32 up to 32.
 REACH = 8.0
 #: What narrower numbers are computed in, unless something else is said.
 WIDE = "float32"
@@ -50,7 +50,8 @@ def _ask_aside(one: Declared, arrays: Mapping[str, np.ndarray]) -> bool:
 
 @functools.cache
 def _import_what_watches() -> None:
-    """Import here what torch imports to watch a call (its compiler, seconds): a process that is forked for each question would do it again."""
+    """Import here what torch imports to watch a call (its compiler, seconds): a process that is forked for each
+    question would do it again."""
     _computes_wide(lambda x: x + x, {"x": np.zeros(1, np.float32)})
 
 
@@ -66,7 +67,8 @@ def _is_wide(one: Declared, arrays: Mapping[str, np.ndarray]) -> bool:
 
 
 def _computes_wide(kernel: Callable[..., Any], arrays: Mapping[str, np.ndarray]) -> bool:
-    """Whether every operation that rounds gives float32 or wider, and nothing computes with what was cast to fewer digits."""
+    """Whether every operation that rounds gives float32 or wider, and nothing computes with what was cast to fewer
+    digits."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -84,7 +86,8 @@ def _computes_wide(kernel: Callable[..., Any], arrays: Mapping[str, np.ndarray])
         if not rounds_nothing(func):
             rounds += 1
             computes_narrow |= any(map(narrow, made))
-        # What is narrow and no input was rounded: to hand it on is to end with it, to read it is to compute in fewer digits.
+        # What is narrow and no input was rounded: to hand it on is to end with it, to read it is to compute in fewer
+        # digits.
         read = any(narrow(x) and id(x) not in given for x in taken)
         computes_narrow |= read and (func.overloadpacket.__name__ == "_to_copy" or not moves)
         if all(not narrow(x) or id(x) in given for x in taken) and not any(

@@ -52,11 +52,12 @@ def interprets() -> bool:
 
 @contextlib.contextmanager
 def prepare_interpreter() -> Iterator[Watch]:
-    """Around the call of a kernel: make the interpreter compute as a GPU would, without NumPy's warnings, and watch its accesses.
+    """Around the call of a kernel: make the interpreter compute as a GPU would, without NumPy's warnings, and watch its
+    accesses.
 
-    It takes a Python float as a float32, as the compiler does; it computes in bfloat16, to which it rounds to nearest; the device
-    library's functions are NumPy's; an autotuned kernel has the first of its configurations. What another version of Triton does
-    not have of what is changed here stays as it is.
+    It takes a Python float as a float32, as the compiler does; it computes in bfloat16, to which it rounds to nearest;
+    the device library's functions are NumPy's; an autotuned kernel has the first of its configurations. What another
+    version of Triton does not have of what is changed here stays as it is.
     """
     if not interprets() or (module := sys.modules.get("triton.runtime.interpreter")) is None:
         yield Watch()
@@ -105,7 +106,8 @@ def _mend(module: Any) -> None:
 
 
 def _complete_device_library(library: Any, handle: Callable[..., Any], language: Any) -> None:
-    """Give the functions of the device library a body: kernels that have imported one by name hold the function itself."""
+    """Give the functions of the device library a body: kernels that have imported one by name hold the function
+    itself."""
 
     def compute_float(name: str, x: Any) -> Any:
         if x.dtype.scalar not in (language.float32, language.float64):
@@ -174,7 +176,8 @@ class _Bfloat16:
 
 
 def not_interpreted(error: BaseException) -> str:
-    """What Triton's interpreter, not the kernel, cannot do, or that there is neither it nor a GPU; "" where the error is another one."""
+    """What Triton's interpreter, not the kernel, cannot do, or that there is neither it nor a GPU; "" where the error
+    is another one."""
     if not interprets():
         # A script that imports its kernels has imported Triton before anybody could switch the interpreter on.
         none = "triton" in sys.modules and "active drivers" in str(error)

@@ -40,7 +40,8 @@ REFERENCE = Kind(FUNCTION.fits, "{0!r} is neither a function nor the name of one
 
 @dataclass(frozen=True)
 class Names:
-    """The names that a value, or each of a list, is one of. wrong: said before one that is not; valid: theirs, of a declaration."""
+    """The names that a value, or each of a list, is one of. wrong: said before one that is not; valid: theirs, of a
+    declaration."""
 
     wrong: str
     valid: Callable[[Any], Iterable[str]]
@@ -53,8 +54,8 @@ class Names:
 
 
 def key(kind: Kind, about: str, *, shown: str = "", names: Names | None = None, yaml: str = "") -> dict[str, Any]:
-    """What a field of a declaration is, as its metadata. about: what it says, as the docs have it; shown: its default in words;
-    yaml: what a config calls it, where that is no name in Python."""
+    """What a field of a declaration is, as its metadata. about: what it says, as the docs have it; shown: its default
+    in words; yaml: what a config calls it, where that is no name in Python."""
     return {"kind": kind, "about": about, "shown": shown, "names": names, "yaml": yaml}
 
 

@@ -36,8 +36,8 @@ DEADLINE_S = 60.0
 @dataclass(frozen=True)
 class Declared:
     """An op with where it comes from. key: of the config; root: folder that modules are looked up in; file: the
-    module of a decorated op ("" for one of the config); line: of the decorated function; lent: a number of its own for an
-    op that this process was handed with its functions (`lent`): what they compute, no file tells."""
+    module of a decorated op ("" for one of the config); line: of the decorated function; lent: a number of its own for
+    an op that this process was handed with its functions (`lent`): what they compute, no file tells."""
 
     op: UserOp
     key: tuple[Any, ...]
@@ -205,7 +205,8 @@ _modules: dict[tuple[str, str], Kept] = {}
 
 
 def load_ops() -> dict[str, Declared]:
-    """Every op by name. Raises CatalogError for a module that cannot be imported, a mistaken declaration, a name twice."""
+    """Every op by name. Raises CatalogError for a module that cannot be imported, a mistaken declaration, a name
+    twice."""
     found, lacking = _collect_ops()
     if lacking:
         raise lacking[0].with_traceback(None)  # it is kept: each raise would add its frames, with all that they hold
@@ -213,8 +214,8 @@ def load_ops() -> dict[str, Declared]:
 
 
 def find_op(name: str) -> Declared | None:
-    """One op, None if there is no such. Raises CatalogError where it may be of a module that imports what this environment lacks;
-    such a module does not keep those of others from being found."""
+    """One op, None if there is no such. Raises CatalogError where it may be of a module that imports what this
+    environment lacks; such a module does not keep those of others from being found."""
     found, lacking = _collect_ops()
     if name not in found and lacking:
         raise lacking[0].with_traceback(None)
@@ -234,7 +235,8 @@ _lents = itertools.count(1)
 
 @contextlib.contextmanager
 def lent(op: UserOp, root: str) -> Iterator[Declared]:
-    """While this lasts, ``op`` is the catalog's: its kernel and reference are functions of this process, or are named."""
+    """While this lasts, ``op`` is the catalog's: its kernel and reference are functions of this process, or are
+    named."""
     before = dict(_lent)
     _lent.clear()
     made = _lent[op.name] = Declared(op, (), root, lent=next(_lents))
@@ -287,7 +289,8 @@ def _of_source(source: Mapping[str, Any], lacking: list[CatalogError]) -> Iterat
 
 
 def _declared_in(module: ModuleType) -> list[UserOp]:
-    """The declarations of a module, of functions and of other objects that can be called; what it imports is its own module's."""
+    """The declarations of a module, of functions and of other objects that can be called; what it imports is its own
+    module's."""
     ops: list[UserOp] = list(vars(module).get("__farm_declared__", ()))
     for value in list(vars(module).values()):
         own = getattr(value, "__farm_ops__", ()) if getattr(value, "__module__", None) == module.__name__ else ()
@@ -304,7 +307,8 @@ def _origin(one: Declared) -> str:
 
 
 def resolve_name(given: str, root: str) -> Any:
-    """What "module:name" or "file.py:name" stands for; the name may have dots, also before the place in a list. Raises CatalogError."""
+    """What "module:name" or "file.py:name" stands for; the name may have dots, also before the place in a list. Raises
+    CatalogError."""
     module, _, name = given.rpartition(":")
     found: Any = load(module, root, ())
     for word in name.split("."):
@@ -356,13 +360,15 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
 
 
 def _find_lacking_package(error: BaseException, root: str, file: Path) -> str:
-    """The package whose lack, or whose version, failed an import; "" where it was something else, or lies beside the kernels."""
+    """The package whose lack, or whose version, failed an import; "" where it was something else, or lies beside the
+    kernels."""
     package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     return "" if sources.beside(package, [Path(root), file.parent]) else package
 
 
 def _as_part(file: Path, error: BaseException) -> str:
-    """How to name a file that is a part of a package, where it failed for being loaded by its path; "" where it did not."""
+    """How to name a file that is a part of a package, where it failed for being loaded by its path; "" where it did
+    not."""
     if not isinstance(error, ImportError) or "no known parent package" not in str(error):
         return ""
     packages = list(itertools.takewhile(lambda x: (x / "__init__.py").is_file(), file.parents))
@@ -378,7 +384,8 @@ _loaded: dict[str, str] = {}
 
 
 def digest_loaded() -> str:
-    """Digest of all that this process has loaded, "" for nothing: it may have changed a compiler (a decomposition, a lowering)."""
+    """Digest of all that this process has loaded, "" for nothing: it may have changed a compiler (a decomposition, a
+    lowering)."""
     return hashlib.sha256(json.dumps(sorted(_loaded.items())).encode()).hexdigest()[:16] if _loaded else ""
 
 
@@ -404,8 +411,8 @@ def _from_file(file: Path, root: str) -> ModuleType:
 
 
 def _switch_triton_to_interpreter() -> None:
-    """Let Triton interpret its kernels where the backend computes on the CPU: it looks at the variable when it is imported, by
-    whatever the user's module imports.
+    """Let Triton interpret its kernels where the backend computes on the CPU: it looks at the variable when it is
+    imported, by whatever the user's module imports.
 
     Whose device a child computes on, its owner says in `DEVICE_VENDOR`; without an owner, whether there is one at all.
     """
@@ -421,7 +428,8 @@ def _switch_triton_to_interpreter() -> None:
 
 
 def check_call(one: Declared, what: str) -> None:
-    """Raise CatalogError unless one of the op's FUNCTIONS takes its inputs and kwargs by name, a backward after the gradient."""
+    """Raise CatalogError unless one of the op's FUNCTIONS takes its inputs and kwargs by name, a backward after the
+    gradient."""
     own = {"backward": lambda: one.backward, "baseline": lambda: one.own_baseline}
     function = own.get(what, lambda: one.function(what))()
     if function is None:

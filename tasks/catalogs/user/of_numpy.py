@@ -1,7 +1,7 @@
 """References that are functions of NumPy arrays and cast to fewer digits: rounded where they cast, computed in float64 everywhere else.
 
-The arrays of such a run lie in memory in float64 and say that they have the dtype that the reference cast them to, so that `x.dtype`,
-`np.finfo` and a cast to another array's dtype are what they were written for.
+The arrays of such a run lie in memory in float64 and say that they have the dtype that the reference cast them to, so
+that `x.dtype`, `np.finfo` and a cast to another array's dtype are what they were written for.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ Reference = Callable[..., Any]
 def make_evaluator(
     reference: Reference, rounds: list[str]
 ) -> Callable[[Mapping[str, Any], Round | None, Read | None], Any]:
-    """The reference as a function of its arguments by name, of what a cast makes (None: the nearest number) and of what is read of that
-    (None: the same).
+    """The reference as a function of its arguments by name, of what a cast makes (None: the nearest number) and of what
+    is read of that (None: the same).
 
-    rounds: is filled with the dtypes that it casts to and that do not hold what is cast; where there is none, and where its arrays
-    cannot be watched, it is called as it is.
+    rounds: is filled with the dtypes that it casts to and that do not hold what is cast; where there is none, and where
+    its arrays cannot be watched, it is called as it is.
     """
     told: list[bool] = []
 
@@ -69,9 +69,9 @@ def make_evaluator(
 
 
 class _Wide(Watched):
-    """own: the dtype that it is said to have, None for that of its memory; given: whether it is what was given, or a part of it; still:
-    whether a cast made it; source: what NumPy cast into this memory, where it did so by itself. run: what a reference keeps for its next
-    call (a table) is of the run that then goes on."""
+    """own: the dtype that it is said to have, None for that of its memory; given: whether it is what was given, or a
+    part of it; still: whether a cast made it; source: what NumPy cast into this memory, where it did so by itself. run:
+    what a reference keeps for its next call (a table) is of the run that then goes on."""
 
     own: np.dtype[Any] | None
     given: bool
@@ -185,7 +185,8 @@ def _resolve_dtype(x: Any) -> np.dtype[Any] | None:
 
 
 def _only_moves_values(made: Any, given: Sequence[np.ndarray]) -> bool:
-    """Whether a result rounds nothing: it has no floats, or each is one of those that were given, their opposites and zero."""
+    """Whether a result rounds nothing: it has no floats, or each is one of those that were given, their opposites and
+    zero."""
     parts = made if isinstance(made, (tuple, list)) else [made]
     floats = [x for x in parts if isinstance(x, (np.ndarray, np.generic)) and is_inexact(dtype_name(x.dtype))]
     known = [np.abs(unwatch_array(x)).reshape(-1) for x in given if is_inexact(dtype_name(_DTYPE(x)))]
@@ -222,7 +223,8 @@ class _Narrowing(Run):
         return [unwatch_array(x) for x in self.results]
 
     def is_merely_float32(self) -> bool:
-        """Whether the reference casts to float32 and returns that: it does not compute in float64, and nothing shows that it meant not to."""
+        """Whether the reference casts to float32 and returns that: it does not compute in float64, and nothing shows
+        that it meant not to."""
         return set(self.casts) == {"float32"} and any(getattr(x, "own", None) == np.float32 for x in self.results)
 
     def watch(
@@ -333,8 +335,8 @@ class _Narrowing(Run):
 
     @staticmethod
     def promote_dtypes(args: Sequence[Any], whole: bool) -> np.dtype[Any] | None:
-        """The dtype of floats that NumPy would return for such arguments; None for that of their memory. whole: whether whole
-        numbers count."""
+        """The dtype of floats that NumPy would return for such arguments; None for that of their memory. whole: whether
+        whole numbers count."""
         given = [x for x in _leaves(args) if isinstance(x, (np.ndarray, np.generic))]
         dtypes = [np.dtype(x.dtype) for x in given]
         floats = [d for d in dtypes if is_inexact(dtype_name(d))]
@@ -378,7 +380,8 @@ class _Narrowing(Run):
         return elementwise and isinstance(made, np.ndarray) and self.own is not None and _represents_all(self.own, made)
 
     def of_bits(self, made: np.ndarray, given: bool) -> Any:
-        """Floats whose bits the reference has put together itself, as one that rounds to bfloat16 by hand does: made as by a cast."""
+        """Floats whose bits the reference has put together itself, as one that rounds to bfloat16 by hand does: made as
+        by a cast."""
         name = dtype_name(made.dtype)
         if not is_inexact(name):
             return self.widen(made, given)
@@ -392,7 +395,8 @@ class _Narrowing(Run):
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """In here NumPy is called by somebody else than the reference: half of NumPy is written with its own functions."""
+        """In here NumPy is called by somebody else than the reference: half of NumPy is written with its own
+        functions."""
         before, self.asked = self.asked, False
         try:
             yield
@@ -442,7 +446,8 @@ class _Narrowing(Run):
 
 
 def shaken(reference: Reference, arguments: Mapping[str, Any], round: Round, draw: int) -> list[np.ndarray] | None:
-    """What the reference returns if each of its results in float64 is another in the last digit; None where it cannot be watched."""
+    """What the reference returns if each of its results in float64 is another in the last digit; None where it cannot
+    be watched."""
     run = _Shaken(round, None)
     run.draw = draw
     try:
@@ -452,7 +457,8 @@ def shaken(reference: Reference, arguments: Mapping[str, Any], round: Round, dra
 
 
 class _Shaken(_Narrowing):
-    """A run whose results move by an ulp of float64, but those that chose or moved numbers, and those that need no rounding."""
+    """A run whose results move by an ulp of float64, but those that chose or moved numbers, and those that need no
+    rounding."""
 
     draw, _place = 0, 0
 

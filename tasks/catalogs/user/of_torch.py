@@ -19,8 +19,8 @@ from tasks.model import EPS
 def make_evaluator(
     reference: Callable[..., Any], rounds: list[str] | None = None
 ) -> Callable[[Mapping[str, Any], Round | None, Read | None], Any]:
-    """The reference as a function of its arguments by name , of what a cast makes (None: the nearest number) and of what is read of
-    that (None: the same): every array is handed over as a tensor, every tensor comes back as one.
+    """The reference as a function of its arguments by name , of what a cast makes (None: the nearest number) and of
+    what is read of that (None: the same): every array is handed over as a tensor, every tensor comes back as one.
 
     Where it casts to fewer digits than float32 has, it rounds, and everything else is computed in float64 all the same
     (`tasks.graphs.module.exactly`). rounds: is filled with the dtypes that it casts to.
@@ -64,8 +64,9 @@ def _rounding(
 
 
 def shaken(reference: Callable[..., Any], arguments: Mapping[str, Any], draw: int) -> list[np.ndarray] | None:
-    """What the reference returns if each of its results in float64 is another in the last digit, and those inside of an op that torch can
-    take apart (log_softmax, layer_norm); None where it casts to fewer digits, or cannot be watched."""
+    """What the reference returns if each of its results in float64 is another in the last digit, and those inside of an
+    op that torch can take apart (log_softmax, layer_norm); None where it casts to fewer digits, or cannot be
+    watched."""
     import torch
     from torch._decomp import decomposition_table
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -147,9 +148,10 @@ def gradients(
 ) -> list[np.ndarray]:
     """What a check of gradients computes (`tasks.gradients.autograd.backward`) of a function of tensors, in float64.
 
-    wrt: places of the inputs that are differentiated; cotangents: see there; moved: applied to every tensor, with its number,
-    that the forward pass keeps for the backward one; handed: to every gradient that the backward pass hands on, unless that is to be
-    differentiated again; made: told of the outputs before the backward pass; fixed: a maximum or a minimum is a constant. Raises ValueError where no output depends on an input by autograd.
+    wrt: places of the inputs that are differentiated; cotangents: see there; moved: applied to every tensor, with its
+    number, that the forward pass keeps for the backward one; handed: to every gradient that the backward pass hands on,
+    unless that is to be differentiated again; made: told of the outputs before the backward pass; fixed: a maximum or a
+    minimum is a constant. Raises ValueError where no output depends on an input by autograd.
     """
     import torch
 
@@ -198,9 +200,11 @@ def problem(
 
 
 def of_arrays(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of NumPy arrays as one of tensors that autograd can differentiate, by torch's own NumPy (`torch._numpy`).
+    """A function of NumPy arrays as one of tensors that autograd can differentiate, by torch's own NumPy
+    (`torch._numpy`).
 
-    What it returns raises where the function leaves it: for a NumPy function that torch does not have, or for Python's numbers.
+    What it returns raises where the function leaves it: for a NumPy function that torch does not have, or for Python's
+    numbers.
     """
 
     def call(**arguments: Any) -> Any:
@@ -220,7 +224,8 @@ def of_arrays(reference: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _as_numpy() -> Iterator[None]:
-    """NumPy's functions take torch's NumPy arrays (NEP 13 and 18), and nothing turns one into what autograd cannot follow."""
+    """NumPy's functions take torch's NumPy arrays (NEP 13 and 18), and nothing turns one into what autograd cannot
+    follow."""
     import torch._numpy as ours
 
     def counterpart(function: Any) -> Callable[..., Any]:

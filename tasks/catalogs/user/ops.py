@@ -18,7 +18,8 @@ from tasks.nearest import nearest
 FUNCTIONS = ("kernel", "reference", "backward", "baseline")
 #: In ``bytes`` and ``flops``: the bytes of an element of the dtype under test.
 ITEMSIZE = "itemsize"
-#: What ``baseline`` may say in place of a function: the reference in eager torch, that compiled, and as it is, in NumPy.
+#: What ``baseline`` may say in place of a function: the reference in eager torch, that compiled, and as it is, in
+#: NumPy.
 EAGER, COMPILED, NUMPY = BASELINES = ("eager", "compiled", "numpy")
 
 #: What ``sizes`` says: right for the candidates of ``dims`` alone, for what lies between them, for all.
@@ -47,14 +48,15 @@ def input_names(op: UserOp) -> Iterable[str]:
 
 @dataclass(frozen=True)
 class UserOp:
-    """One op of the `user` catalog. A config and `@op` have these keys, what the client is given become these fields, and the table of
-    docs/kernels.md is made of them. What a value says beyond its kind and its names, `tasks.catalogs.user.schema` checks.
+    """One op of the `user` catalog. A config and `@op` have these keys, what the client is given become these fields,
+    and the table of docs/kernels.md is made of them. What a value says beyond its kind and its names,
+    `tasks.catalogs.user.schema` checks.
 
-    kernel: called as ``kernel(**inputs, **kwargs)`` with tensors of ``framework``; reference: with float64 arrays (or tensors of
-    ``reference_framework``) under the same names, integers and bools in their own dtype. backward: called as
-    ``backward(gradient, **inputs, **kwargs)``, where ``gradient`` is that of the output, an array of its shape (a tuple of them if there
-    are several outputs); returns the gradients of the inputs, arrays of their shapes and dtypes, one for each name of ``gradient`` in that
-    order, or a dict by name; None for 0.
+    kernel: called as ``kernel(**inputs, **kwargs)`` with tensors of ``framework``; reference: with float64 arrays (or
+    tensors of ``reference_framework``) under the same names, integers and bools in their own dtype. backward: called as
+    ``backward(gradient, **inputs, **kwargs)``, where ``gradient`` is that of the output, an array of its shape (a tuple
+    of them if there are several outputs); returns the gradients of the inputs, arrays of their shapes and dtypes, one
+    for each name of ``gradient`` in that order, or a dict by name; None for 0.
     """
 
     name: str = field(metadata=key(TEXT, "the op is called `user:NAME`"))
@@ -313,8 +315,8 @@ def op(
     """Declare the decorated function as a kernel of the `user` catalog; see `UserOp` for the settings.
 
     The function is returned as it was, with a list of its declarations in ``__farm_ops__``; its module has one of all,
-    ``__farm_declared__``. Raises DeclarationError for an unknown setting, and where the function takes the name of another
-    with `@op`.
+    ``__farm_declared__``. Raises DeclarationError for an unknown setting, and where the function takes the name of
+    another with `@op`.
     """
 
     def declare(kernel: _Kernel) -> _Kernel:

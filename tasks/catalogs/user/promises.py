@@ -152,7 +152,8 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
 
 
 def _with_backward(op: UserOp, forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
-    """A torch.autograd.Function of (names of the arguments, the arguments): autograd then has the gradient that somebody wrote."""
+    """A torch.autograd.Function of (names of the arguments, the arguments): autograd then has the gradient that
+    somebody wrote."""
     import torch
 
     class Pair(torch.autograd.Function):
@@ -200,7 +201,8 @@ def _by_name(op: UserOp, result: Any) -> dict[str, Any]:
 
 
 def _fitting(name: str, gradient: Any, given: np.ndarray) -> np.ndarray:
-    """A gradient that has its input's shape and dtype: torch itself would sum or cast one that has not, and nobody would see it.
+    """A gradient that has its input's shape and dtype: torch itself would sum or cast one that has not, and nobody
+    would see it.
 
     Raises Misbehaviour."""
     if not isinstance(gradient, (np.ndarray, np.generic)):
@@ -255,8 +257,8 @@ def _place(kernel: Callable[..., Any], error: BaseException) -> str:
 
 
 def _flatten_result(result: Any, kinds: Any, called: str, optional: bool = False) -> list[Any]:
-    """The outputs in what a kernel returned: a tensor or a tuple of several. optional: None in a tuple is one that was not asked
-    for, as autograd.Functions return it. Raises Misbehaviour."""
+    """The outputs in what a kernel returned: a tensor or a tuple of several. optional: None in a tuple is one that was
+    not asked for, as autograd.Functions return it. Raises Misbehaviour."""
     if isinstance(result, kinds):
         return [result]
     if isinstance(result, tuple) and len(result) > 1:
@@ -310,8 +312,8 @@ def _check_memory_reuse(
 
 
 def _share_storage(a: Any, b: Any) -> bool:
-    """Whether an output and another tensor live in one piece of memory; sparse and empty ones have none of their own. Raises Misbehaviour for
-    an output that is to have memory and has none."""
+    """Whether an output and another tensor live in one piece of memory; sparse and empty ones have none of their own.
+    Raises Misbehaviour for an output that is to have memory and has none."""
     import torch
 
     if a.layout != torch.strided or b.layout != torch.strided or not a.numel() or not b.numel():

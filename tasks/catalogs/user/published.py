@@ -1,7 +1,8 @@
 """What the problems of other benchmarks are, told by their own functions: `python -m tasks.catalogs.user.published LAYOUT FILE OUT ASKED`.
 
-It is run in a process of its own, since it runs the problem. ASKED is JSON: of "gpumode" the arguments of generate_input, one mapping a
-sample; of "backendbench" names of operators. The last line that it prints is JSON: a list of what `describe` returns, or {"error": one line}.
+It is run in a process of its own, since it runs the problem. ASKED is JSON: of "gpumode" the arguments of
+generate_input, one mapping a sample; of "backendbench" names of operators. The last line that it prints is JSON: a list
+of what `describe` returns, or {"error": one line}.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def _get(problem: Any, name: str, file: Path) -> Any:
 
 
 def _describe(given: Sequence[Any], names: Sequence[str], out: Path, file: Path) -> dict[str, Any]:
-    """names; inputs: as a declaration has them, with their values; kwargs: what is no tensor; dtype: of the floating tensors."""
+    """names; inputs: as a declaration has them, with their values; kwargs: what is no tensor; dtype: of the floating
+    tensors."""
     import torch
 
     names = [*names, *(f"argument_{k}" for k in range(len(names), len(given)))][: len(given)]

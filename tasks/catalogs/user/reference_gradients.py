@@ -20,7 +20,8 @@ from tasks.gradients import analytic, derivatives, differences
 from tasks.gradients import autograd as gradients
 from tasks.model import EPS, Group, Leaf, Oracle, is_inexact, wide
 
-#: Most elements of the inputs that differences are taken of one by one: each costs five to eleven evaluations of the reference.
+#: Most elements of the inputs that differences are taken of one by one: each costs five to eleven evaluations of the
+#: reference.
 MOST = 1000
 #: Differences that are worse than this, relative to the derivative, are taken in more digits where that can be done.
 POOR = 1e-9
@@ -59,7 +60,8 @@ class _Alike:
 
 @dataclass
 class _Graph:
-    """Of a reference's graph, by names of nodes: rules: those that have a derivative of `derivatives.RULES`; results: those of its outputs."""
+    """Of a reference's graph, by names of nodes: rules: those that have a derivative of `derivatives.RULES`; results:
+    those of its outputs."""
 
     rules: list[str] = field(default_factory=list)
     results: set[str] = field(default_factory=set)
@@ -71,8 +73,8 @@ class _Graph:
 
 @dataclass(frozen=True)
 class Reference:
-    """What is differentiated. values: on float64 arrays; own: the function itself; call: it as a function of tensors; graph: filled in by
-    `by_autograd`; rounds: the dtypes that the function casts to."""
+    """What is differentiated. values: on float64 arrays; own: the function itself; call: it as a function of tensors;
+    graph: filled in by `by_autograd`; rounds: the dtypes that the function casts to."""
 
     op: UserOp
     check: str
@@ -97,8 +99,8 @@ class Reference:
         return self.op.reference_framework == "torch"
 
     def first_by_autograd(self, inputs: Arrays, cotangents: Cotangents) -> list[np.ndarray]:
-        """The check's derivative by autograd, and by `derivatives.RULES` where the graph has nodes of them: what is not finite by one of
-        both is torch's own convention."""
+        """The check's derivative by autograd, and by `derivatives.RULES` where the graph has nodes of them: what is not
+        finite by one of both is torch's own convention."""
         values = of_torch.gradients(
             self.check, self.call, inputs, self.op.kwargs, self.wrt, cotangents, made=self.graph.look
         )
@@ -112,8 +114,9 @@ class Reference:
         return [np.where(np.isfinite(a) & np.isfinite(b), a, b) for a, b in zip(ruled, values)]
 
     def find_excused(self, elementwise: bool) -> list[str]:
-        """The nodes that may lose what their rounded result has lost: inside of a function everything is rounded. Of an elementwise
-        function, its own result is where that is declared, and a softmax's, whose every kernel does, always."""
+        """The nodes that may lose what their rounded result has lost: inside of a function everything is rounded. Of an
+        elementwise function, its own result is where that is declared, and a softmax's, whose every kernel does,
+        always."""
         kept = derivatives.keeping(self.graph.rules)
         if self.op.kept or not elementwise:
             return kept
@@ -128,9 +131,10 @@ class Reference:
         kept: Sequence[str] = (),
         fixed: bool = False,
     ) -> list[np.ndarray]:
-        """The check's derivative by autograd. draw: moves what the forward pass keeps for the backward one, and what that hands on,
-        which are rounded to the dtype under test, however exactly the inputs are given; compares: what is equal in it has to
-        stay so; kept: nodes whose derivative is torch's own, of their rounded result; fixed: maxima are constants."""
+        """The check's derivative by autograd. draw: moves what the forward pass keeps for the backward one, and what
+        that hands on, which are rounded to the dtype under test, however exactly the inputs are given; compares: what
+        is equal in it has to stay so; kept: nodes whose derivative is torch's own, of their rounded result; fixed:
+        maxima are constants."""
         eps, alike = EPS.get(self.dtype, 0.0), _Alike()
 
         def perturb_kept(x: Any, place: int) -> Any:
@@ -159,8 +163,8 @@ class Reference:
             )
 
     def shifts(self, inputs: Arrays, cotangents: Cotangents, values: Sequence[np.ndarray]) -> bool:
-        """Whether the maxima in the function are shifts that change nothing, as a softmax's is: its derivatives ``values`` are the same
-        where they are constants."""
+        """Whether the maxima in the function are shifts that change nothing, as a softmax's is: its derivatives
+        ``values`` are the same where they are constants."""
         fixed = self.by_autograd(inputs, cotangents, fixed=True)
         largest = max((float(np.abs(c).max(initial=0.0)) for c in cotangents if c is not None), default=0.0)
         return all(np.allclose(a, b, 1e-6, 1e-12 * largest) for a, b in zip(fixed, values))
@@ -173,8 +177,8 @@ class Reference:
         alone: bool = False,
         quick: bool = False,
     ) -> differences.Differences:
-        """The gradient by the reference's values, each element by the best of the ways that work. only: of which elements; alone:
-        there is no other oracle; quick: by differences alone."""
+        """The gradient by the reference's values, each element by the best of the ways that work. only: of which
+        elements; alone: there is no other oracle; quick: by differences alone."""
         problem = self.problem(inputs, cotangents)
         with np.errstate(all="ignore"):
             given = (problem.function, problem.inputs, problem.cotangents)
@@ -199,7 +203,8 @@ class Reference:
             return analytic.many_digits(raw, problem.inputs, outputs, problem.cotangents, only)
 
     def problem(self, inputs: Arrays, cotangents: Cotangents) -> gradients.Problem:
-        """The function whose gradient the check computes, of the inputs (and cotangents) that it is differentiated by."""
+        """The function whose gradient the check computes, of the inputs (and cotangents) that it is differentiated
+        by."""
         if self.check == "double_backward":
             return of_torch.problem(self.check, self.call, inputs, self.op.kwargs, self.wrt, cotangents)
         start = [gradients.widen_array(inputs[name]) for name in self.names]
@@ -221,11 +226,12 @@ class Reference:
 
 
 def fill(made: Sample, reference: Reference, arrays: Arrays, outputs: list[Leaf], group: Group, draws: int) -> None:
-    """Make of a forward sample, whose reference gives ``outputs``, one of the gradients of ``op.gradient``, or of their gradients.
+    """Make of a forward sample, whose reference gives ``outputs``, one of the gradients of ``op.gradient``, or of their
+    gradients.
 
-    The cotangents are fixed random arrays in the dtypes of the outputs and, for "double_backward", of the inputs; the noise
-    floor is how far the derivatives move with inputs, cotangents, what the forward pass keeps and what the backward pass
-    hands on, and what differences that stand for them may be off by.
+    The cotangents are fixed random arrays in the dtypes of the outputs and, for "double_backward", of the inputs; the
+    noise floor is how far the derivatives move with inputs, cotangents, what the forward pass keeps and what the
+    backward pass hands on, and what differences that stand for them may be off by.
     """
     floating = [i for i, leaf in enumerate(outputs) if is_inexact(leaf.dtype)]
     twice = group.check == "double_backward"
@@ -296,8 +302,8 @@ def fill(made: Sample, reference: Reference, arrays: Arrays, outputs: list[Leaf]
 def _of_the_result(
     reference: Reference, exact: _Exact, arrays: Arrays, cotangents: Cotangents, outputs: list[Leaf]
 ) -> np.ndarray | None:
-    """What a gradient loses that is computed from the rounded output of an elementwise function: of g·f′(x), taken as a function of
-    y = f(x), a change of y by ε is one by |f″/f′|·ε·|y|·g. None of any other function.
+    """What a gradient loses that is computed from the rounded output of an elementwise function: of g·f′(x), taken as a
+    function of y = f(x), a change of y by ε is one by |f″/f′|·ε·|y|·g. None of any other function.
 
     No more than a few ε of g, of g·f′ and of the output: a function with an extremum is none of its output.
     """
@@ -329,9 +335,9 @@ def _wide(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Exact:
-    """The derivatives of a reference. errors: what each element may be off by, infinite where nothing can be said of it; name: of the
-    oracle; columns: what else a row says of it; other: the second one; again: the derivatives at moved inputs and cotangents, in a draw, with what is kept; plain: whether they are
-    autograd's everywhere."""
+    """The derivatives of a reference. errors: what each element may be off by, infinite where nothing can be said of
+    it; name: of the oracle; columns: what else a row says of it; other: the second one; again: the derivatives at moved
+    inputs and cotangents, in a draw, with what is kept; plain: whether they are autograd's everywhere."""
 
     values: list[np.ndarray]
     errors: list[np.ndarray]
@@ -345,8 +351,8 @@ class _Exact:
 def _compute_exact_gradients(
     reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs: list[Leaf]
 ) -> _Exact | Failure:
-    """The derivatives by autograd, with differences as the second oracle, or by differences alone where autograd cannot follow the
-    reference; a failure where there are none."""
+    """The derivatives by autograd, with differences as the second oracle, or by differences alone where autograd cannot
+    follow the reference; a failure where there are none."""
     why = "" if reference.by_torch or reference.op.alone else _not_followed(reference, inputs, outputs)
     if why and reference.check == "double_backward":
         text = f"autograd cannot follow the NumPy reference, and so not differentiate it twice: {why}"
@@ -355,7 +361,8 @@ def _compute_exact_gradients(
         return Failure.vacuous(f"{STEPS}: differences say nothing of its derivative", "reference")
     alone = reference.op.alone  # what autograd says of a kernel is no witness for it
     if reference.check == "double_backward" and not reference.by_torch and not alone:
-        # The values of a function say of its first derivative where autograd's is not it; they are too coarse for the second.
+        # The values of a function say of its first derivative where autograd's is not it; they are too coarse for the
+        # second.
         once = replace(reference, check="backward")
         if not _by_autograd(once, inputs, cotangents[: len(outputs)], outputs).plain:
             text = "autograd's first derivative of the NumPy reference is not the reference's own at these inputs"
@@ -380,8 +387,8 @@ def _compute_gradients(
 
 def _by_differences(reference: Reference, inputs: Arrays, cotangents: Cotangents) -> _Exact:
     found = reference.by_differences(inputs, cotangents, alone=True)
-    # What cancels in a derivative, and is rounded before it does, its values do not show. The terms of a product or a quotient are
-    # as large as the output over the input.
+    # What cancels in a derivative, and is rounded before it does, its values do not show. The terms of a product or a
+    # quotient are as large as the output over the input.
     eps = EPS.get(reference.dtype, 0.0)
     starts = reference.problem(inputs, cotangents).inputs
     terms = [size / differences.scales(x) for x, size in zip(starts, found.sizes)]
@@ -398,15 +405,16 @@ def _by_differences(reference: Reference, inputs: Arrays, cotangents: Cotangents
 def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, outputs: list[Leaf]) -> _Exact:
     """Autograd's derivatives and those by differences beside them.
 
-    Autograd may be NaN or infinite where the derivative is neither (x / (1 + exp(−x)) at −1000): there it is what differences
-    say, and nothing is asked where they say nothing either.
+    Autograd may be NaN or infinite where the derivative is neither (x / (1 + exp(−x)) at −1000): there it is what
+    differences say, and nothing is asked where they say nothing either.
     """
     with equalities() as met:
         values = reference.first_by_autograd(inputs, cotangents)
     finite = all(np.isfinite(np.asarray(leaf.reference)).all() for leaf in outputs)
     lost = [finite & ~np.isfinite(g) for g in values]
 
-    # What rounding does to a row's sum, the gradient of its maximum takes back; a kernel has no such gradient, nor has every other draw.
+    # What rounding does to a row's sum, the gradient of its maximum takes back; a kernel has no such gradient, nor has
+    # every other draw.
     shifts = bool(met) and reference.shifts(inputs, cotangents, values)
 
     def again(moved: Arrays, given: Cotangents, draw: int | None, kept: Sequence[str]) -> list[np.ndarray]:
@@ -423,7 +431,8 @@ def _by_autograd(reference: Reference, inputs: Arrays, cotangents: Cotangents, o
     taken = [m & k for m, k in zip(lost, known)]
     errors = [np.where(m & np.isnan(g) & ~k, np.inf, 0.0) for m, g, k in zip(lost, values, known)]
     if not reference.by_torch:
-        # Its values are all that a function of NumPy arrays says: not what a derivative at a kink is, nor at a tie inside of it.
+        # Its values are all that a function of NumPy arrays says: not what a derivative at a kink is, nor at a tie
+        # inside of it.
         taken = [t | o for t, o in zip(taken, _find_outvoted(reference, inputs, cotangents, values, found))]
         errors = [np.where(k, np.inf, e) for k, e in zip(found.kinks, errors)]
     values = [np.where(t, f, g) for t, f, g in zip(taken, found.gradients, values)]
@@ -469,7 +478,8 @@ def _find_outvoted(
 ) -> list[np.ndarray]:
     """Where two ways of differencing agree on another derivative than autograd's."""
     problem = reference.problem(inputs, cotangents)
-    # Autograd's own roundoff is no other derivative: it is relative to terms that may cancel, as large as an output over an input.
+    # Autograd's own roundoff is no other derivative: it is relative to terms that may cancel, as large as an output
+    # over an input.
     total = sum(float(np.abs(c * y).sum()) for c, y in zip(problem.cotangents, problem.function(problem.inputs)))
     apart = [
         np.abs(g - f) > e + APART * (np.abs(f) + total / analytic.sizes(x))

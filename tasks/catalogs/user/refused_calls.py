@@ -28,7 +28,8 @@ Evaluate = Callable[[Declared, Arrays], Any]
 
 
 def apply_entry(op: UserOp, entry: Mapping[str, Any]) -> UserOp:
-    """The op with what an entry of ``refuses`` says of its inputs and arguments; what that leaves out stays as declared."""
+    """The op with what an entry of ``refuses`` says of its inputs and arguments; what that leaves out stays as
+    declared."""
 
     def merge_input(name: str) -> Any:
         was, now = ({"shape": x} if not isinstance(x, Mapping) else x for x in (op.inputs[name], entry[name]))

@@ -21,7 +21,8 @@ from tasks.model import STRUCTURED, WITHOUT_NOISE, Group, OpClass, is_complex, i
 def sizes(
     op: UserOp, seed: int, count: int, fits: Callable[[Mapping[str, int]], bool] = lambda dims: True
 ) -> list[dict[str, int]]:
-    """The sizes of the first ``count`` samples: all smallest, all largest, then every candidate of every dimension soon.
+    """The sizes of the first ``count`` samples: all smallest, all largest, then every candidate of every dimension
+    soon.
 
     No combination comes again before all have come; the list is the same whatever the dtype and the count. Only those
     that ``fits`` accepts are taken; if the smallest is not one of them, there are none.
@@ -86,7 +87,8 @@ def arrays(op: UserOp, dims: Mapping[str, int], group: Group, index: int) -> dic
 
 
 def bounds(spec: Mapping[str, Any], dims: Mapping[str, int]) -> tuple[Any, Any]:
-    """The lowest value of an input, and the first above all of them (of floats the highest); None and None where it has none."""
+    """The lowest value of an input, and the first above all of them (of floats the highest); None and None where it has
+    none."""
     if "below" in spec:
         return 0 if "low" not in spec else size_of(spec["low"], dims), size_of(spec["below"], dims)
     return (size_of(spec["low"], dims), size_of(spec["high"], dims)) if "low" in spec else (None, None)
@@ -113,15 +115,16 @@ def of_its_kind(what: structure.Input, plain: np.ndarray, seed: int) -> np.ndarr
     return plain if made is None else made
 
 
-#: Samples of its own distribution that an op has before the first with a structure: all its smallest, all its largest sizes.
+#: Samples of its own distribution that an op has before the first with a structure: all its smallest, all its largest
+#: sizes.
 FIRST = 2
 #: Of the kinds that count or select: how many structures come for each of the floats'.
 DISCRETE_FIRST = 2
 
 
 def choices_of(op: UserOp, dims: Mapping[str, int], dtype: str, check: str, free: bool) -> list[tuple[str, str]]:
-    """(input, structure) of everything that can be structured in a sample of these sizes, the most telling first. free: whether the
-    values of floats are ordinary ones, which an order may be given to."""
+    """(input, structure) of everything that can be structured in a sample of these sizes, the most telling first. free:
+    whether the values of floats are ordinary ones, which an order may be given to."""
     if op.op_class in (OpClass.RANDOM, OpClass.UNINITIALISED):
         return []
     kinds = {name: what for name, what in _describe_inputs(op, dims, dtype).items()}
@@ -176,16 +179,17 @@ class Structured:
 
     @property
     def has_unintended_ties(self) -> bool:
-        """Whether floats are equal of which nobody said that they may be: of several maxima the index is not defined."""
+        """Whether floats are equal of which nobody said that they may be: of several maxima the index is not
+        defined."""
         return not self.what.declared and self.which in structure.KINDS[self.what.kind].tied
 
 
 def in_structure(
     op: UserOp, dims: Mapping[str, int], group: Group, index: int, plain: Mapping[str, np.ndarray]
 ) -> Structured | None:
-    """The structured inputs of a sample, None where it is an ordinary one. Every other sample has a structure: of the op's own
-    distribution after the first two, one of any input; of a generated one but nan, one of an input that selects or counts; of
-    the structured distribution every sample."""
+    """The structured inputs of a sample, None where it is an ordinary one. Every other sample has a structure: of the
+    op's own distribution after the first two, one of any input; of a generated one but nan, one of an input that
+    selects or counts; of the structured distribution every sample."""
     own, every = group.distribution == "own", group.distribution == STRUCTURED
     if not every and group.distribution not in _TURNS:
         return None
@@ -232,7 +236,8 @@ def find_contradiction(op: UserOp, dims: Mapping[str, int], arrays: Mapping[str,
 
 
 def outside(op: UserOp, dims: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> str:
-    """How the first input whose values are not those that it is declared with contradicts that; "" where there is none."""
+    """How the first input whose values are not those that it is declared with contradicts that; "" where there is
+    none."""
     for name, given in op.inputs.items():
         if isinstance(given, Mapping) and "data" not in given and "is" not in given:
             x, (low, high) = arrays[name], bounds(given, dims)

@@ -1,8 +1,8 @@
 """Reference scripts: JSON with base64 tensors to a Python script's stdin, its stdout back, with a time limit.
 
-As ``python -m tasks.catalogs.user.scripts SCRIPT`` this is the process that runs a script: requests come as lines of JSON, each
-is the stdin of one run of the script as ``__main__``, and what it printed goes back as a JSON string on a line. So all
-evaluations of a sample cost one start of Python and one import of NumPy.
+As ``python -m tasks.catalogs.user.scripts SCRIPT`` this is the process that runs a script: requests come as lines of
+JSON, each is the stdin of one run of the script as ``__main__``, and what it printed goes back as a JSON string on a
+line. So all evaluations of a sample cost one start of Python and one import of NumPy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ LAST_WORDS = 800
 
 
 class ReferenceError(Exception):
-    """A reference that gives no result; the text says why, with the end of its stderr. raised: it ended by itself, with an error."""
+    """A reference that gives no result; the text says why, with the end of its stderr. raised: it ended by itself, with
+    an error."""
 
     def __init__(self, text: str, raised: bool = False) -> None:
         super().__init__(text)
@@ -41,7 +42,8 @@ class ReferenceError(Exception):
 
 
 class Script:
-    """A reference script that is called as often as one likes: in one process, unless it ends, of ``limit_s`` seconds in all."""
+    """A reference script that is called as often as one likes: in one process, unless it ends, of ``limit_s`` seconds
+    in all."""
 
     def __init__(self, path: Path, limit_s: float) -> None:
         self.path, self._limit_s, self._end = path, limit_s, time.monotonic() + limit_s

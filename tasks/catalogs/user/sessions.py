@@ -45,7 +45,8 @@ def find_stepped_inputs(op: UserOp) -> tuple[str, ...]:
 
 
 def whole(op: UserOp, kernel: Callable[[], Any]) -> Callable[..., Any]:
-    """A session as a function of all inputs: each output has a row for every step. That is what its reference is held against."""
+    """A session as a function of all inputs: each output has a row for every step. That is what its reference is held
+    against."""
 
     def run(**arguments: Any) -> Any:
         import torch

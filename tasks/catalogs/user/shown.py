@@ -17,8 +17,9 @@ _TASKS = Path(__file__).resolve().parents[2]
 
 
 def definitions_for(text: str, op: str, whole: bool = False) -> str:
-    """The definitions of one op ("user:name") alone, without its reference where that lies in another file than the kernel, unless they are
-    asked for ``whole``. Of an op that a module declares all modules: which one it is, only importing them tells."""
+    """The definitions of one op ("user:name") alone, without its reference where that lies in another file than the
+    kernel, unless they are asked for ``whole``. Of an op that a module declares all modules: which one it is, only
+    importing them tells."""
     told = {
         k: x for k, x in _with_submission(parse_definitions(text)).items() if k in ("deadline_s", "sources", "kernel")
     }
@@ -37,8 +38,8 @@ def definitions_for(text: str, op: str, whole: bool = False) -> str:
 
 
 def hidden_files(text: str) -> list[str]:
-    """The user's files of references that no kernel needs, and what Python has compiled of them: what is to be hidden from the process that
-    runs kernels."""
+    """The user's files of references that no kernel needs, and what Python has compiled of them: what is to be hidden
+    from the process that runs kernels."""
     told = _with_submission(parse_definitions(text))
     references, needed, asked, kernels = set[Path](), set[Path](), set[Path](), set[Path]()
     for source in told.get("sources", []):
@@ -82,8 +83,8 @@ def _without_reference(source: Mapping[str, Any], kernel: Mapping[str, Any]) -> 
 
 
 def _without_kernel(source: Mapping[str, Any], kernel: Mapping[str, Any]) -> dict[str, Any]:
-    """A declaration whose kernel is its reference, if that is a function of another file: where a baseline runs, importing the kernel would let it change
-    what it is timed against."""
+    """A declaration whose kernel is its reference, if that is a function of another file: where a baseline runs,
+    importing the kernel would let it change what it is timed against."""
     return {**kernel, "kernel": kernel["reference"]} if _is_callable_apart(source, kernel) else dict(kernel)
 
 

@@ -1,7 +1,7 @@
 """Modules beside a kernel's file: each file is given those of its own folder, whatever else has the same name.
 
-Two folders with a `utils.py` each, or a `tasks.py` of the user's, are usual. Python keeps one module of a name a process, the first that was
-imported; the second folder's kernel, or its reference, would compute with the first one's.
+Two folders with a `utils.py` each, or a `tasks.py` of the user's, are usual. Python keeps one module of a name a
+process, the first that was imported; the second folder's kernel, or its reference, would compute with the first one's.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class _Folders(MetaPathFinder):
         return sys.modules[f"{self.name}.{first}"]
 
     def _has_namesake(self, first: str) -> bool:
-        """Whether a module of this name lies here and the usual way leads to another one. The standard library's come first, as everywhere
-        in the process that has imported them."""
+        """Whether a module of this name lies here and the usual way leads to another one. The standard library's come
+        first, as everywhere in the process that has imported them."""
         own = sources.find_module(first, self._folders)
         if own is None or first in _OF_PYTHON:
             return False

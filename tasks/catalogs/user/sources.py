@@ -54,8 +54,8 @@ _HIDDEN = {"globals", "locals", "vars", "exec", "eval", "setattr", "__getattr__"
 
 
 def top_names(file: Path) -> set[str] | None:
-    """The names that a file has at its top once it was imported, read from its source; None where the source does not show them all
-    (from … import *, globals(), a package's submodules). Raises SyntaxError, OSError."""
+    """The names that a file has at its top once it was imported, read from its source; None where the source does not
+    show them all (from … import *, globals(), a package's submodules). Raises SyntaxError, OSError."""
     source = file.read_bytes()
     tree = ast.parse(source, str(file))
     used = {x.id for x in ast.walk(tree) if isinstance(x, ast.Name)} | {
@@ -71,8 +71,8 @@ def top_names(file: Path) -> set[str] | None:
 
 
 def first_lacking(file: Path, root: str) -> tuple[int, str] | None:
-    """Line and name of the package that ends a file's import: imported by its first statements, before anything of the user's has run
-    that could change what is found, and not there. None where there is none."""
+    """Line and name of the package that ends a file's import: imported by its first statements, before anything of the
+    user's has run that could change what is found, and not there. None where there is none."""
     folders = [Path(root), file.parent]
     for x in ast.parse(file.read_bytes(), str(file)).body:
         if isinstance(x, ast.Expr) and isinstance(x.value, ast.Constant):
@@ -126,8 +126,8 @@ def closure(file: Path, root: str) -> list[Path]:
 
 
 def sign(files: Iterable[Path]) -> tuple[object, ...]:
-    """What the file system says of files and of the folders that they lie in: as long as it says the same, none has changed, and no other
-    has come beside one. It takes a hundredth of the time that reading them does."""
+    """What the file system says of files and of the folders that they lie in: as long as it says the same, none has
+    changed, and no other has come beside one. It takes a hundredth of the time that reading them does."""
 
     def describe(path: Path) -> object:
         try:

@@ -38,8 +38,8 @@ class Made:
 
 
 def pair(first: str, dtype: str, choose: Choices) -> Made:
-    """A graph of two operators, the second on what ``first`` makes; nodes between them where it takes no such tensor. The
-    first choice says which is the second (`PARTNERS`). Raises KeyError for an operator that is not in STEPS."""
+    """A graph of two operators, the second on what ``first`` makes; nodes between them where it takes no such tensor.
+    The first choice says which is the second (`PARTNERS`). Raises KeyError for an operator that is not in STEPS."""
     second = choose.of(PARTNERS)
     grown = _start_graph(dtype, choose, max(map(first_opset, (first, second))))
     x = _start(grown)
@@ -62,8 +62,8 @@ def graph(dtype: str, choose: Choices) -> Made:
 
 
 def twice(dtype: str, choose: Choices) -> Made:
-    """A graph of two to six operators, and the same once more, written otherwise: the second half of the outputs is to be
-    the first."""
+    """A graph of two to six operators, and the same once more, written otherwise: the second half of the outputs is to
+    be the first."""
     grown = _start_graph(dtype, choose, 13)
     x = _start(grown)
     names = [name for name in STEPS if first_opset(name) <= grown.opset]
@@ -96,8 +96,8 @@ def _start(grown: Grown) -> Tensor:
 
 
 def _put(grown: Grown, spec: Spec, x: Tensor) -> Tensor:
-    """What an operator makes of a tensor; of one that it does not take, after a node that makes it fit. Where that does not
-    go either, what the simplest operator makes."""
+    """What an operator makes of a tensor; of one that it does not take, after a node that makes it fit. Where that does
+    not go either, what the simplest operator makes."""
     before = len(grown.steps), len(grown.made)
     try:
         made = STEPS[spec.op](grown, _fit_rank(grown, spec, x))

@@ -29,7 +29,8 @@ class Refused(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """value: exact, floats as float64; dtype: as the model has it; source: the operator that makes it, "" for an input."""
+    """value: exact, floats as float64; dtype: as the model has it; source: the operator that makes it, "" for an
+    input."""
 
     name: str
     dtype: str
@@ -58,8 +59,9 @@ class Step:
 class Grown(Draw):
     """The choices of one graph and what has grown so far.
 
-    feeds: arrays of the graph's inputs, weights: of its initializers, both by name; tensors: these; made: what nodes gave, in order; fed:
-    whether weights are inputs of the graph; words: modes, attributes, edges, for people and for telling findings apart.
+    feeds: arrays of the graph's inputs, weights: of its initializers, both by name; tensors: these; made: what nodes
+    gave, in order; fed: whether weights are inputs of the graph; words: modes, attributes, edges, for people and for
+    telling findings apart.
     """
 
     def __init__(self, choose: Choices, dtype: str, opset: int, fed: bool) -> None:
@@ -102,8 +104,8 @@ class Grown(Draw):
     def add(
         self, op: str, inputs: Sequence[Tensor | None], outputs: int = 1, dtype: str = "", **attributes: Any
     ) -> list[Tensor]:
-        """A node; what it makes is of the dtype of its first input, or of another. Raises Refused where its exact result is not
-        finite, too large, or not defined."""
+        """A node; what it makes is of the dtype of its first input, or of another. Raises Refused where its exact
+        result is not finite, too large, or not defined."""
         for place, x in enumerate(inputs):
             if x is not None and not takes(op, self.opset, x.dtype, place):
                 raise Refused(f"{op} takes no {x.dtype} in operator set {self.opset}")

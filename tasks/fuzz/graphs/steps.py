@@ -19,7 +19,8 @@ _AWAY = Domain(0.5, 4.0, ("halves", "powers"))
 #: For functions whose usual formulas cancel far below 0, which single operators show: in graphs it would hide all else.
 NO_TAIL = (-1.5, 4096.0)
 _SMALL = Domain(-2.0, 2.0, ("halves", "zeros"))
-#: Least spread of what is divided by its deviation, as a share of its largest number: below it rounding is all that is left.
+#: Least spread of what is divided by its deviation, as a share of its largest number: below it rounding is all that is
+#: left.
 _SPREAD = 1 / 64
 
 

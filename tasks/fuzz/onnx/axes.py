@@ -42,7 +42,8 @@ def factor_domain(d: Draw) -> Domain:
 def draw_reduction(
     domain: Callable[[Draw], Domain], axes_input: int = 18, still: bool = True
 ) -> Callable[[Draw], Made]:
-    """axes_input: the operator set from which on axes are an input; still: whether an element alone is reduced to itself."""
+    """axes_input: the operator set from which on axes are an input; still: whether an element alone is reduced to
+    itself."""
 
     def make(d: Draw) -> Made:
         x = d.tensor(d.shape(1), domain(d))

@@ -55,7 +55,8 @@ def choose_product_domain(d: Draw) -> Domain:
 
 
 def _draw_pair(d: Draw, first: Domain, second: Domain | None = None) -> tuple[Given, Given]:
-    """Two tensors that are broadcast to each other; either may be the smaller one, the second perhaps an initializer."""
+    """Two tensors that are broadcast to each other; either may be the smaller one, the second perhaps an
+    initializer."""
     whole = d.shape()
     one, other = whole, d.broadcast(whole)
     if d.choose.chance(1, 4):

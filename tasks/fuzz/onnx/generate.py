@@ -24,9 +24,9 @@ GENERATOR = 1
 class Generated:
     """A generated case.
 
-    feeds: of each place of the node whether its input is one of the graph's (else an initializer); symbolic: whether the
-    lengths of the graph's inputs are names; words: opset and modes, and attributes that are not left out, for people and
-    for telling findings apart; choices: what made it.
+    feeds: of each place of the node whether its input is one of the graph's (else an initializer); symbolic: whether
+    the lengths of the graph's inputs are names; words: opset and modes, and attributes that are not left out, for
+    people and for telling findings apart; choices: what made it.
     """
 
     op: str
@@ -49,8 +49,8 @@ class Generated:
 
 
 def case(op: str, dtype: str, choose: Choices) -> Generated:
-    """The case of some choices. Raises KeyError for an operator that is not in the table, ValueError for a dtype that it
-    does not take, LeftOpen where the specification says nothing."""
+    """The case of some choices. Raises KeyError for an operator that is not in the table, ValueError for a dtype that
+    it does not take, LeftOpen where the specification says nothing."""
     known = table.opsets(op, dtype)
     if not known:
         raise ValueError(f"fuzz: {op} does not take {dtype}; it takes {', '.join(table.dtypes(op))}")

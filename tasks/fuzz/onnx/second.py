@@ -1,7 +1,8 @@
 """A second opinion on a generated case: the same outputs by onnx's own evaluator, or by torch, in float64.
 
-It speaks where it agrees with the farm's own reference, and is silent where it does not: onnx's evaluator is at fault often
-enough (`tasks.fuzz.table.Spec.at_fault`), so that its word alone makes no reference suspect; runtimes decide then (`farm.policies.vote`).
+It speaks where it agrees with the farm's own reference, and is silent where it does not: onnx's evaluator is at fault
+often enough (`tasks.fuzz.table.Spec.at_fault`), so that its word alone makes no reference suspect; runtimes decide then
+(`farm.policies.vote`).
 """
 
 from __future__ import annotations

@@ -31,8 +31,9 @@ EVERY = (*NUMBERS, "bool")
 
 @dataclass(frozen=True)
 class Given:
-    """An input of a node. role: "data" is always an input of the graph; "weight" and "parameter" (what says what is computed:
-    axes, sizes, indices) are initializers or inputs of the graph, as the case has it; "constant" is always an initializer."""
+    """An input of a node. role: "data" is always an input of the graph; "weight" and "parameter" (what says what is
+    computed: axes, sizes, indices) are initializers or inputs of the graph, as the case has it; "constant" is always an
+    initializer."""
 
     array: np.ndarray
     role: str = "data"

@@ -20,9 +20,9 @@ from tasks.operators import table as operators
 
 #: Error units of a node's own floor beyond which it is suspected: the limit that models are judged by.
 LIMIT = 32.0
-#: Draws of a node's noise floor (`tasks.graphs.floor.node_floor` makes four times as many, nobody having computed the node in
-#: its dtype): first where the result is not right without one, then where the node is beyond the limit by the first, since
-#: of a million elements a few lie still through four draws.
+#: Draws of a node's noise floor (`tasks.graphs.floor.node_floor` makes four times as many, nobody having computed the
+#: node in its dtype): first where the result is not right without one, then where the node is beyond the limit by the
+#: first, since of a million elements a few lie still through four draws.
 DRAWS = (1, 8)
 #: Bytes of tensors that are asked for in one run.
 CHUNK = 1 << 30
@@ -39,8 +39,8 @@ ONCE = 6.0
 
 @dataclass(frozen=True)
 class Suspect:
-    """A node and its own error units. values: what it makes of exact inputs if it errs as it did here, by tensor's name (none
-    within the limit); feeds: the inputs that the backend gave it."""
+    """A node and its own error units. values: what it makes of exact inputs if it errs as it did here, by tensor's name
+    (none within the limit); feeds: the inputs that the backend gave it."""
 
     place: int
     units: float

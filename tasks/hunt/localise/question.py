@@ -31,9 +31,9 @@ class Clock:
 
 @dataclass
 class Question:
-    """fails: whether outputs, in the program's order and dtypes, are beyond the limit; clock: when nothing more is to be asked; precision:
-    what the backend declares that it computes in ("" for the dtype); failing: what the backend returned for the whole; the search
-    sets it."""
+    """fails: whether outputs, in the program's order and dtypes, are beyond the limit; clock: when nothing more is to
+    be asked; precision: what the backend declares that it computes in ("" for the dtype); failing: what the backend
+    returned for the whole; the search sets it."""
 
     program: Program
     fails: Callable[[Sequence[np.ndarray]], bool]
@@ -42,15 +42,16 @@ class Question:
     failing: Sequence[np.ndarray] | None = None
 
     def shaped(self, name: str, x: np.ndarray) -> np.ndarray:
-        """A tensor that a backend was asked for, in its own shape if it differs by dimensions of 1 alone: some runtimes give
-        an intermediate tensor in as many dimensions as they keep all in."""
+        """A tensor that a backend was asked for, in its own shape if it differs by dimensions of 1 alone: some runtimes
+        give an intermediate tensor in as many dimensions as they keep all in."""
         shape = np.shape(self.program.exact[name])
         lone = [n for n in shape if n != 1] == [n for n in x.shape if n != 1]
         return x.reshape(shape) if lone and name not in self.program.outputs else x
 
     def reaches(self, values: Mapping[str, np.ndarray]) -> bool:
-        """Whether the model fails when these tensors have these values, and all else is exact, and no further off than the
-        backend was: a tensor may be wrong only where it is asked for, or in a part, and then it explains nothing."""
+        """Whether the model fails when these tensors have these values, and all else is exact, and no further off than
+        the backend was: a tensor may be wrong only where it is asked for, or in a part, and then it explains
+        nothing."""
         if not self.program.outputs:  # nobody can take it apart
             return False
         try:
@@ -71,7 +72,8 @@ class Question:
         return False
 
     def reaches_all(self, values: Sequence[Mapping[str, np.ndarray]]) -> bool:
-        """Whether the model fails when tensors are off by as much as these values of them are, wherever the others lead."""
+        """Whether the model fails when tensors are off by as much as these values of them are, wherever the others
+        lead."""
         errors = {
             name: value.astype(np.float64) - self.program.exact[name].astype(np.float64)
             for one in values

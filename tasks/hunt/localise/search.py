@@ -23,10 +23,10 @@ FOLLOWED = 12
 class Culprit:
     """What a search ends with.
 
-    name: text of the column ``culprit``; "" where none can be named; effect: the column ``probe_effect``; node_units: own error
-    units by node, in the graph's order, NaN where a node was not judged; places: of the culprit's nodes in the program;
-    units: its own; alone: whether it fails by itself as well, None where that was not tried; feeds: of its piece;
-    why: how it is known, a sentence a line.
+    name: text of the column ``culprit``; "" where none can be named; effect: the column ``probe_effect``; node_units:
+    own error units by node, in the graph's order, NaN where a node was not judged; places: of the culprit's nodes in
+    the program; units: its own; alone: whether it fails by itself as well, None where that was not tried; feeds: of its
+    piece; why: how it is known, a sentence a line.
     """
 
     name: str = ""
@@ -40,8 +40,8 @@ class Culprit:
 
 
 def search_culprit(question: Question, offered: Settings = NOTHING, whole: str = "") -> Search[Culprit]:
-    """What makes the model fail. offered: settings of the backend that may be to blame; whole: why the backend cannot be given
-    parts of the program, "" where it can.
+    """What makes the model fail. offered: settings of the backend that may be to blame; whole: why the backend cannot
+    be given parts of the program, "" where it can.
 
     Raises NotFailing where the model does not fail when it is run again, or raises.
     """
@@ -86,7 +86,8 @@ def _search_failing_nodes(question: Question, first: Ran) -> Search[Culprit]:
 
 
 def _errs_alone(question: Question, suspect: Suspect) -> Search[bool]:
-    """Whether a node errs as much by itself on the inputs that the backend gave it; where it does not run, it is believed to."""
+    """Whether a node errs as much by itself on the inputs that the backend gave it; where it does not run, it is
+    believed to."""
     piece = question.program.piece([suspect.place], suspect.feeds)
     ran = yield Ask(piece)
     if ran.outputs is None:
@@ -96,8 +97,9 @@ def _errs_alone(question: Question, suspect: Suspect) -> Search[bool]:
 
 
 def _search_window_beside(question: Question, found: Culprit, suspect: Suspect) -> Search[Culprit]:
-    """The window that fails where a node seems to err and, by itself on the very inputs, does not: what the backend gives as
-    its inputs is not what it computes with, as where nodes are fused and tensors asked for are computed beside them."""
+    """The window that fails where a node seems to err and, by itself on the very inputs, does not: what the backend
+    gives as its inputs is not what it computes with, as where nodes are fused and tensors asked for are computed beside
+    them."""
     why = f"{question.program.title(suspect.place)} does not follow from the inputs that are given for it, and by itself it does"
     return (
         yield from _describe_culprit_window(

@@ -12,8 +12,8 @@ from tasks.hunt.localise.question import Clock
 
 @dataclass(frozen=True)
 class Settings:
-    """What of a backend can be turned off: names of its `levels` below its own, of its `passes`; precise: whether it can be
-    told to compute in the dtype itself."""
+    """What of a backend can be turned off: names of its `levels` below its own, of its `passes`; precise: whether it
+    can be told to compute in the dtype itself."""
 
     levels: tuple[str, ...] = ()
     passes: tuple[str, ...] = ()
@@ -26,8 +26,8 @@ Wrong = Callable[[Ran], bool]
 
 
 def blame_setting(asked: Ask, wrong: Wrong, settings: Settings, clock: Clock) -> Search[str]:
-    """The culprit that a setting gives away, "" if none makes ``asked`` right: "precision", "optimiser PASS", where no pass
-    does "optimiser level LEVEL, right at level LOWER", the lowest level that is wrong and the one below it."""
+    """The culprit that a setting gives away, "" if none makes ``asked`` right: "precision", "optimiser PASS", where no
+    pass does "optimiser level LEVEL, right at level LOWER", the lowest level that is wrong and the one below it."""
 
     def heals(setting: str) -> Search[bool]:
         if clock.over:

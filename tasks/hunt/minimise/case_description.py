@@ -22,7 +22,8 @@ ALL = 64
 
 
 def describe_case(case: Case) -> dict[str, Any]:
-    """ops, attributes (those that are not the default, by op), modes, opset, inputs (name, dtype, shape, how it is given, values)."""
+    """ops, attributes (those that are not the default, by op), modes, opset, inputs (name, dtype, shape, how it is
+    given, values)."""
     if isinstance(case, ChosenCase):  # as it was made: what it says is what the choices came to
         case = case.graph() or case.call()
     attributes, modes, more = dict[str, Any](), list[str](), dict[str, Any]()
@@ -131,7 +132,8 @@ def _list_default_attributes(op: str, domain: str, version: int) -> dict[str, An
 
 
 def _list_modes(case: GraphCase, weights: set[str]) -> list[str]:
-    """Ways of giving tensors that are not the usual one: an input that says what is computed at run time, open sizes."""
+    """Ways of giving tensors that are not the usual one: an input that says what is computed at run time, open
+    sizes."""
     found = []
     for node in case.model.graph.node:
         for place, name in enumerate(node.input):

@@ -1,7 +1,7 @@
 """A list of choices made simpler while the case that it makes fails: what generated it need not be known.
 
-Spans are left out, then set to 0, then each number is made as small as it can be by halving (as in Hypothesis's shrinker:
-MacIver & Donaldson, Test-Case Reduction via Test-Case Generation, ECOOP 2020).
+Spans are left out, then set to 0, then each number is made as small as it can be by halving (as in Hypothesis's
+shrinker: MacIver & Donaldson, Test-Case Reduction via Test-Case Generation, ECOOP 2020).
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def _rank_choices(taken: Sequence[int]) -> tuple[int, list[int]]:
 
 
 def _list_shorter(best: Choices) -> Iterator[list[int]]:
-    """Without each of its spans, the longest first, also with one less where their number may stand: right before the first of
-    their label, and at the beginning; without runs of choices."""
+    """Without each of its spans, the longest first, also with one less where their number may stand: right before the
+    first of their label, and at the beginning; without runs of choices."""
     taken = best.taken
     starts: dict[str, int] = {}
     for label, first, _ in best.spans:
@@ -99,8 +99,8 @@ def _bisect_choices(best: Choices, fails: Fails) -> Search[Choices]:
 
 
 def simpler_choices(question: Question) -> Search[None]:
-    """The simplest choices with which it fails, then what they made; of a graph of several nodes at once what they made, since a
-    choice less makes another graph."""
+    """The simplest choices with which it fails, then what they made; of a graph of several nodes at once what they
+    made, since a choice less makes another graph."""
     case = question.best
     if not isinstance(case, ChosenCase):
         return

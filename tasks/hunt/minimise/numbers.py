@@ -34,7 +34,8 @@ def plainer_values(question: Question) -> Search[None]:
 
 
 def _nearer_to_zero(question: Question, name: str) -> Search[None]:
-    """Make whole numbers that no plain ones can stand for the least that fail, if all larger ones do too: a threshold is one."""
+    """Make whole numbers that no plain ones can stand for the least that fail, if all larger ones do too: a threshold
+    is one."""
     first = question.best.arrays[name]
     places: list[int | None] = [*range(first.size)] if first.size <= EACH else [None]
     for place in places:

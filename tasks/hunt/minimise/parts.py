@@ -14,7 +14,8 @@ FEW = 12
 
 
 def fewer_nodes(question: Question) -> Search[None]:
-    """The nodes without which the case does not fail; what comes to them from others is their true value, as an input."""
+    """The nodes without which the case does not fail; what comes to them from others is their true value, as an
+    input."""
     whole = question.best
     if not isinstance(whole, (GraphCase, TracedCase)) or len(whole.ops) < 2:
         return

@@ -23,10 +23,10 @@ class Spent(Exception):
 
 @dataclass
 class Question:
-    """best: the smallest case that fails as ``wanted`` says; budget: runs of the backend that are left; runs: taken so far;
-    refused: cases that the reference did not take, which cost no run; told: what was done to the case; fresh: whether each is
-    run in a new process, since what others left behind in one made a case fail; structured: whether it takes the structure of an
-    input, which a smaller case is to need as well; None where nobody asked."""
+    """best: the smallest case that fails as ``wanted`` says; budget: runs of the backend that are left; runs: taken so
+    far; refused: cases that the reference did not take, which cost no run; told: what was done to the case; fresh:
+    whether each is run in a new process, since what others left behind in one made a case fail; structured: whether it
+    takes the structure of an input, which a smaller case is to need as well; None where nobody asked."""
 
     wanted: Failure
     best: Case
@@ -72,8 +72,8 @@ class Question:
         return True
 
     def needs_structure(self, case: CallCase) -> Search[bool]:
-        """Whether a case that fails takes the structure of its inputs: of the first, none fails that has ordinary values in their
-        place, or of every input; of a smaller one, some ordinary inputs pass."""
+        """Whether a case that fails takes the structure of its inputs: of the first, none fails that has ordinary
+        values in their place, or of every input; of a smaller one, some ordinary inputs pass."""
         first, passed = self.structured is None, False
         for seed, every in itertools.product(range(ORDINARY), (True, False) if first else (True,)):
             if (other := case.ordinary(seed, every)) is None:

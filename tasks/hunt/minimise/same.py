@@ -23,8 +23,8 @@ _SLACK = 0.999
 
 @dataclass(frozen=True)
 class Failure:
-    """How a case fails. words: its error, with what is its own masked; times: how many times its limit it is off, None where
-    that is not what is wrong; finite: whether the reference is; also: another status that is the same failure."""
+    """How a case fails. words: its error, with what is its own masked; times: how many times its limit it is off, None
+    where that is not what is wrong; finite: whether the reference is; also: another status that is the same failure."""
 
     status: str
     kind: str = ""
@@ -46,8 +46,8 @@ class Failure:
         return cls(*how, times=times, finite=not numbers or all(_is_finite_leaf(leaf) for leaf in expected))
 
     def again(self, other: Failure) -> bool:
-        """Whether ``other``, of a smaller case, is the same failure. It must not slide into what may be noise, nor to Inf and NaN where
-        the reference had none; that it has none any more is as well."""
+        """Whether ``other``, of a smaller case, is the same failure. It must not slide into what may be noise, nor to
+        Inf and NaN where the reference had none; that it has none any more is as well."""
         status = self.status if other.status == self.also else other.status
         if self != replace(other, times=self.times, finite=self.finite, also=self.also, status=status):
             return False

@@ -21,7 +21,8 @@ from tasks.hunt.traced_case import TracedCase
 from tasks.model import OpClass, Status
 from tasks.model.row import Row
 
-#: Runs of a case that say whether it always fails: at the beginning, at the end (one of a hang, with its whole deadline).
+#: Runs of a case that say whether it always fails: at the beginning, at the end (one of a hang, with its whole
+#: deadline).
 FIRST, LAST = 2, 2
 #: Runs of a case that did not fail at once before it is given up, or said to be flaky.
 TRIES = 6
@@ -31,7 +32,8 @@ KEPT = 24
 
 @dataclass(frozen=True)
 class Trigger:
-    """One thing about the minimal case put otherwise, and what came of it. status: "" where the reference does not take it."""
+    """One thing about the minimal case put otherwise, and what came of it. status: "" where the reference does not take
+    it."""
 
     what: str
     status: str
@@ -41,9 +43,10 @@ class Trigger:
 @dataclass(frozen=True)
 class Minimal:
     """What a search ends with. case: None where it could not be taken apart (the stored one is the minimal one then);
-    failure: as it was looked for; row: of the last run of the minimal case; runs: of the backend; failed, tried: of runs of
-    the minimal case alone, in new processes; before: numbers of the earlier cases that it takes; why: what else is to be said;
-    by_parts: its status by the reference of its parts, where that is another failure than the stored one, or none.
+    failure: as it was looked for; row: of the last run of the minimal case; runs: of the backend; failed, tried: of
+    runs of the minimal case alone, in new processes; before: numbers of the earlier cases that it takes; why: what else
+    is to be said; by_parts: its status by the reference of its parts, where that is another failure than the stored
+    one, or none.
     """
 
     case: Case | None
@@ -108,9 +111,9 @@ def search_minimal_case(
 ) -> Search[Minimal]:
     """Make a case smaller that failed as its ``stored`` row says.
 
-    start: takes the case apart; raises Unfit where it has no reference. strategy: of STRATEGIES, or SEQUENCE; budget: runs
-    that it may take; earlier: how many cases ran before it in its process; triggers: whether what is left is toggled.
-    Raises NotFailing where it does not fail again.
+    start: takes the case apart; raises Unfit where it has no reference. strategy: of STRATEGIES, or SEQUENCE; budget:
+    runs that it may take; earlier: how many cases ran before it in its process; triggers: whether what is left is
+    toggled. Raises NotFailing where it does not fail again.
     """
     wanted = Failure.of(stored)
     first = Question(wanted, None, budget)  # type: ignore[arg-type]
@@ -135,7 +138,8 @@ def search_minimal_case(
         in_parts = yield from first.run(Ask(case))
         own = Failure.of(in_parts, sample.expected, case.names)
         if stored.op_class == OpClass.MODEL and own.status == Status.IMPRECISE:
-            # Of a model nothing is imprecise: what makes it wrong may be so of its parts, until some of them are wrong by themselves.
+            # Of a model nothing is imprecise: what makes it wrong may be so of its parts, until some of them are wrong
+            # by themselves.
             own = replace(own, also=stored.status)
         if _fails_like_stored(wanted, own):
             break
@@ -176,8 +180,8 @@ def _fails_like_stored(stored: Failure, own: Failure) -> bool:
 
 
 def _run_repeatedly(question: Question, ask: Ask, wanted: Failure, count: int) -> Search[tuple[int, int, Row]]:
-    """(failed, tried, last row that failed, else last row) of a case run ``count`` times, up to TRIES where it does not always
-    fail."""
+    """(failed, tried, last row that failed, else last row) of a case run ``count`` times, up to TRIES where it does not
+    always fail."""
     failed = tried = 0
     last: Row | None = None
     while tried < count or (0 < failed < tried < TRIES) or (not failed and tried < TRIES // 2):
@@ -220,7 +224,8 @@ def _in_sequence(question: Question, stored: Row, earlier: int, row: Row) -> Sea
 
 
 def _with_cause(row: Row, stored: Row) -> Row:
-    """The row of a case that fails as stored, with the cause that its stored row has: runs of a search do not ask the device for it."""
+    """The row of a case that fails as stored, with the cause that its stored row has: runs of a search do not ask the
+    device for it."""
     return row if row.cause else row.with_values({"cause": stored.cause, "cause_code": stored.cause_code})
 
 

@@ -93,8 +93,8 @@ class Minimiser(Searcher):
             raise Unfit(str(error)) from None
 
     def _graph(self, form: Form, group: Group, op_class: OpClass) -> Case:
-        """An ONNX form. Where it has no float64 evaluation and the failure is none of numbers, ONNX's checker says what is
-        valid."""
+        """An ONNX form. Where it has no float64 evaluation and the failure is none of numbers, ONNX's checker says what
+        is valid."""
         import onnx
 
         model = inline_functions(onnx.load_from_string(form.model))

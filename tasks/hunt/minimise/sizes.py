@@ -34,10 +34,11 @@ def smaller_dims(question: Question) -> Search[None]:
 
 
 def _find_resizings(case: Case) -> Iterator[tuple[Callable[[Case, int, bool], Case | None], int, Any]]:
-    """Ways of making sizes of a case smaller: (a case with a new size in place of one, that size, what tells ways apart).
+    """Ways of making sizes of a case smaller: (a case with a new size in place of one, that size, what tells ways
+    apart).
 
-    All axes of a size, and with them what numbers are equal to it; those whose sizes are multiples of it; each axis alone;
-    every two.
+    All axes of a size, and with them what numbers are equal to it; those whose sizes are multiples of it; each axis
+    alone; every two.
     """
     sizes: dict[int, list[Axis]] = {}
     for name, x in case.arrays.items():
@@ -60,8 +61,8 @@ def _find_resizings(case: Case) -> Iterator[tuple[Callable[[Case, int, bool], Ca
 
 def _make_resizing(axes: tuple[Axis, ...], size: int, numbers: bool) -> Callable[[Case, int, bool], Case | None]:
     def resize_case(case: Case, wanted: int, last: bool) -> Case | None:
-        """The case with ``wanted`` in place of ``size``: the first of each axis, or the last; numbers: also where integers
-        are that size."""
+        """The case with ``wanted`` in place of ``size``: the first of each axis, or the last; numbers: also where
+        integers are that size."""
         arrays = case.arrays
         made: dict[str, np.ndarray] = {}
         for name, axis in axes:

@@ -10,8 +10,8 @@ _MOST, _LENGTH = 4, 700
 
 
 def quote_specification(op: str, ops: Sequence[str], attributes: Sequence[str]) -> list[str]:
-    """Of ONNX's operators: what is said of the attributes that are not the default ("Op.attribute"), else the op's first
-    sentences; of torch's: the first of its documentation. Nothing for an op that is not known."""
+    """Of ONNX's operators: what is said of the attributes that are not the default ("Op.attribute"), else the op's
+    first sentences; of torch's: the first of its documentation. Nothing for an op that is not known."""
     if op.startswith("onnx:"):
         return [x for name in dict.fromkeys(ops) for x in _of_onnx(name, attributes)]
     if op.startswith("torch:"):

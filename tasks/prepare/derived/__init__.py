@@ -19,7 +19,8 @@ def samples(
     catalog: Catalog, group: Group, draws: int, skip: Collection[int], first: Callable[[], Sample]
 ) -> Iterator[Sample]:
     """As `Catalog.samples`, of any check: where it derives them, one for each of its numbers, by ``derive(base, number,
-    group, draws)`` of the file of its name, of the op's ``first`` one. A sample that cannot be made comes with a failure."""
+    group, draws)`` of the file of its name, of the op's ``first`` one. A sample that cannot be made comes with a
+    failure."""
     check = checks.get(group.check)
     if not isinstance(check, Derived):
         yield from catalog.samples(group, draws, skip)
@@ -73,7 +74,8 @@ class _Exported:
 
 
 def remade(catalog: Catalog, group: Group, given: Sample, draws: int) -> Sample:
-    """As `Catalog.remade`, of any check: where it derives its samples, that of the number ``given`` has. Raises Vacuous."""
+    """As `Catalog.remade`, of any check: where it derives its samples, that of the number ``given`` has. Raises
+    Vacuous."""
     check = checks.get(group.check)
     if not isinstance(check, Derived):
         return catalog.remade(group, given, draws)
@@ -88,7 +90,8 @@ def _derive(check: Derived) -> Callable[[Sample, int, Group, int], Sample]:
 
 
 def _explain_no_other_size(catalog: Catalog, plain: Group) -> Failure | None:
-    """Why an op has no other size, where its catalog can be asked that before the reference is made, which takes long."""
+    """Why an op has no other size, where its catalog can be asked that before the reference is made, which takes
+    long."""
     try:
         if bare := catalog.bare(plain):
             shapes.vary_sizes(replace(bare, model=catalog.any_size(plain) or bare.model))

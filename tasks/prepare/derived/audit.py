@@ -39,8 +39,9 @@ Arrays = list[np.ndarray]
 
 
 def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
-    """The sample with its own inputs, as the forward check has them, and others: drawn anew, one of several inputs, partly the own ones, in order, equal, zero, and
-    of sizes between and beyond those declared. What the reference does not take, or gives no numbers for, is left out.
+    """The sample with its own inputs, as the forward check has them, and others: drawn anew, one of several inputs,
+    partly the own ones, in order, equal, zero, and of sizes between and beyond those declared. What the reference does
+    not take, or gives no numbers for, is left out.
 
     Raises Vacuous where nothing says what other inputs are to give.
     """
@@ -108,8 +109,8 @@ def _draw_ordinary(catalog: Catalog, group: Group, given: Sample) -> dict[int, n
 
 
 def _draw_others(own: Arrays, drawn: dict[int, np.ndarray], told: Collection[int]) -> Iterator[Arrays]:
-    """Other values of the same sizes, the most different first. told: places of those that the declaration lists, which may be in an order or
-    of a sum that nobody has declared; a positive factor keeps both."""
+    """Other values of the same sizes, the most different first. told: places of those that the declaration lists, which
+    may be in an order or of a sum that nobody has declared; a positive factor keeps both."""
     if drawn:
         yield [drawn.get(k, x) for k, x in enumerate(own)]
     scaled = vary_inputs(own, 0, moved=False)
@@ -118,7 +119,8 @@ def _draw_others(own: Arrays, drawn: dict[int, np.ndarray], told: Collection[int
 
 
 def _fits_beside_first(made: Sample, base: Sample) -> bool:
-    """Whether a sample can stand beside the first one: as many arrays and outputs of the same dtypes, all of them numbers."""
+    """Whether a sample can stand beside the first one: as many arrays and outputs of the same dtypes, all of them
+    numbers."""
     if made.failure is not None or len(made.expected) != len(base.expected) or len(made.arrays) != len(base.arrays):
         return False
     for leaf, own in zip(made.expected, base.expected):

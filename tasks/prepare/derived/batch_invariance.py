@@ -23,9 +23,9 @@ _SAME = 2.0**-30
 def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     """The sample ``base``, its arrays contiguous, with the places of those whose first axis is a batch.
 
-    A set of arrays is one where the float64 reference of three rows has, row by row, what the reference of each row alone has.
-    Tried are those with the first one's number of rows, of its dimensions, the first, then each other one alone. Raises
-    Vacuous where none is.
+    A set of arrays is one where the float64 reference of three rows has, row by row, what the reference of each row
+    alone has. Tried are those with the first one's number of rows, of its dimensions, the first, then each other one
+    alone. Raises Vacuous where none is.
     """
     if base.definition or base.op_class in _UNSAID or any(leaf.reference is None for leaf in base.expected):
         raise Vacuous("what a row is to give cannot be said")
@@ -80,7 +80,8 @@ def _computes_rows_alone(catalog: Catalog, group: Group, own: Sample, batched: t
 def by_row(
     reference: Callable[[list[np.ndarray]], Sequence[np.ndarray]], arrays: Sequence[np.ndarray], batched: Sequence[int]
 ) -> bool:
-    """Whether a float64 ``reference``, which may raise, computes rows of the arrays at the places ``batched`` each by itself."""
+    """Whether a float64 ``reference``, which may raise, computes rows of the arrays at the places ``batched`` each by
+    itself."""
 
     def of(rows: list[list[np.ndarray]]) -> Sequence[np.ndarray]:
         made = reference(in_batch(rows, batched))

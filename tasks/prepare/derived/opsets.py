@@ -20,18 +20,19 @@ from tasks.prepare.derived.parts import Spoilt, explain_graphs_differ, explain_m
 LARGEST = 64 << 20
 #: Who converts what nobody exports.
 CONVERTER = "onnx.version_converter"
-#: What the converter says of a model that cannot be said in an opset: no such operator, no such type or attribute there.
+#: What the converter says of a model that cannot be said in an opset: no such operator, no such type or attribute
+#: there.
 _NOT_THERE = re.compile(
     r"No Previous Version of|is unallowed for|cannot be downgraded|must be .* for conversion to opset|No schema registered"
 )
 
 
 def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
-    """The sample ``base`` in the opset ``number``, with the same expected outputs: exported at that opset where its catalog can do so,
-    else converted.
+    """The sample ``base`` in the opset ``number``, with the same expected outputs: exported at that opset where its
+    catalog can do so, else converted.
 
-    Flags: ``by`` is who made the model, ``not`` who was tried before in vain. Raises Spoilt where nobody makes one that is the same
-    function, with what each of them said; Vacuous where that opset cannot say it.
+    Flags: ``by`` is who made the model, ``not`` who was tried before in vain. Raises Spoilt where nobody makes one that
+    is the same function, with what each of them said; Vacuous where that opset cannot say it.
     """
     import onnx
 
@@ -62,7 +63,8 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
 def _iterate_converters(
     base: Sample, number: int, group: Group, model: Any, own: int
 ) -> Iterator[tuple[str, Callable[[], tuple[Any, bool]]]]:
-    """(who makes the model, what makes it and says whether it is proved to be the same function); the latter raises Spoilt, Vacuous."""
+    """(who makes the model, what makes it and says whether it is proved to be the same function); the latter raises
+    Spoilt, Vacuous."""
     for by, found in catalogs.get(group.catalog).at_opset(group, base, number):
         yield by, functools.partial(_check_export, found, base, f"by torch's {by} exporter at opset {number}")
 
@@ -89,7 +91,8 @@ def _check_export(found: bytes | Exception, base: Sample, how: str) -> tuple[Any
     except Exception as error:
         raise Spoilt("exporter", f"{how}: {text_of(error)}") from None
     _check_model_inputs(made, "exporter", how, base)
-    # Its constants may be rounded otherwise than those of the other export: a part of a unit, not of a spacing of float64.
+    # Its constants may be rounded otherwise than those of the other export: a part of a unit, not of a spacing of
+    # float64.
     if different := explain_model_differs(found, base):
         raise Spoilt("exporter", f"{how} it is another function in float64: {different}")
     return made, base.op_class is OpClass.RANDOM or different is not None

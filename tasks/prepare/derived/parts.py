@@ -45,7 +45,8 @@ SAME = 1.0
 
 
 def explain_model_differs(model: bytes, base: Sample) -> str | None:
-    """How an exported model differs in float64 from what is expected of a sample; "" where it does not, None where nobody can say."""
+    """How an exported model differs in float64 from what is expected of a sample; "" where it does not, None where
+    nobody can say."""
     import onnx
 
     from tasks.graphs.evaluate import Graph

@@ -35,10 +35,10 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     """The model of ``base`` in ``number`` bits, with that graph's float64 evaluation.
 
     The noise floor is the row floor of a model (`tasks.graphs.floor`), and a share, STEP, of two things: the step of an
-    output that comes straight from a DequantizeLinear; and what it does to an output that some elements of every quantised
-    tensor fall to the other side of a tie. Raises Spoilt where the
-    tool takes the model not, or makes one that cannot be evaluated or has an infinite scale; Vacuous for a model that is not float32, or of which
-    the tool leaves everything as it is.
+    output that comes straight from a DequantizeLinear; and what it does to an output that some elements of every
+    quantised tensor fall to the other side of a tie. Raises Spoilt where the tool takes the model not, or makes one
+    that cannot be evaluated or has an infinite scale; Vacuous for a model that is not float32, or of which the tool
+    leaves everything as it is.
     """
     import onnx
 
@@ -54,7 +54,8 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         with _silence_tools():
             given = onnx.load_model_from_string(base.model)  # the tools write to what they are given
             made = _convert_to_float16(given) if number == 16 else _quantize_to_int8(given, feeds)
-            # Types as well: the second output of a LayerNormalization stays float32, and the float16 tool does not know.
+            # Types as well: the second output of a LayerNormalization stays float32, and the float16 tool does not
+            # know.
             onnx.checker.check_model(made, full_check=True)
     except Exception as error:
         raise Spoilt(
@@ -156,7 +157,8 @@ def _read_scales(made: Any) -> dict[str, np.ndarray]:
 
 
 def _measure_flips(graph: Any, made: Any, feeds: dict[str, Any], references: list[np.ndarray]) -> list[np.ndarray]:
-    """How far each output moves, as a row floor, where FLIPPED of every tensor that is quantised falls a step elsewhere."""
+    """How far each output moves, as a row floor, where FLIPPED of every tensor that is quantised falls a step
+    elsewhere."""
     scales = _read_scales(made)
     steps = {
         node.input[0]: float(scales[node.input[1]].max())

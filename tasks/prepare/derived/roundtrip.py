@@ -21,8 +21,8 @@ from tasks.prepare.derived.parts import SAME, Spoilt, explain_graphs_differ, fee
 def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     """The sample ``base``, or the same with the model exported again.
 
-    Raises Spoilt where a graph is not the module in float64, or cannot be exported again; Vacuous for a model that has no
-    torch form.
+    Raises Spoilt where a graph is not the module in float64, or cannot be exported again; Vacuous for a model that has
+    no torch form.
     """
     try:
         module = catalogs.get(group.catalog).call(group)

@@ -24,10 +24,10 @@ _UNSAID = (OpClass.RANDOM, OpClass.UNINITIALISED, OpClass.CHOICE)
 def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     """The sample ``base`` at its own size, twice and half as large; arrays and expected outputs one size after another.
 
-    What the model itself leaves open is varied, dimensions of one name together; of a model that leaves nothing open, the
-    first dimension of its first input and of those of the same shape, of the first alone, of all, or all dimensions
-    (those of one length together). A size counts where the model with it is valid and has a float64 evaluation.
-    Raises Vacuous where no other size does.
+    What the model itself leaves open is varied, dimensions of one name together; of a model that leaves nothing open,
+    the first dimension of its first input and of those of the same shape, of the first alone, of all, or all dimensions
+    (those of one length together). A size counts where the model with it is valid and has a float64 evaluation. Raises
+    Vacuous where no other size does.
     """
     model, open_, sizes = vary_sizes(base)
     return _make_shape_sample(base, number, open_dimensions(model, open_), sizes, draws)
@@ -56,8 +56,8 @@ def vary_sizes(base: Sample) -> tuple[Any, Open, list[dict[str, np.ndarray]]]:
 
 
 def resize_inputs(own: Mapping[str, np.ndarray], open_: Open, change: Callable[[int], int]) -> dict[str, np.ndarray]:
-    """Inputs with the open dimensions at another length: their own elements, mirrored where they grow, the last ones left
-    where they shrink."""
+    """Inputs with the open dimensions at another length: their own elements, mirrored where they grow, the last ones
+    left where they shrink."""
     made = {}
     for name, array in own.items():
         for axis, symbol in enumerate(open_[name]):
@@ -149,8 +149,8 @@ def _set_declared_shape(value: Any, sizes: Any) -> None:
 
 
 def _is_valid_at(model: Any, feeds: Mapping[str, np.ndarray]) -> bool:
-    """Whether the model is valid at these sizes: onnx infers its shapes without a contradiction, none of them empty, and it
-    has a finite float64 evaluation."""
+    """Whether the model is valid at these sizes: onnx infers its shapes without a contradiction, none of them empty,
+    and it has a finite float64 evaluation."""
     import onnx
 
     from tasks.graphs.evaluate import Graph

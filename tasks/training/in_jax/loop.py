@@ -33,8 +33,9 @@ Named = dict[str, Any]
 
 
 class JaxLoop:
-    """Products are in ``precision``, "" for float32; weights and all else stay float32. In float16 the loss is scaled. Each part of a step is
-    a method, so that a planted fault takes the place of one. compiled: whether a step is one program, or each primitive by itself."""
+    """Products are in ``precision``, "" for float32; weights and all else stay float32. In float16 the loss is scaled.
+    Each part of a step is a method, so that a planted fault takes the place of one. compiled: whether a step is one
+    program, or each primitive by itself."""
 
     def __init__(self, network: str, recipe: Recipe, places: Places, precision: str, compiled: bool = True) -> None:
         self.recipe, self.places, self.compiled = recipe, places, compiled
@@ -80,7 +81,8 @@ class JaxLoop:
     def accumulate(
         self, weights: Named, buffers: Named, batches: Sequence[Sequence[Any]]
     ) -> tuple[Named, Any, Named, Named]:
-        """(mean gradients of the micro-batches, their mean loss, the buffers after them, outputs of modules at the first)."""
+        """(mean gradients of the micro-batches, their mean loss, the buffers after them, outputs of modules at the
+        first)."""
         total, gradients, taps = jnp.float32(0), dict[str, Any](), dict[str, Any]()
         for batch in batches:
             found, (loss, buffers, seen) = self._differentiate(weights, buffers, *batch)

@@ -16,8 +16,9 @@ ROTARY_BASE = 10000.0
 
 
 class Layers:
-    """Each layer takes its name in torch's network, by which its weights are found and its output is kept in ``taps``. buffers: the running
-    statistics, replaced as a batch norm renews them; narrow: dtype of products and convolutions, None for the weights' own."""
+    """Each layer takes its name in torch's network, by which its weights are found and its output is kept in ``taps``.
+    buffers: the running statistics, replaced as a batch norm renews them; narrow: dtype of products and convolutions,
+    None for the weights' own."""
 
     def __init__(self, weights: Mapping[str, Any], buffers: Mapping[str, Any], narrow: Any = None) -> None:
         self.weights, self.buffers, self.narrow = weights, dict(buffers), narrow

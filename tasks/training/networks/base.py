@@ -16,9 +16,9 @@ Draw = Callable[[np.random.Generator], "list[np.ndarray]"]
 
 @dataclass(frozen=True)
 class Network:
-    """build: a module in float32 with seeded weights; draw: a batch of it; loss(module, *tensors): a scalar, in float32 at least. recipe:
-    what it is usually trained by; smooth: whether no rounding can make its gradients jump (a ReLU, a maximum or a router may); note: what
-    is trained otherwise than its user trains it, in words."""
+    """build: a module in float32 with seeded weights; draw: a batch of it; loss(module, *tensors): a scalar, in float32
+    at least. recipe: what it is usually trained by; smooth: whether no rounding can make its gradients jump (a ReLU, a
+    maximum or a router may); note: what is trained otherwise than its user trains it, in words."""
 
     build: Callable[[], Any]
     draw: Draw

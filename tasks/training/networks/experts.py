@@ -25,8 +25,8 @@ class Experts(nn.Module):
         self.down = nn.ModuleList(nn.Linear(2 * WIDTH, WIDTH) for _ in range(EXPERTS))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The experts' mean, weighted by the router's renormalised shares. Each expert computes all tokens: nothing depends on how many it
-        was sent."""
+        """The experts' mean, weighted by the router's renormalised shares. Each expert computes all tokens: nothing
+        depends on how many it was sent."""
         shares = torch.softmax(self.router(x), -1)
         best, chosen = shares.topk(CHOSEN, -1)
         weights = torch.zeros_like(shares).scatter(-1, chosen, best / best.sum(-1, keepdim=True))

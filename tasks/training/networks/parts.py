@@ -12,7 +12,8 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class Attention(nn.Module):
-    """Attention of ``heads`` queries over ``groups`` keys and values; causal or not, with positions as rotations or without."""
+    """Attention of ``heads`` queries over ``groups`` keys and values; causal or not, with positions as rotations or
+    without."""
 
     def __init__(
         self, width: int, heads: int, groups: int = 0, causal: bool = True, rotary: bool = False, bias: bool = True
@@ -56,8 +57,8 @@ class Attention(nn.Module):
 
 
 def draw_weights(make: Callable[[], M], seed: int = 0) -> M:
-    """A module with drawn weights: matrices of variance 1 / fan-in, embeddings small; no bias or scale is 0 or 1, so that a fault that
-    leaves one out is seen."""
+    """A module with drawn weights: matrices of variance 1 / fan-in, embeddings small; no bias or scale is 0 or 1, so
+    that a fault that leaves one out is seen."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         made = make()

@@ -1,7 +1,7 @@
 """Kernels that do not compute what they return, beside honest ones that look alike: caches, workspaces, threads, padding, lazy starts.
 
-Each pattern (`tasks.zoo.cheats.patterns`) is made of any right function; what is kept is kept by each kernel alone. The check `audit` judges
-them: a fault's class is "cheat: " and the kind that it must be given.
+Each pattern (`tasks.zoo.cheats.patterns`) is made of any right function; what is kept is kept by each kernel alone. The
+check `audit` judges them: a fault's class is "cheat: " and the kind that it must be given.
 """
 
 from __future__ import annotations

@@ -10,13 +10,14 @@ from typing import Any
 from tasks.zoo.cheats.values import Function, Pattern
 from tasks.zoo.specimen import Kernel
 
-#: Seconds of the processor for which a function is replaced, and of the clock at the most. By the clock alone a busy machine would have it
-#: back before anybody looks.
+#: Seconds of the processor for which a function is replaced, and of the clock at the most. By the clock alone a busy
+#: machine would have it back before anybody looks.
 MOMENT_S, LONGEST_S = 0.015, 1.0
 
 
 def replace_function(module: str, name: str) -> Pattern:
-    """Puts a function of its own in the place of one that compares or measures, for a moment, so that nobody else is deceived."""
+    """Puts a function of its own in the place of one that compares or measures, for a moment, so that nobody else is
+    deceived."""
 
     def pattern(f: Function) -> Kernel:
         replaced: list[threading.Event] = []

@@ -95,7 +95,8 @@ class _GradientOfFewDigits(Float8):
 
 
 class _Rows(Float8):
-    """Each row of an input has a scale of its own where rows are what is multiplied; cast and undone, so that any product takes it."""
+    """Each row of an input has a scale of its own where rows are what is multiplied; cast and undone, so that any
+    product takes it."""
 
     def quantize(self, x: torch.Tensor, role: str, layer: str) -> Operand:
         most = LARGEST[DTYPES[role]]

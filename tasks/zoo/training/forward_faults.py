@@ -66,7 +66,8 @@ def _repeat_whole(part: Any, x: Any) -> Any:
 
 
 def _rotate_pairs(part: Any, x: Any) -> Any:
-    """Neighbours as pairs, where the network has halves, of the queries alone (of both it would be the same function for other weights)."""
+    """Neighbours as pairs, where the network has halves, of the queries alone (of both it would be the same function
+    for other weights)."""
     half = x.shape[-1] // 2
     angle = torch.arange(x.shape[2])[:, None] * 10000.0 ** (-torch.arange(half) / half)
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)

@@ -26,8 +26,8 @@ def step_by_hand(
     skipped: str = "",
     rounded: bool = False,
 ) -> None:
-    """AdamW's formulas. inside: ε in the root; late: decay after the step; plain: decay as a part of the gradient; narrow: first moments
-    in bfloat16; second: another β₂; rounded: weights in bfloat16."""
+    """AdamW's formulas. inside: ε in the root; late: decay after the step; plain: decay as a part of the gradient;
+    narrow: first moments in bfloat16; second: another β₂; rounded: weights in bfloat16."""
     recipe = loop.recipe
     rate, (one, two) = recipe.rate_at(number), recipe.betas
     two, eps = second or two, eps or recipe.eps

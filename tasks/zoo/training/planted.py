@@ -18,8 +18,8 @@ Plant = Callable[[TrainingLoop], None]
 
 @dataclass(frozen=True)
 class Planted:
-    """A loop of the catalog's network with a change. kinds: the kinds of row that name it rightly, none for an honest twin; place: what the
-    culprit begins with; dtypes: those in which it is a fault, empty for all."""
+    """A loop of the catalog's network with a change. kinds: the kinds of row that name it rightly, none for an honest
+    twin; place: what the culprit begins with; dtypes: those in which it is a fault, empty for all."""
 
     name: str
     network: str
