@@ -24,7 +24,7 @@ def make_parser() -> Parser:
         type=int,
         default=0,
         metavar="N",
-        help="first minimise one row of each of N groups that have no minimal case yet",
+        help="first minimize one row of each of N groups that have no minimal case yet",
     )
     parser.add_argument("--backend", metavar="NAME", help="only this backend")
     parser.add_argument(

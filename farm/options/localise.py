@@ -10,7 +10,7 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="farm localise",
         description="Name what makes a model fail on a backend: the exporter, a node, a window of nodes, a pass of the "
-        "optimiser, a precision that nobody asked for. The model is run again with all of its tensors as outputs, then in "
+        "optimizer, a precision that nobody asked for. The model is run again with all of its tensors as outputs, then in "
         "pieces.",
         epilog="exit code: 0 a culprit is named; 1 none could be; 2 no such case, or none that can be localised",
     )
@@ -18,7 +18,7 @@ def make_parser() -> Parser:
     results_option(parser)
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long to search (default: 60)")
     parser.add_argument(
-        "--out", metavar="FOLDER", help="also write down only the culprit's nodes, as farm reproduce --out does"
+        "--out", metavar="FOLDER", help="also write the culprit's nodes alone to a folder, as farm reproduce --out does"
     )
     cache_option(parser)
     return parser

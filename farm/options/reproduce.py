@@ -22,7 +22,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--out",
         metavar="FOLDER",
-        help="also write it down: model or program, inputs, and a run.py that only needs numpy and the runtime",
+        help="also write it down: model or program, inputs, and a run.py that needs only numpy and the runtime",
     )
     parser.add_argument(
         "--child", action="store_true", help="run it in a child process: for a case that crashes or hangs"

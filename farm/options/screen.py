@@ -11,7 +11,7 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="farm screen",
         description="Have every device compute known products, over and over, and compare equal devices. Without a backend: every device "
-        "that torch finds, CPUs not. A CPU's cores are devices when its backend is named.",
+        "that torch finds, except CPUs. A CPU's cores are devices if its backend is named.",
         epilog="exit code: 0 no device is wrong; 1 some are, and named; 2 bad input; 3 a device was not reached",
     )
     parser.add_argument(
@@ -20,7 +20,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--seconds", type=float, default=60.0, metavar="S", help="how long on each device (default: 60)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the operands (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the operands (default: 0)")
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster; default: this machine")
     executor_registry.on_option(parser)
     parser.add_argument("--resume", metavar="RUN_ID", help="screen what a run has no rows of ('last': the newest)")
