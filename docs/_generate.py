@@ -173,7 +173,9 @@ def layers() -> str:
     contracts = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     of = {c["containers"][0]: c["layers"] for c in contracts if c["type"] == "layers"}
     rows = itertools.zip_longest(*of.values(), fillvalue="")
-    return table((f"`{name}`" for name in of), ((code(x.split(" | ")) if x else "" for x in row) for row in rows))
+    return table(
+        (f"`{name}`" for name in of), ((code(re.split(r" [|:] ", x)) if x else "" for x in row) for row in rows)
+    )
 
 
 def deprecated() -> str:

@@ -27,7 +27,9 @@ def list_options(tree: Path) -> dict[str, set[str]]:
     Read from the source, so that another checkout needs no environment: every word with two dashes that a call of
     ``add_argument`` has, and what a function outside the commands adds that a command calls.
     """
-    commands = tree / "farm" / "commands"
+    commands = tree / "farm" / "options"
+    if not commands.is_dir():  # they stood with the work
+        commands = tree / "farm" / "commands"
     others = (file for file in sorted((tree / "farm").rglob("*.py")) if file.parent != commands)
     shared = {name: options for file in others for name, options in _read_helpers(file) if options}
     return {

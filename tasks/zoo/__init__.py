@@ -1,4 +1,4 @@
-"""The zoo: kernels with one planted fault each, every one beside its correct twin; what `farm.selftest` is run on.
+"""The zoo: kernels with one planted fault each, every one beside its correct twin; what `farm policy selftest` is run on.
 
 A fault is planted as it is met in real kernels, and wrong only where such a kernel would be; the inputs are chosen so
 that it shows by more than the rounding of the inputs could. What stays below that is no fault to the farm: a layer norm
