@@ -421,29 +421,44 @@ def _modes() -> Any:
             return functools.reduce(torch.promote_types, dtypes) if dtypes else self.default
 
         def compute_wide(self, func: Any, args: Any, kwargs: Any) -> Any:
-            def widest(x: Any) -> Any:
-                return wide.get(x, x) if isinstance(x, torch.dtype) else x
-
             if _of_bits(func):
                 return self.narrow(func, args, kwargs)
             if torch.Tag.nondeterministic_seeded in func.tags and not func.is_view:
-                torch.set_default_dtype(
-                    self.default
-                )  # the numbers that eager torch draws: those of another width are others
-                try:
-                    return self.narrow(func, args, kwargs)
-                finally:
-                    torch.set_default_dtype(torch.float64)
-            given, named = map_tensors(args, widest), map_tensors(kwargs, widest)
-            if self.precision and products.is_product(func.overloadpacket.__name__):
-                given = products.with_factors(func, given, self.coarse)
+                return self.compute_seeded(func, args, kwargs)
             try:
-                return func(*given, **named)
+                return self.call_wide(func, args, kwargs)
             except Exception as error:
                 try:
                     return self.narrow(func, args, kwargs)
                 except Exception:
                     raise error from None
+
+        def call_wide(self, func: Any, args: Any, kwargs: Any) -> Any:
+            """An operation on the wide tensors, asked for wide results."""
+
+            def widest(x: Any) -> Any:
+                return wide.get(x, x) if isinstance(x, torch.dtype) else x
+
+            given, named = map_tensors(args, widest), map_tensors(kwargs, widest)
+            if self.precision and products.is_product(func.overloadpacket.__name__):
+                given = products.with_factors(func, given, self.coarse)
+            return func(*given, **named)
+
+        def compute_seeded(self, func: Any, args: Any, kwargs: Any) -> Any:
+            """An operation that may draw numbers. Where it draws none (attention without dropout) it is wide as any
+            other; else it has the numbers that eager torch draws, which differ in another width."""
+            if not func._schema.is_mutable:
+                before = torch.get_rng_state()
+                with contextlib.suppress(Exception):
+                    made = self.call_wide(func, args, kwargs)
+                    if torch.equal(torch.get_rng_state(), before):
+                        return made
+                torch.set_rng_state(before)
+            torch.set_default_dtype(self.default)
+            try:
+                return self.narrow(func, args, kwargs)
+            finally:
+                torch.set_default_dtype(torch.float64)
 
         def coarse(self, x: Any) -> Any:
             """A factor of a product in the coarse precision, where it is a weight."""

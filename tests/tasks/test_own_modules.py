@@ -196,6 +196,31 @@ def test_a_module_is_exact_and_moves_by_the_rounding_of_its_own_dtype() -> None:
     assert made.model.l.weight.dtype == torch.float32
 
 
+@pytest.mark.parametrize(
+    "mask", ["", ", attn_mask=torch.zeros(4, 4)", ", attn_mask=(x[0] * 0), is_causal=False", ", is_causal=True"]
+)
+def test_attention_that_drops_nothing_out_is_exact(mask: str) -> None:
+    """Its kernel may draw numbers, and draws none."""
+    made = module(f"class Model(nn.Module):\n  def forward(s, x): return F.scaled_dot_product_attention(x, x, x{mask})")
+    x = np.random.default_rng(0).normal(size=(2, 2, 4, 4)).astype(np.float32)
+    wide = torch.from_numpy(x).double()
+    scores = wide @ wide.mT / 2
+    if "causal=True" in mask:
+        scores = scores.masked_fill(~torch.ones(4, 4, dtype=torch.bool).tril(), -torch.inf)
+    (exact,) = modules.exactly(made, [x])
+    assert np.abs(exact - (scores.softmax(-1) @ wide).numpy()).max() < 1e-14
+
+
+def test_dropout_draws_what_eager_torch_draws() -> None:
+    made = module("class Model(nn.Module):\n  def forward(s, x): return F.dropout(x, 0.5, True) + torch.rand(16)")
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        (eager,) = modules.run(made, [X])
+        torch.manual_seed(3)
+        (exact,) = modules.exactly(made, [X])
+    assert np.abs(exact - np.asarray(eager)).max() < 1e-6
+
+
 def test_a_narrow_module_moves_further() -> None:
     made = module(of("s.l = nn.Linear(16, 16).half()|s.l(x.half()).float()"))
     (exact,), (moved,) = modules.exactly(made, [X]), modules.exactly(made, [X], draw=0)
