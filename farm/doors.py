@@ -15,8 +15,8 @@ TASKS = os.path.join(os.path.dirname(HERE), "tasks", "__init__.py")
 #: What such a module is.
 SOURCE = """
 import sys
-from farm.exits import door
-main = door({!r})
+from farm.exits import open_command_door
+main = open_command_door({!r})
 if __name__ == "__main__":
     sys.exit(main())
 """

@@ -70,7 +70,11 @@ def _write_network_build(one: Architecture, settings: dict[str, Any]) -> list[st
     experts = settings.pop("experts_implementation", None)
     told = ", ".join(f"{name}={value!r}" for name, value in settings.items())
     if not one.module:
-        return ["from typing import Any", inspect.getsource(networks.build_unet).rstrip(), f"net = unet({told})"]
+        return [
+            "from typing import Any",
+            inspect.getsource(networks.build_unet).rstrip(),
+            f"net = {networks.build_unet.__name__}({told})",
+        ]
     place = f"transformers.models.{one.module}"
     imports = [
         f"from {place}.configuration_{one.module} import {one.config}",

@@ -254,7 +254,7 @@ def compacted_by_two(opened: Lake) -> None:
         both.abort()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compaction, "put", put)
+        patch.setattr(compaction, "put_part", put)
         threads = [threading.Thread(target=lake.compact, args=(opened, RUN)) for _ in range(2)]
         for thread in threads:
             thread.start()
@@ -277,7 +277,7 @@ def test_what_was_compacted_twice_of_different_parts_is_merged(tmp_path: Path, m
             lake.compact(opened, RUN)
         store.put_part(*arguments)
 
-    monkeypatch.setattr(compaction, "put", put)
+    monkeypatch.setattr(compaction, "put_part", put)
     lake.compact(opened, RUN)
     assert sorted(lake.read_table(opened, RUN)["sample"].to_pylist()) == [0, 1, 1, 2, 3, 4, 5, 9]
     assert len(list_parts(opened, RUN)) == 1

@@ -61,7 +61,7 @@ def farm(python: Path, *args: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_installed_plugins_are_listed_with_their_package(python: Path) -> None:
-    done = farm(python, "farm.backends", "example-cpu", "example-gpu", "broken_example-cpu", "--json")
+    done = farm(python, "farm.doctor", "--list", "example-cpu", "example-gpu", "broken_example-cpu", "--json")
     assert done.returncode == 0, done.stderr
     cpu, gpu, broken = map(json.loads, done.stdout.splitlines())
     assert (cpu["origin"], cpu["state"], cpu["vendor"]) == ("farm-example-plugin 1.2", "available", "Example Inc.")
@@ -71,7 +71,7 @@ def test_installed_plugins_are_listed_with_their_package(python: Path) -> None:
 
 
 def test_all_that_is_known_is_listed_without_asking(python: Path) -> None:
-    done = farm(python, "farm.backends", "--no-probe")
+    done = farm(python, "farm.doctor", "--list", "--no-probe")
     assert done.returncode == 0, done.stderr
     names = [line.split()[0] for line in done.stdout.splitlines()]
     assert {"torch-cpu", "ort-cuda", "example-cpu", "example-gpu", "broken_example-?"} <= set(names)

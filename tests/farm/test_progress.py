@@ -85,7 +85,8 @@ class Said:
         pool = SimpleNamespace(backends=(0, 1), devices=2, main=True)
         offers = {name: SimpleNamespace(joint=False, awaited=False, available=True) for name in self.counts}
         backends = [SimpleNamespace(name=name) for name in offers]
-        plan = SimpleNamespace(offers=offers, backends=backends, offer=lambda b: offers[backends[b].name])
+        matrix = SimpleNamespace(backends=backends)
+        plan = SimpleNamespace(offers=offers, matrix=matrix, offer=lambda b: offers[backends[b].name])
         self.run: Any = SimpleNamespace(
             started=0.0,
             run_counts=run_counts,
@@ -187,7 +188,7 @@ def test_a_resumed_run_begins_with_what_is_in_the_lake(monkeypatch: pytest.Monke
 
 def test_where_nothing_comes_a_log_says_every_few_minutes_what_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Said(monkeypatch)
-    said.run.plan.matrix = SimpleNamespace(groups=[SimpleNamespace(label=n, dtype="float32") for n in ("abs", "exp")])
+    said.run.plan.matrix.groups = [SimpleNamespace(label=n, dtype="float32") for n in ("abs", "exp")]
     said.run.plan.name = lambda b: "tvm-cpu"
     said.run.flights[1] = Flight(SimpleNamespace(prepare=True, kind="prepare"), groups=[0, 1], done={0}, begun=True)  # type: ignore[arg-type]
     batch = SimpleNamespace(prepare=(), kind="batch")

@@ -231,7 +231,7 @@ import sys
 from pathlib import Path
 from tasks.model import Group
 from tasks.prepare.cases import prepare
-from tasks.prepare.forms import export
+from tasks.prepare.forms import export_forms
 def told(*names):
     return lambda sample: print(all(name in sys.modules for name in names), flush=True)
 op_db = "torch.testing._internal.common_methods_invocations"
@@ -239,7 +239,7 @@ cache = Path(sys.argv[1])
 prepare(Group("onnx:Abs", "abs", "float32", 1), cache, started=told("onnx.backend.test.case.node"))
 prepare(Group("critical:softmax", "", "float32", 1), cache, started=told("torch"))
 made = prepare(Group("torch:abs", "", "float32", 1), cache, started=told(op_db))[1]
-export(Path(made.pack.path), cache, "onnx", 1, {}, told("torch.onnx._internal.exporter._registration"))
+export_forms(Path(made.pack.path), cache, "onnx", 1, {}, told("torch.onnx._internal.exporter._registration"))
 """
 
 

@@ -60,8 +60,8 @@ def _one_of_each() -> list[str]:
     ("module", "name"),
     [
         ("tasks.stranger.wire", "_lay_out"),
-        ("tasks.run_queue", "subtract"),
-        ("tasks.backends.shared.caches", "flush"),
+        ("tasks.run_queue", "subtract_readings"),
+        ("tasks.backends.shared.caches", "flush_caches"),
         ("time", "perf_counter"),
     ],
 )

@@ -83,8 +83,8 @@ ROW = '        Dtype("float8_e3m4", "float", 8, 4, -2, 15.5, numpy=_ML),\n'
 USE = """
 import numpy as np
 from pathlib import Path
-from tasks.arrays.inputs import fill
-from tasks.arrays.pack import Pack, save
+from tasks.arrays.inputs import fill_array
+from tasks.arrays.pack import Pack, save_pack
 from tasks.judge import verdict
 from tasks.judge.plain import compare
 from tasks.judge.policy import judge
@@ -92,8 +92,8 @@ from tasks.model import DTYPES, Leaf, OpClass, np_dtype, wide
 
 name = "float8_e3m4"
 assert name in DTYPES
-x = fill((50,), name, "boundary", np.random.default_rng(0))
-save(Path("x.pack"), {}, [x])
+x = fill_array((50,), name, "boundary", np.random.default_rng(0))
+save_pack(Path("x.pack"), {}, [x])
 a = Pack(Path("x.pack")).array(0)
 assert a.dtype == np_dtype(name) and np.array_equal(a.astype(float), x.astype(float))
 leaf = Leaf(name, a.shape, x.astype(wide(name)))

@@ -30,14 +30,14 @@ def make_arrays(rng: np.random.Generator, shape: tuple[int, int, int], variant: 
     return [sides[0][0], sides[1][0], sides[0][1], sides[1][1]]
 
 
-def multiply_block_scaled(variant: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
+def multiply(variant: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """The exact product (m, n) of what elements and scales stand for."""
     a, b, first, second = arrays
     made: np.ndarray = dequantise_blocks(a, first) @ dequantise_blocks(b, second).T
     return made
 
 
-def call_scaled_mm(variant: str, a: Any, b: Any, first: Any, second: Any) -> Any:
+def call(variant: str, a: Any, b: Any, first: Any, second: Any) -> Any:
     """torch's scaled product. CUDA wants scales in tiles of 128 by 4."""
     import torch
     from torch.nn.functional import ScalingType, SwizzleType, scaled_mm
