@@ -44,12 +44,13 @@ class Door:
 
     @classmethod
     def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        package, _, command = fullname.partition(".")
+        package, _, name = fullname.partition(".")
         if fullname == "tasks":
             return spec_from_file_location(fullname, TASKS)
         if package != "farm":
             return None
-        own = f"{HERE}/{command.replace('.', '/')}"
+        command = name.removesuffix(".__main__")  # a package, farm.report, is run by that
+        own = f"{HERE}/{name.replace('.', '/')}"
         if command.startswith("_") or any(map(os.path.isfile, (f"{own}.py", f"{own}/__init__.py"))):
             return None
         if not os.path.isfile(f"{HERE}/commands/{command}.py"):

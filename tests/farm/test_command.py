@@ -176,7 +176,7 @@ def start(argv):
         except BaseException:
             pass
 exits.import_module = lambda name: type("", (), {"main": staticmethod(start)})
-sys.exit(exits.door("run")())
+sys.exit(exits.open_command_door("run")())
 """
 
 
@@ -221,7 +221,7 @@ def start(argv):
         threading.Thread(target=again, daemon=True).start()
     time.sleep(600)
 exits.import_module = lambda name: type("", (), {"main": staticmethod(start)})
-sys.exit(exits.door("run")())
+sys.exit(exits.open_command_door("run")())
 """
 
 
