@@ -13,6 +13,7 @@ import numpy as np
 from tasks.arrays.varied import digest_outputs
 from tasks.backends.base import Backend
 from tasks.model import Chain, Fallback, Form, Group, Misbehaviour, Program, Timed, Unavailable, Unsupported, Vacuous
+from tasks.model.errors import list_causes
 from tasks.model.named import Named
 from tasks.prepare.named import find_named_function
 from tasks.stranger.wire import Garbled
@@ -232,7 +233,7 @@ def write_error(error: BaseException, backend: Backend | None, arrays: list[Any]
     made: dict[str, Any] = {
         "name": type(error).__name__,
         "base": known,
-        "text": ": ".join(filter(None, (_text(error), describe_denied(error)))),
+        "text": ": ".join(filter(None, (_text(error), _describe_denied(error)))),
         "cause": _text(error.__cause__) if error.__cause__ is not None else "",
     }
     if isinstance(error, Misbehaviour):
@@ -249,6 +250,13 @@ def write_error(error: BaseException, backend: Backend | None, arrays: list[Any]
             except Exception:
                 made[name] = False
     return made
+
+
+def _describe_denied(error: BaseException) -> str:
+    try:
+        return describe_denied(list_causes(error, contexts=True))
+    except Exception:  # of a class of somebody else's
+        return ""
 
 
 def _text(error: BaseException) -> str:
