@@ -210,8 +210,10 @@ def read_results(made: Any, arrays: list[Any], chain: Chain, digests: Sequence[s
     found, before = [take(_places(x), arrays) for x in made], chain.begin
     if len(found) != chain.calls + chain.probe:
         raise Garbled(f"{len(found)} results of {chain.calls} calls")
+    if any(x is None for outputs in found for x in outputs):
+        raise Garbled("a result that is no array")
     for outputs, told in zip(found, digests):
-        if any(x is None for x in outputs) or digest_outputs(outputs, before) != told:
+        if digest_outputs(outputs, before) != told:
             raise Garbled("results that it did not have when its calls were over")
         before = told
     return found
