@@ -122,6 +122,12 @@ class Judgement:
         # Made anew: `replace` takes three times as long, and every case comes here.
         return Judgement(self.metrics, self.status, self.kind, {**self.columns, **columns}, self.final)
 
+    def flag(self, **values: Any) -> Judgement:
+        """With further flags beside those that it has (`tasks.model.flags.join`)."""
+        before = self.columns.get("flags") or ""
+        after = flags.join(before, **values)
+        return self if after == before else self.note({"flags": after})
+
     def rule(
         self, status: Status, kind: str, columns: Mapping[str, Any] | None = None, final: bool = False
     ) -> Judgement:
@@ -605,7 +611,7 @@ def hold_to_own_arithmetic(case: Case, found: Judgement) -> Judgement:
     if held is None:
         return found
     assert case.own is not None
-    found = found.note(_make_own_columns(found, held))
+    found = _note_own_units(found, held)
     if held.certain > 1:
         known = [held.known] if held.known else case.own.readings
         said = known[0].describe() if known else "as any sum of its that was read"
@@ -616,11 +622,12 @@ def hold_to_own_arithmetic(case: Case, found: Judgement) -> Judgement:
     return _excuse_likely(found) if case.own.ask is None and is_read else found
 
 
-def _make_own_columns(found: Judgement, held: Held) -> dict[str, Any]:
-    """How far off results are beside what their own arithmetic leaves; a flag where nothing finite follows from it."""
+def _note_own_units(found: Judgement, held: Held) -> Judgement:
+    """With how far off results are beside what their own arithmetic leaves; with a flag where nothing finite follows
+    from it."""
     if held.is_bounded:
-        return {"own_units": held.certain, "likely_units": held.likely}
-    return {"flags": flags.join(found.columns.get("flags") or "", own="unbounded")}
+        return found.flag(own=None).note({"own_units": held.certain, "likely_units": held.likely})
+    return found.flag(own="unbounded")
 
 
 def _excuse_likely(found: Judgement, cause: Mapping[str, Any] | None = None) -> Judgement:
@@ -808,7 +815,7 @@ def measure_flushing(case: Case, found: Judgement) -> Judgement:
     if measured == case.flushes:
         return found
     again = _judge_case(replace(case, flushes=measured))
-    return replace(again.note({"flags": str(measured)}), final=False)
+    return replace(again.flag(**flags.parse(str(measured))), final=False)
 
 
 def accept_rounded_inputs(case: Case, found: Judgement) -> Judgement:
@@ -830,10 +837,9 @@ def accept_rounded_inputs(case: Case, found: Judgement) -> Judgement:
         leaves = [replace(leaf, reference=x, noise=_scale_noise(leaf, x)) for leaf, x in zip(expected, results)]
         metrics = compare(case.returned[0], leaves, case.op_class, precision)
         if case.verdict(metrics)[0] is Status.PASS:
-            names = ("limit", "output_digest", "compute_precision", "unasked")
+            names = ("limit", "output_digest", "compute_precision", "unasked", "flags")
             kept = {name: found.columns[name] for name in names if name in found.columns}
-            flags = f"{found.columns.get('flags', '')} rounds_inputs={precision}".strip()
-            return Judgement(metrics, Status.PASS, "", kept | {"flags": flags})
+            return Judgement(metrics, Status.PASS, "", kept).flag(rounds_inputs=precision)
     return found
 
 
@@ -874,7 +880,7 @@ def _explain_part(case: Case, found: Judgement, held: Held) -> Judgement:
     if not reading.bits:
         return found.note({"error": f"read again: {reading.words}"})
     again = _hold_to_bounds(case, reading) or held
-    found = found.note(_make_own_columns(found, again))
+    found = _note_own_units(found, again)
     words = f"its sum of {reading.made_of} is added {reading.describe()}, which leaves so much in all likelihood"
     cause = _make_cause_columns(diagnose.Cause(words, CAUSE_ARITHMETIC)) if again.likely <= 1 else {}
     if error := case.own.describe_narrower(reading):

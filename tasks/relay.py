@@ -121,7 +121,8 @@ class Starved:
     slowness is no case's.
 
     Not the scheduler's own count of waiting alone: a virtual machine whose host takes its processor away has not
-    waited.
+    waited. What these processes leave one another too little of is their own doing: a kernel that starts more than
+    there are processors is not starved by them.
     """
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
@@ -129,27 +130,48 @@ class Starved:
         self._since, self._looked, self._kept = -1.0, 0.0, 0.0
         self._ran, self._stalled = dict[str, float](), 0
         self._session, self._listed = list[Path](), -math.inf
+        self._processors, self._quota = dict[str, frozenset[int]](), read_quota()
 
     def s(self, since: float) -> float:
         """Seconds in which a thread wanted to run and did not, since this was first asked about the case that began at
-        ``since``: from look to look the time that passed, less what the thread ran, for that thread which lost most."""
+        ``since``: from look to look the time that passed, less what the thread ran, for that thread which lost most; of
+        its processors, no more than all these threads together left of them."""
         now, stalled = time.monotonic(), self._stalls()
         passed, lost, ran = now - self._looked, 0.0, dict[str, float]()
+        took, waited = (
+            dict[frozenset[int], float](),
+            dict[frozenset[int], float](),
+        )  # by the processors that they may use
         if now - self._listed >= LISTED_S:
             self._session, self._listed = self._members(), now
-        for process in self._session:
+            self._processors.clear()
+        for thread in (x for process in self._session for x in _list_threads(process)):
             with contextlib.suppress(OSError, IndexError, ValueError):  # gone, or a kernel without schedstat
-                for thread in (process / "task").iterdir():
-                    ran[thread.name] = float((thread / "schedstat").read_text().split()[0]) / 1e9
-                    state = _read_proc_fields(thread)[0]
-                    # D is a wait that no signal ends: for the disk, where others of this machine wait for it too, or in
-                    # a driver.
-                    wanted = state == "R" or (state == "D" and stalled > self._stalled)
-                    if wanted and thread.name in self._ran:
-                        lost = max(lost, passed - (ran[thread.name] - self._ran[thread.name]))
+                ran[thread.name] = float((thread / "schedstat").read_text().split()[0]) / 1e9
+                state = _read_proc_fields(thread)[0]
+                if thread.name not in self._ran:
+                    continue
+                own, where = ran[thread.name] - self._ran[thread.name], self._list_processors(thread.name)
+                took[where] = took.get(where, 0.0) + own
+                if state == "R":
+                    waited[where] = max(waited.get(where, 0.0), passed - own)
+                # D is a wait that no signal ends: for the disk, where others of this machine wait for it too, or in a
+                # driver.
+                elif state == "D" and stalled > self._stalled:
+                    lost = max(lost, passed - own)
+        for where, seconds in waited.items():
+            here = sum(own * len(where & others) / len(others) for others, own in took.items())
+            left = min(len(where) * passed - here, self._quota * passed - sum(took.values()))
+            lost = max(lost, min(seconds, left))
         self._kept = self._kept + lost if since == self._since else 0.0
         self._since, self._looked, self._ran, self._stalled = since, now, ran, stalled
         return self._kept
+
+    def _list_processors(self, thread: str) -> frozenset[int]:
+        """Those that a thread may use."""
+        if thread not in self._processors:
+            self._processors[thread] = frozenset(os.sched_getaffinity(int(thread)))
+        return self._processors[thread]
 
     def _members(self) -> list[Path]:
         """The process, the others of its session, and all that these have started: a kernel's process has a session of
@@ -174,6 +196,20 @@ class Starved:
             with contextlib.suppress(OSError, IndexError, ValueError):
                 total += int((self._proc / "pressure" / name).read_text().split()[4].partition("=")[2])
         return total
+
+
+def _list_threads(process: Path) -> list[Path]:
+    with contextlib.suppress(OSError):  # gone
+        return list((process / "task").iterdir())
+    return []
+
+
+def read_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
+    """How many processors' time a container may use; infinite without a quota."""
+    with contextlib.suppress(OSError, ValueError):  # "max 100000": no quota
+        share, period = map(int, file.read_text().split())
+        return share / period
+    return math.inf
 
 
 def _read_proc_fields(path: Path) -> list[str]:

@@ -41,7 +41,6 @@ from tasks.model import (
     Status,
     Unsupported,
     Vacuous,
-    flags,
 )
 from tasks.model.errors import shorten_error
 from tasks.model.kind import KIND_ACCEPTED
@@ -470,9 +469,7 @@ class Runner:
         found = first_of_worst(*promised)
         if found.status is Status.WRONG:
             found = self._name_fault(case, *promised, found)
-        if not noted:
-            return found
-        return found.note({"flags": flags.join(found.columns.get("flags", ""), wrong_at=",".join(noted))})
+        return found.flag(wrong_at=",".join(noted)) if noted else found
 
     @staticmethod
     def _name_fault(

@@ -26,6 +26,17 @@ RUNNING = (
     "tasks.wire",
     "tasks.zoo",
 )
+#: What makes artefacts: backends and the forms that they are given.
+MAKING = (
+    "tasks.arrays",
+    "tasks.backends",
+    "tasks.counterparts",
+    "tasks.gradients",
+    "tasks.graphs",
+    "tasks.model",
+    "tasks.operators",
+    "tasks.training",
+)
 
 
 @functools.cache
@@ -69,5 +80,5 @@ def of_running(*packages: str) -> str:
 
 
 def of_artefacts() -> str:
-    """Digest of what makes artefacts: backends and the forms that they are given."""
-    return digest("tasks.backends", "tasks.counterparts", "tasks.model", "tasks.arrays")
+    """Digest of what makes artefacts."""
+    return digest(*MAKING)

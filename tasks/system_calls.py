@@ -13,8 +13,9 @@ import platform
 import socket
 import struct
 import sys
-from collections.abc import Iterator
-from typing import Any, NamedTuple, Optional
+from collections.abc import Iterable, Iterator
+from types import CodeType
+from typing import Any, NamedTuple
 
 #: prctl(2): PR_SET_NO_NEW_PRIVS; seccomp(2): SECCOMP_SET_MODE_FILTER, SECCOMP_GET_ACTION_AVAIL. The flag leaves
 #: mitigations of speculation as they are, which the filter would make the kernel's code pay for before Linux 5.16.
@@ -75,27 +76,32 @@ def deny() -> bool:
     return bool(_libc.syscall(numbers.seccomp, _SET_FILTER, _SPEC_ALLOW, ctypes.byref(program)) == 0)
 
 
-#: Calls that may be denied, as Python tells of them before it makes them; the one of this process that was made last.
+#: Calls that may be denied, as Python tells of them before it makes them; the places of this process's code that have
+#: made one, each a code object and an offset in it.
 _TOLD = ("socket.connect", "socket.__new__")
-_made = [""]
+_made = dict[tuple[CodeType, int], str]()
 
 
 def note_calls() -> None:
-    """From now on note which call was made last, so that who is denied one can be told which it was."""
+    """From now on note what makes which call, so that who is denied one can be told which it was."""
 
     def note(event: str, arguments: Any) -> None:
         if event in _TOLD:
-            _made[0] = event
+            frame = sys._getframe(1)
+            _made[frame.f_code, frame.f_lasti] = event
 
     sys.addaudithook(note)
 
 
-def describe_denied(error: Optional[BaseException]) -> str:
-    """Which call an error comes of that was denied, in words; "" of any other error."""
-    while error is not None:
-        if isinstance(error, PermissionError) and error.errno == errno.EPERM and error.filename is None and _made[0]:
-            return f"{_made[0].replace('__new__', 'socket')} is denied to a kernel's process"
-        error = error.__cause__ or error.__context__
+def describe_denied(errors: Iterable[BaseException]) -> str:
+    """Which call that was denied one of these errors comes of, in words; "" where none does."""
+    for error in errors:
+        if isinstance(error, PermissionError) and error.errno == errno.EPERM and error.filename is None:
+            trace = error.__traceback__
+            while trace is not None and trace.tb_next is not None:
+                trace = trace.tb_next
+            if trace is not None and (call := _made.get((trace.tb_frame.f_code, trace.tb_lasti))):
+                return f"{call.replace('__new__', 'socket')} is denied to a kernel's process"
     return ""
 
 

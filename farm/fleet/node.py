@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from farm.fleet import detect, visible
 from farm.fleet.detect import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, Finding, check_vendor
 from tasks.devices import DEVICES, Device
 from tasks.model import Refusal
+from tasks.relay import read_quota
 
 #: Label of the device's model; on a node of several vendors, the model of another than the first.
 MODEL_LABEL, OTHER_MODEL_LABEL = "device-model", "model.farm.io/"
@@ -23,13 +22,9 @@ MODEL_LABEL, OTHER_MODEL_LABEL = "device-model", "model.farm.io/"
 NODE_ENV = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_idle_worker_killing_time_threshold_ms": "600000"}
 
 
-def usable_cpus(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+def usable_cpus() -> int:
     """How many CPUs this process may use: those that it may run on, within the quota of a container (at least one)."""
-    count = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError):  # "max 100000": no quota
-        share, period = map(int, quota.read_text().split())
-        count = min(count, max(share // period, 1))
-    return count
+    return int(min(len(os.sched_getaffinity(0)), max(read_quota(), 1.0)))
 
 
 @dataclass

@@ -20,6 +20,8 @@ _OWN_WORDS = re.compile(r"\"[^\"]*\"|'[^']*'|\([^()]*\)|\[[^\[\]]*\]|<[^<>]*>|\S
 _ENOUGH = 2_000
 #: Characters of an error that is told on one line.
 _LINE = 500
+#: Most errors that are followed, each from the one before: a user's may lead round in a circle.
+_LINKS = 100
 #: Escape sequences of terminals: colours.
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 #: Where a framework has said what is wrong, and goes on to advise or to describe itself.
@@ -102,20 +104,31 @@ class Invalid(Exception):
 def shorten_error(error: BaseException, limit: int) -> str:
     """What an exception says, as it is or in at most ``limit`` characters, of which up to half are then what caused
     it."""
-    text, cause = str(error), str(error.__cause__ or "")
+    text, cause = str(error), "" if error.__cause__ is None else str(error.__cause__)
     if len(text) <= limit or not cause:
         return text
     end = f" … caused by: {cause}"[: limit // 2]
     return text[: limit - len(end)] + end
 
 
+def list_causes(error: BaseException, contexts: bool = False) -> list[BaseException]:
+    """An error, what it was raised from, and so on. contexts: of one that was raised from none, what it was raised in
+    the handling of."""
+    chain: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and len(chain) < _LINKS:
+        chain.append(following)
+        before = following.__context__ if contexts else None
+        following = before if following.__cause__ is None else following.__cause__
+    return chain
+
+
 def essence(error: BaseException) -> tuple[str, str]:
     """(type, text on one line) of what went wrong: of what a framework made of another error that error alone, without
     advice, the framework's own stack and colours. An error that the user's code raises from another is the user's word
     and stays."""
-    cause = error
-    while cause.__cause__ is not None and not _is_user_file(_find_raising_file(cause)):
-        cause = cause.__cause__
+    chain = list_causes(error)
+    cause = next((x for x in chain if _is_user_file(_find_raising_file(x))), chain[-1])
     kind = type(cause).__name__
     text = plain(str(cause.msg) if isinstance(cause, SyntaxError) else str(cause)).strip()
     if traced := _TRACED.search(text):
@@ -140,10 +153,7 @@ def essential(error: BaseException) -> str:
 
 def place(error: BaseException) -> str:
     """ "file:line" of the user's code that an error came from; "" where none is known."""
-    chain = [error]
-    while (cause := chain[-1].__cause__) is not None:
-        chain.append(cause)
-    for one in reversed(chain):
+    for one in reversed(list_causes(error)):
         if isinstance(one, SyntaxError) and one.filename:
             return f"{one.filename}:{one.lineno}"
         if traced := _TRACED_AT.search(str(one)):

@@ -23,11 +23,13 @@ def words(text: Any) -> list[str]:
 
 
 def join(text: str, **values: Any) -> str:
-    """The text with more modes. Raises ValueError for a value with a blank in it."""
+    """The text with more modes, in place of those of the same keys; None takes one away. Raises ValueError for a value
+    with a blank in it."""
     for key, value in values.items():
         if len(str(value).split()) > 1:
             raise ValueError(f"flag {key}: {value!r} is more than one word")
-    return " ".join([*words(text), *(f"{key}={value}" for key, value in values.items())])
+    kept = [word for word in words(text) if word.partition("=")[0] not in values]
+    return " ".join([*kept, *(f"{key}={value}" for key, value in values.items() if value is not None)])
 
 
 def has(text: Any, globs: Sequence[str]) -> bool:

@@ -95,11 +95,11 @@ def share_of_sum(reading: Reading, count: int, exactly: bool, roundings: int = 1
     certain = _grow(depth * math.log1p(u))
     if near and roundings == 1 and not (reading.aligned or reading.taken):
         certain = min(certain, count * u)
-    walk = LAMBDA * math.sqrt(depth) * u + depth * u * u / (1 - u)
-    walks = near and not reading.aligned
-    likely = min(certain, _grow(walk)) if walks else certain
     least = math.exp(depth * math.log1p(-u)) if u < 1 else 0.0
-    left = max(least, math.exp(-walk)) if walks else least
+    likely, left = certain, least
+    if near and not reading.aligned and u < 1:  # of steps that may lose all that they add nothing is likely
+        walk = LAMBDA * math.sqrt(depth) * u + depth * u * u / (1 - u)
+        likely, left = min(certain, _grow(walk)), max(least, math.exp(-walk))
     kept = max(1 - narrow, 0.0)
     return Share((certain + narrow * (1 + certain), likely + narrow * (1 + likely)), (least * kept, left * kept))
 

@@ -13,6 +13,7 @@ import numpy as np
 from tasks.arrays.varied import digest_outputs
 from tasks.backends.base import Backend
 from tasks.model import Chain, Fallback, Form, Group, Misbehaviour, Program, Timed, Unavailable, Unsupported, Vacuous
+from tasks.model.errors import list_causes
 from tasks.model.named import Named
 from tasks.prepare.named import find_named_function
 from tasks.stranger.wire import Garbled
@@ -209,8 +210,10 @@ def read_results(made: Any, arrays: list[Any], chain: Chain, digests: Sequence[s
     found, before = [take(_places(x), arrays) for x in made], chain.begin
     if len(found) != chain.calls + chain.probe:
         raise Garbled(f"{len(found)} results of {chain.calls} calls")
+    if any(x is None for outputs in found for x in outputs):
+        raise Garbled("a result that is no array")
     for outputs, told in zip(found, digests):
-        if any(x is None for x in outputs) or digest_outputs(outputs, before) != told:
+        if digest_outputs(outputs, before) != told:
             raise Garbled("results that it did not have when its calls were over")
         before = told
     return found
@@ -232,7 +235,7 @@ def write_error(error: BaseException, backend: Backend | None, arrays: list[Any]
     made: dict[str, Any] = {
         "name": type(error).__name__,
         "base": known,
-        "text": ": ".join(filter(None, (_text(error), describe_denied(error)))),
+        "text": ": ".join(filter(None, (_text(error), _describe_denied(error)))),
         "cause": _text(error.__cause__) if error.__cause__ is not None else "",
     }
     if isinstance(error, Misbehaviour):
@@ -249,6 +252,13 @@ def write_error(error: BaseException, backend: Backend | None, arrays: list[Any]
             except Exception:
                 made[name] = False
     return made
+
+
+def _describe_denied(error: BaseException) -> str:
+    try:
+        return describe_denied(list_causes(error, contexts=True))
+    except Exception:  # of a class of somebody else's
+        return ""
 
 
 def _text(error: BaseException) -> str:

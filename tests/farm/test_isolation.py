@@ -243,8 +243,9 @@ def test_what_the_system_forbids_a_kernel_raises_in_it(farm: Farm, source: str) 
         ("import multiprocessing as mp\ndef kernel(x): mp.get_context('fork').Manager().dict()\n", "socket.connect"),
         ("import socket\ndef kernel(x): socket.socket(40)\n", "socket.socket"),
         ("def kernel(x): os.kill(1, 0); raise PermissionError(1, 'Operation not permitted')\n", ""),
+        ("import socket\ndef kernel(x):\n    with socket.socket():\n        os.nice(-1)\n", ""),
     ],
-    ids=["a manager", "a virtual machine's host", "its own"],
+    ids=["a manager", "a virtual machine's host", "its own", "another call's"],
 )
 def test_a_row_says_which_call_was_denied(farm: Farm, source: str, denied: str) -> None:
     row: Row = farm.run(asks=source)[0]

@@ -30,6 +30,7 @@ from farm.work.local import Inline
 from farm.work.run_state import RunState
 from tasks.backends import BackendSpec
 from tasks.model import Group
+from tasks.relay import read_quota
 from tasks.wire import Place
 from tests.conftest import launch as farm_run
 
@@ -104,9 +105,12 @@ def test_where_a_run_goes(
 @pytest.mark.parametrize(
     ("quota", "cpus"), [("max 100000", None), ("50000 100000", 1), ("100000 100000", 1), ("", None)]
 )
-def test_the_quota_of_a_container_bounds_the_cpus(tmp_path: Path, quota: str, cpus: int | None) -> None:
+def test_the_quota_of_a_container_bounds_the_cpus(
+    tmp_path: Path, quota: str, cpus: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "cpu.max").write_text(quota)
-    assert node.usable_cpus(tmp_path / "cpu.max") == (cpus or len(os.sched_getaffinity(0)))
+    monkeypatch.setattr(node, "read_quota", lambda: read_quota(tmp_path / "cpu.max"))
+    assert node.usable_cpus() == (cpus or len(os.sched_getaffinity(0)))
 
 
 @pytest.mark.parametrize("how", ["inline", "processes"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import subprocess
 import sys
 import types
@@ -176,12 +178,15 @@ def test_a_child_process_has_cost_something() -> None:
     assert child.cpu_s() == used  # what it was when it could still be asked
 
 
+def write_thread(proc: Path, number: int, state: str, ran_s: float, process: int = 7) -> None:
+    folder = proc / str(process) / "task" / str(number)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "schedstat").write_text(f"{int(ran_s * 1e9)} 0 3\n")
+    (folder / "stat").write_text(f"{number} (a (b) c) {state} 1 7 7 0\n")
+
+
 def test_time_in_which_the_machine_did_not_let_it_run_is_no_cases(tmp_path: Path) -> None:
-    def thread(number: int, state: str, ran_s: float, process: int = 7) -> None:
-        folder = tmp_path / str(process) / "task" / str(number)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "schedstat").write_text(f"{int(ran_s * 1e9)} 0 3\n")
-        (folder / "stat").write_text(f"{number} (a (b) c) {state} 1 7 7 0\n")
+    thread = functools.partial(write_thread, tmp_path)
 
     def disk(waited_us: int) -> None:
         (tmp_path / "pressure").mkdir(exist_ok=True)
@@ -191,7 +196,8 @@ def test_time_in_which_the_machine_did_not_let_it_run_is_no_cases(tmp_path: Path
 
     clock = iter(range(100))
     kept = Starved(7, tmp_path)
-    with mock.patch("time.monotonic", lambda: float(next(clock))):  # one second from look to look
+    processors = mock.patch("os.sched_getaffinity", lambda pid: {0, 1})
+    with processors, mock.patch("time.monotonic", lambda: float(next(clock))):  # one second from look to look
         assert kept.s(1.0) == 0.0  # a kernel that does not tell
         thread(7, "R", 3.0)
         assert kept.s(2.0) == 0.0  # before this case
@@ -222,6 +228,38 @@ def test_time_in_which_the_machine_did_not_let_it_run_is_no_cases(tmp_path: Path
         thread(20, "R", 1.25, 20)
         thread(40, "R", 1.5, 40)
         assert kept.s(3.0) == 1.25
+
+
+@pytest.mark.parametrize(
+    ("spinning", "ran_s", "processors", "quota", "lost_s"),
+    [
+        (40, 0.05, {0, 1}, math.inf, 0.0),  # they share both processors
+        (40, 0.025, {0}, math.inf, 0.0),  # one, as they asked for
+        (40, 0.0125, {0, 1, 2, 3}, 0.5, 0.0),  # what their container may use
+        (1, 0.05, {0, 1}, math.inf, 0.95),  # others have the rest
+        (3, 0.05, {0, 1}, math.inf, 0.95),  # a few compilers among others
+        (1, 0.05, {0, 1, 2, 3}, 2.0, 0.95),  # others of its container
+        (40, 0.03, {0, 1}, math.inf, 0.8),  # of its own spinning and others' no more than others took
+    ],
+)
+def test_what_its_own_processes_take_from_one_another_is_its_own_doing(
+    tmp_path: Path, spinning: int, ran_s: float, processors: set[int], quota: float, lost_s: float
+) -> None:
+    """A kernel that waits for ever on processes of its own that spin has its deadline and no more."""
+    clock = iter(range(100))
+    with (
+        mock.patch("time.monotonic", lambda: float(next(clock))),
+        mock.patch("os.sched_getaffinity", lambda pid: processors),
+        mock.patch("tasks.relay.read_quota", lambda: quota),
+    ):
+        kept = Starved(7, tmp_path)
+        for seconds in (0.0, ran_s):
+            write_thread(tmp_path, 7, "S", 0.0)
+            for number in range(100, 100 + spinning):
+                write_thread(tmp_path, number, "R", seconds, number)
+                (tmp_path / str(number) / "stat").write_text(f"{number} (spin) R 7 {number} {number} 0\n")
+            found = kept.s(1.0)
+    assert found == pytest.approx(lost_s)
 
 
 #: Prepares and exports, and tells what was imported when the first sample was begun.

@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +64,7 @@ def _one_of_each() -> list[str]:
     [
         ("tasks.stranger.wire", "_lay_out"),
         ("tasks.run_queue", "subtract_readings"),
+        ("tasks.gradients.autograd", "compute_gradients"),
         ("tasks.backends.shared.caches", "flush_caches"),
         ("time", "perf_counter"),
     ],
@@ -74,6 +78,29 @@ def test_a_function_that_stands_for_a_judges_is_named(monkeypatch: pytest.Monkey
     for found in (lambda *given: None, Own().method):
         monkeypatch.setattr(where, name, found)
         assert replaced.describe().startswith(f"{module}.{name} has been replaced by a function of {__file__}:")
+
+
+def test_what_is_looked_at_beside_the_farm_is_there() -> None:
+    named = [*((where, "") for where in replaced._MODULES), *replaced._CLASSES]
+    named += [(where, name) for where, names in replaced._FUNCTIONS.items() for name in names]
+    for where, name in named:
+        module = importlib.import_module(where)
+        assert not name or hasattr(module, name), (where, name)
+
+
+def test_the_farms_code_is_nobody_elses_where_a_link_leads_to_it(tmp_path: Path) -> None:
+    """Another environment's process imports `tasks` so."""
+    (tmp_path / "tasks").symlink_to(Path(checks.__file__).parents[1])
+    said = "from tasks.backends.shared import foreign as x; print(x.is_foreign(x.__file__), x.is_foreign('/x.py'), x.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", said],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert done.stdout.split()[:2] == ["False", "True"] and done.stdout.split()[2].startswith(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", _one_of_each())

@@ -302,3 +302,13 @@ def test_any_order_of_additions_is_within_the_share_of_its_format() -> None:
         assert lost <= certain <= count / 256 and 0 < likely <= certain
     down = share_of_sum(replace(reading, rounding="down"), 2048, exactly=False)
     assert np.isfinite(down.off).all() and min(down.least) > 0
+
+
+@pytest.mark.parametrize(
+    "coarse", [{"bits": 1, "rounding": "down"}, {"aligned": 1}, {"bits": 1, "taken": 1}, {"taken": 1}]
+)
+def test_of_steps_that_may_lose_all_that_they_add_nothing_is_likely(coarse: dict[str, Any]) -> None:
+    tree = tuple(encode_tree(make_sequential([0, 1])))
+    for count in (2, 64):
+        found = share_of_sum(replace(FLOAT32, tree=tree, **coarse), count, exactly=False)
+        assert found.off[0] == found.off[1] >= count - 1 and found.least == (0.0, 0.0)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tasks.model.errors import describe_with_place, essence, essential, place
+from tasks.model.errors import describe_with_place, essence, essential, list_causes, place
+from tasks.stranger.records import write_error
 
 EXPORT = (
     "Failed to export the model with torch.export. \x1b[96mThis is step 1/3\x1b[0m of exporting the model to ONNX. "
@@ -37,6 +38,37 @@ def in_package(source: str, **names: Any) -> Callable[[], Any]:
     vars(module).update(names)
     exec(compile(source, f"{sysconfig.get_path('purelib')}/framework/core.py", "exec"), vars(module))
     return module.f  # type: ignore[no-any-return]
+
+
+class Untold(RuntimeError):
+    def __bool__(self) -> bool:
+        raise ValueError("neither")
+
+
+class Unnumbered(PermissionError):
+    @property
+    def errno(self) -> int:  # type: ignore[override]
+        raise ValueError("no number")
+
+
+def test_causes_that_lead_round_in_a_circle_come_to_an_end() -> None:
+    first, second = ValueError("a"), Untold("b")
+    first.__cause__, second.__cause__ = second, first
+    assert len(list_causes(first)) == len(list_causes(second, contexts=True)) == 100
+    assert essential(first) in ("ValueError: a", "Untold: b") and not place(first)
+    assert (
+        write_error(first, None, [])["text"] == "a"
+        and write_error(Unnumbered(1, "c"), None, [])["base"] == "PermissionError"
+    )
+
+
+def test_a_context_is_followed_where_it_is_asked_for_and_there_is_no_cause() -> None:
+    cause, context = ValueError("a"), ValueError("b")
+    error = RuntimeError("c")
+    error.__context__ = context
+    assert list_causes(error) == [error] and list_causes(error, contexts=True) == [error, context]
+    error.__cause__ = cause
+    assert list_causes(error, contexts=True) == list_causes(error) == [error, cause]
 
 
 def test_what_a_framework_wraps_is_told_by_itself() -> None:

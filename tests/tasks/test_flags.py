@@ -15,6 +15,10 @@ def test_what_is_joined_is_parsed() -> None:
     assert flags.parse(text + " TF32") == {"tf32": "off", "batches": "2,17", "runs": "3", "TF32": ""}
 
 
+def test_a_mode_is_told_once() -> None:
+    assert flags.join("runs=2 TF32 tf32=off", runs=3, tf32=None) == "TF32 runs=3"
+
+
 @pytest.mark.parametrize("nothing", [None, math.nan, ""])
 def test_null_is_no_mode(nothing: object) -> None:
     assert flags.parse(nothing) == {} and not flags.has(nothing, ["*"]) and flags.has(nothing, [])

@@ -15,7 +15,9 @@ from tasks.catalogs.base import Sample
 from tasks.judge import verdict
 from tasks.judge.plain import Metrics
 from tasks.judging import Case, Judgement, judge_outputs
-from tasks.model import Flushes, Group, Leaf, OpClass, Oracle, RuntimeInfo, Status
+from tasks.model import Flushes, Form, Group, Leaf, OpClass, Oracle, RuntimeInfo, Status
+from tasks.passport.composites import Composite
+from tasks.passport.own import Held, OwnArithmetic
 from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
 
 EVERY = (*judging.READING, *judging.STEPS, *judging.SECOND_LOOK, *judging.LAST_LOOK)
@@ -83,6 +85,20 @@ def test_a_step_changes_nothing_of_what_it_is_given() -> None:
     first = Judgement(Metrics(), Status.WRONG, "numbers", {"limit": 32.0})
     assert first.rule(Status.IMPRECISE, "kept", {"cause": "x"}).columns == {"limit": 32.0, "cause": "x"}
     assert first.columns == {"limit": 32.0} and first.note({}) is first
+
+
+def test_a_flag_stands_beside_those_that_other_steps_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a device that takes subnormal numbers for zero, and whose arithmetic bounds nothing."""
+    exact = np.append(Y[1:], 1e-40)
+    one = sample(tmp_path, expected=[Leaf("float32", Y.shape, exact)])
+    own, form = OwnArithmetic(()), Form("torch", op="user:f", dtype="float32", arrays=[exact.astype(np.float32)])
+    for is_bounded, said in ((False, "own=unbounded flushes=float32"), (True, "flushes=float32")):
+        held = Held(0.5, 0.5, 0, Composite("softmax", 0, lambda arrays: exact), is_bounded=is_bounded)
+        monkeypatch.setattr(judging, "_hold_to_bounds", lambda *given, held=held: held)
+        found = judge_outputs(one, [[np.zeros(64, np.float32)]], POLICY, INFO, form, measure_flushes=Flushes, own=own)
+        assert found.fails and found.columns["flags"] == said
+        assert ("own_units" in found.columns) is is_bounded
+    assert judging._note_own_units(found.flag(own="unbounded"), held).columns["flags"] == said
 
 
 def test_outputs_are_read_before_they_are_judged(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ def digests(root: Path) -> list[str]:
     [
         ("catalogs/torch/generated.py", [True, True, False]),
         ("arrays/inputs.py", [True, True, True]),
+        ("gradients/autograd.py", [True, True, True]),
         ("model/dtypes.py", [True, True, True]),
         ("judge/policies/error_units.json", [True, True, False]),
         ("backends/torch.py", [False, True, True]),
@@ -71,6 +73,44 @@ def test_what_prepares_imports_nothing_that_its_key_leaves_out() -> None:
         if not among(module, (*sources.RUNNING, *RUN_CASES)):
             found = {x for x in imported(ast.parse(file.read_text())) if among(x, sources.RUNNING)}
             assert found <= set(CONSTANTS), module
+
+
+#: What backends import that makes no artefact: it tells what is there, keeps, measures, words, or runs what was made.
+MAKES_NONE = (
+    "tasks.cache",
+    "tasks.catalogs",
+    "tasks.checks",
+    "tasks.devices",
+    "tasks.draw",  # what it draws is in the key
+    "tasks.engines",
+    "tasks.importing",
+    "tasks.interpreter",
+    "tasks.matrix_units",
+    "tasks.nearest",
+    "tasks.older_python",
+    "tasks.packages",
+    "tasks.plugins",
+    "tasks.run_queue",
+    "tasks.sources",
+    "tasks.variables",
+)
+
+
+def test_what_backends_import_is_in_the_key_of_artefacts_or_makes_none() -> None:
+    names = {
+        ".".join(name.split(".")[:2])
+        for file in (ROOT / "tasks" / "backends").rglob("*.py")
+        for name in imported(ast.parse(file.read_text()))
+        if name.startswith("tasks.")
+    }
+    assert not names - {"tasks.backends"} - {*sources.MAKING, *MAKES_NONE}
+    assert not set(sources.MAKING) & set(MAKES_NONE)
+    assert names >= set(MAKES_NONE), "a row that nothing needs"
+
+
+@pytest.mark.parametrize("module", [*sources.RUNNING, *sources.MAKING, *RUN_CASES, *MAKES_NONE])
+def test_a_list_of_sources_names_modules_that_are_there(module: str) -> None:
+    assert importlib.util.find_spec(module)
 
 
 def test_another_packages_catalog_counts_with_its_own_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tasks.model import Fallback, Misbehaviour, Program, Unsupported
+from tasks.arrays.varied import digest_outputs
+from tasks.model import Chain, Fallback, Misbehaviour, Program, Unsupported
 from tasks.stranger import records
 from tasks.stranger.wire import ALIGN, HEAD, LARGE, Closed, Connection, Garbled, Message
 
@@ -195,3 +196,17 @@ def test_a_program_says_nothing_of_what_is_judged() -> None:
     for name in ("columns", "run"):
         with pytest.raises(Garbled):
             records.Claims({name: {}})
+
+
+def test_results_that_are_no_arrays_are_refused_whoever_gives_the_digests() -> None:
+    x, begin = np.ones(2), "0"
+    own, following = Chain(calls=2, begin=begin), Chain(calls=2, begin=begin, digests=("a", "b"))
+    first = digest_outputs([x], begin)
+    digests = (first, digest_outputs([x], first))
+    places = [[0, 1], [1, 2]]
+    for chain, told in ((own, digests), (following, ())):
+        assert records.read_results(places, [x, x], chain, told) == [[x], [x]]
+        with pytest.raises(Garbled, match="no array"):
+            records.read_results(places, [x, None], chain, told)
+    with pytest.raises(Garbled, match="did not have"):
+        records.read_results(places, [x, 2 * x], own, digests)

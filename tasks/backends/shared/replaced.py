@@ -8,18 +8,8 @@ from typing import Any
 
 from tasks.backends.shared import foreign
 
-#: Modules of the farm that run a case, measure it or judge it; their submodules as well.
-_JUDGES = (
-    "tasks.judg",
-    "tasks.checks",
-    "tasks.run_queue",
-    "tasks.runner",
-    "tasks.stranger",
-    "tasks.trace",
-    "tasks.backends",
-    "tasks.catalogs.user.promises",
-    "tasks.arrays",
-)
+#: The farm's own modules, whichever of them runs a case, measures it or judges it; but for kernels that stand for users'.
+_OWN, _ZOO = "tasks.", "tasks.zoo"
 #: Other modules of which functions that measure or compare are looked at.
 _MODULES = ("time", "torch.cuda", "torch.testing", "torch.testing._comparison", "torch.utils.benchmark.utils.timer")
 #: Classes of theirs.
@@ -40,7 +30,7 @@ def describe() -> str:
     for none."""
     sound = set[str]()  # files, of thousands of functions
     for where, module in list(sys.modules.items()):
-        own = where.startswith(_JUDGES)
+        own = where.startswith(_OWN) and not where.startswith(_ZOO)
         if module is None or not (own or where in _MODULES or where in _FUNCTIONS):
             continue
         named, classes = vars(module), list[tuple[str, type]]()

@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 
 from tasks.model import Misbehaviour
+from tasks.model.errors import list_causes
 from tasks.model.row import INTERPRETED
 
 RACE, OUT_OF_BOUNDS = "race", "out_of_bounds"
@@ -632,10 +633,7 @@ class watching:
 
 def unwrap_misbehaviour(error: BaseException) -> Misbehaviour | None:
     """What was found, in an error that the interpreter has wrapped."""
-    one: BaseException | None = error
-    while one is not None and not isinstance(one, Misbehaviour):
-        one = one.__cause__
-    return one
+    return next((x for x in list_causes(error) if isinstance(x, Misbehaviour)), None)
 
 
 def install(module: Any) -> None:

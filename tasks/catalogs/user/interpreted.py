@@ -19,6 +19,7 @@ import numpy as np
 
 from tasks.catalogs.user import accesses
 from tasks.catalogs.user.accesses import Watch, watching
+from tasks.model.errors import list_causes
 
 #: What is said where there is no GPU to ask, wherever it is raised: by Triton's driver, by torch.
 NO_GPU = re.compile(
@@ -185,9 +186,7 @@ def not_interpreted(error: BaseException) -> str:
     said = f"Triton's interpreter cannot run this kernel: {type(error).__name__}: {error}"
     if NO_GPU.search(str(error)):
         return said
-    last: BaseException = error
-    while last.__cause__ is not None:  # the interpreter wraps what it meets
-        last = last.__cause__
+    last = list_causes(error)[-1]  # the interpreter wraps what it meets
     if isinstance(last, NotInterpreted):
         return f"Triton's interpreter cannot run this kernel: {last}"
     if last is error or type(error).__name__ != "InterpreterError":
