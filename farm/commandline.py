@@ -144,14 +144,16 @@ class _FormerOption(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         warn(f"{option_string} is {self.const} now")
         before = getattr(namespace, self.dest)
-        setattr(namespace, self.dest, [*before, *values] if isinstance(before, list) else values)
+        given = values if isinstance(values, list) else [values]
+        setattr(namespace, self.dest, [*before, *given] if isinstance(before, list) else values)
 
 
-def former_option(parser: argparse._ActionsContainer, former: str, now: str) -> None:
-    """``former``: what the option ``now`` of the parser was called; it works for a release more, and says so."""
+def former_option(parser: argparse._ActionsContainer, former: str, now: str, **differs: Any) -> None:
+    """``former``: what the option ``now`` of the parser was called; it works for a release more, and says so. differs:
+    what it had otherwise, as `argparse` calls it."""
     is_now = parser._option_string_actions[now]
     more: dict[str, Any] = {name: getattr(is_now, name) for name in ("dest", "type", "nargs", "default")}
-    parser.add_argument(former, action=_FormerOption, const=now, help=argparse.SUPPRESS, **more)
+    parser.add_argument(former, action=_FormerOption, const=now, help=argparse.SUPPRESS, **more | differs)
 
 
 def packages_option(parser: argparse.ArgumentParser) -> None:

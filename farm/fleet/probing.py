@@ -61,13 +61,15 @@ def _own_versions() -> str:
     return hashlib.sha256("\n".join([sys.version, *names]).encode()).hexdigest()
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write data aside and rename; what cannot be written is asked again another time."""
+def _write(path: Path, data: bytes) -> bool:
+    """Write data aside and rename; whether that could be done. What cannot be written is asked again another time."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         aside.write_bytes(data)
         aside.replace(path)
+        return True
+    return False
 
 
 def read_answer(spec: BackendSpec, cache: Path) -> BackendInfo | None:
@@ -165,21 +167,27 @@ class Support:
         self.since = time.time()
 
     def save(self) -> None:
-        """Write what was learned beside what another run has learned meanwhile: of a case, the newer answer."""
+        """Write what was learned beside what another run has learned meanwhile: of a case, the newer answer. What cannot
+        be written is left for the next time."""
         if not self.learned and not self.since:
             return
         with _locked(self.path):
             kept = {name: known for name, known in _read_cases(self.path).items() if known["at"] >= self.since}
             for name in self.learned:
                 kept[name] = max(self.cases[name], kept.get(name, self.cases[name]), key=lambda known: known["at"])
-            _write(self.path, json.dumps(kept).encode())
-        self.cases, self.since = kept, 0.0
-        self.learned.clear()
+            if _write(self.path, json.dumps(kept).encode()):
+                self.cases, self.since = kept, 0.0
+                self.learned.clear()
 
 
 def _read_cases(path: Path) -> dict[str, dict[str, Any]]:
-    with contextlib.suppress(OSError, ValueError):
-        return dict(json.loads(path.read_text()))
+    """What a file has that is whole: it may be another version's."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return {
+            name: known
+            for name, known in json.loads(path.read_text()).items()
+            if isinstance(known, dict) and known.keys() >= {*WORDS, "run", "again", "at"}
+        }
     return {}
 
 

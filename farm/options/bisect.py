@@ -25,7 +25,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--packages", dest="more", action="extend", nargs="+", default=[], metavar="REQUIREMENT", help=words
     )
-    former_option(parser, "--with", "--packages")
+    former_option(parser, "--with", "--packages", nargs=None)  # the case may come behind it
     parser.add_argument("--run", default="last", help="id of the run that has the case (default: last)")
     results_option(parser)
     cache_option(parser)

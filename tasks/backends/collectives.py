@@ -150,27 +150,42 @@ class Group(RankConnections):
 
         here = dict[int, socket.socket]()
         try:
-            for rank in range(count):
-                if hosts and (at := rank % places):
-                    self._connect(hosts.start(at - 1, list_arguments([rank])))
-                else:
-                    own, here[rank] = socket.socketpair()
-                    self._connect(own)
-            # Those of the CPU are forked from one process. A device's driver may do what it likes when torch is
-            # imported.
-            for numbers in [[*here]] if device == "cpu" else [[rank] for rank in here]:
-                given = [here[rank] for rank in numbers]
-                self.processes.append(start_here(given, list_arguments(numbers), sys.executable, os.environ))
-            for connection in here.values():
-                connection.close()
+            with contextlib.ExitStack() as ends:
+                for rank in range(count):
+                    if hosts and (at := rank % places):
+                        self._connect(hosts.start(at - 1, list_arguments([rank])))
+                    else:
+                        own, end = socket.socketpair()
+                        self._connect(own)
+                        here[rank] = ends.enter_context(end)
+                # Those of the CPU are forked from one process. A device's driver may do what it likes when torch is
+                # imported.
+                for numbers in [[*here]] if device == "cpu" else [[rank] for rank in here]:
+                    given = [here[rank] for rank in numbers]
+                    self.processes.append(start_here(given, list_arguments(numbers), sys.executable, os.environ))
             self._answers()
         except OSError:
             self.close()
             raise
 
+    def _hang_up(self) -> None:
+        """Wait for the ranks to hang up as well, for a moment: only those that have ended leave the folder alone, and
+        the leader of forked ones ends before they do."""
+        until = time.monotonic() + _AFTER_S
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_WR)
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                connection.settimeout(max(0.0, until - time.monotonic()))
+                while connection.recv(1 << 16) and time.monotonic() < until:
+                    pass
+        super()._hang_up()
+
     def close(self) -> None:
         super().close()
-        self._folder.cleanup()
+        with contextlib.suppress(OSError):  # of a rank that not even a signal ends
+            self._folder.cleanup()
 
 
 def _free_port() -> int:

@@ -39,8 +39,7 @@ def serve(module: Any, optimiser: Any, compute: Compute) -> bool:
         loop.start(device.type)
         return loop
 
-    ranks.limit_waiting(said["patience_s"])
-    session = ranks.SessionInRank(device, {"hook": open_loop}, said["patience_s"])
+    session = ranks.SessionInRank(device, said["patience_s"], {"hook": open_loop})
     with connection, connection.makefile("rb") as source, connection.makefile("wb") as sink:
         ranks.write(sink, {"token": said["token"], "rank": own_rank(), "ranks": count_ranks()})
         while True:

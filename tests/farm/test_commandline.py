@@ -70,6 +70,8 @@ def test_an_option_of_an_earlier_version_works_and_says_what_it_is_now(capsys: p
     args = bisect.make_parser().parse_args(["key", "--versions", "1..2", "--with", "numpy<2", "--with", "x"])
     assert args.more == ["numpy<2", "x"]
     assert capsys.readouterr().err == "warning: --with is --packages now\n"
+    args = bisect.make_parser().parse_args(["--with", "numpy<2", "key", "--versions", "1..2"])
+    assert (args.more, args.case) == (["numpy<2"], "key")
     assert minimise.make_parser().parse_args(["key", "--budget", "60"]).budget == 60
     assert "warning: --budget is --runs now" in capsys.readouterr().err
     assert bisect.make_parser().parse_args(["key", "--versions", "1..2", "--packages", "a", "b"]).more == ["a", "b"]

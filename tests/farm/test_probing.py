@@ -109,6 +109,22 @@ def test_a_refusal_counts_once_two_runs_were_given_the_same_words_and_for_a_week
     assert support.find_unsupported("key", 0) is None
 
 
+def test_what_cannot_be_written_is_kept_for_the_next_time_and_what_is_not_whole_is_asked_again(tmp_path: Path) -> None:
+    words, path = dict.fromkeys(probing.WORDS, ""), tmp_path / "support" / "one.json"
+    path.parent.write_text("a file, where a folder is to be")
+    support = probing.Support(path)
+    support.forget()
+    support.learn("key", 0, words, "run 1")
+    support.save()
+    path.parent.unlink()
+    path.parent.mkdir()
+    path.write_text('{"old:0": {"at": 1, "again": "x"}, "key:1": 7}')
+    support.save()
+    assert {*probing._read_cases(path)} == {"key:0"}
+    path.write_text("[]")
+    assert not probing._read_cases(path)
+
+
 def test_runs_at_the_same_time_keep_what_each_of_them_has_learned(tmp_path: Path) -> None:
     spec, info, words = BackendSpec.parse("null-cpu"), RuntimeInfo("cpu", "1"), dict.fromkeys(probing.WORDS, "")
 

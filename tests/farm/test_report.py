@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import math
 import re
 import shlex
+import weakref
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from rich.console import Console
 from farm import lake
 from farm.commands.report import main
 from farm.report import coverage, findings, status_table, vendor_by_dtype, write
+from farm.report.faces import files
 from farm.report.faces.markdown import markdown
 from farm.report.faces.page import (
     LETTERS,
@@ -47,6 +50,7 @@ from farm.report.tables.coverage import (
 from farm.report.tables.excused import find_excused
 from farm.report.tables.findings import list_oracle_disagreements
 from farm.report.tables.kept_results import find_kept
+from farm.report.tables.overview import backend_lines
 from farm.report.tables.view import Report
 from farm.report.words import number, percent
 
@@ -567,6 +571,32 @@ def test_the_files_hold_the_tables(tmp_path: Path) -> None:
     for name in ("markdown", "html"):
         assert rate in paths[name].read_text(encoding="utf-8")
     assert rate in printed(rows, RUN)
+
+
+def test_files_of_an_earlier_report_do_not_stay_and_those_of_others_do(tmp_path: Path) -> None:
+    rows = synthetic(ops=3, backends=2, count=60)
+    paths = write(rows, RUN, tmp_path)
+    (tmp_path / "mine.csv").write_text("a\n")
+    (tmp_path / files.VIEWS).write_text(json.dumps([*paths, "../mine", 7]))
+    (tmp_path.parent / "mine.csv").write_text("a\n")
+    rows["status"] = "pass"
+    again = write(rows, RUN, tmp_path)
+    assert "new" in paths and "new" not in again
+    assert {path.stem for path in tmp_path.glob("*.csv")} == {*again, "mine"} - {"markdown", "html"}
+    assert (tmp_path.parent / "mine.csv").exists()
+    (tmp_path / files.VIEWS).write_text("{")
+    assert write(rows, RUN, tmp_path).keys() == again.keys()
+
+
+def test_what_faces_share_of_a_report_is_not_changed_by_a_table_and_ends_with_it() -> None:
+    report = Report.of(synthetic(ops=3, backends=2, count=60), RUN)
+    lines = backend_lines(report)
+    assert report.views and backend_lines(report) is lines
+    assert not any("where" in line for line in lines)
+    last = weakref.ref(report)
+    del report
+    gc.collect()
+    assert last() is None
 
 
 def test_the_page_embeds_exact_counts_all_that_did_not_pass_and_the_worst_that_did() -> None:

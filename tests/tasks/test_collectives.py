@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
+import io
+import json
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +20,8 @@ import pytest
 
 from tasks.backends import BackendSpec, collectives
 from tasks.backends.collectives import Collectives
-from tasks.backends.shared.rank_hosts import Hosts
+from tasks.backends.shared import ranks
+from tasks.backends.shared.rank_hosts import Hosts, start_here
 from tasks.catalogs.collective.catalog import DTYPES, OPS, RANKS, SIZES
 from tasks.judge import verdict
 from tasks.model import Group
@@ -146,6 +152,97 @@ def test_a_library_without_devices_says_so() -> None:
     made = BackendSpec.parse("nccl-cuda").create()
     with pytest.raises(Exception, match="nccl needs a device for each rank, this process sees none"):
         made.probe()
+
+
+# --- coming up and ending
+# ----------------------------------------------------------------------------------------------------
+
+#: A torch whose import fails, and in other words when it is tried again.
+HALF_TORCH = """import os, sys
+if hasattr(sys, "half_made"):
+    raise RuntimeError("a function already has a docstring")
+sys.half_made = True
+raise ImportError(f"no libtorch, plug-ins: {os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD']}")
+"""
+#: One whose rank 0 fails while the others meet, and that ends with its connection alone, as off Linux.
+MEETING_TORCH = """import ctypes, itertools, sys, time
+device, set_num_threads = str, int
+
+class distributed:
+    @staticmethod
+    def init_process_group(library, init_method, rank, world_size):
+        ctypes.CDLL(None).prctl(1, 0)
+        if rank == 0:
+            time.sleep(0.3)
+            raise OSError("no link")
+        for number in itertools.count():
+            open(f"{init_method[7:]}{rank}-{number % 1000}", "w").close()
+
+sys.modules["torch.distributed"] = distributed
+"""
+
+
+def test_ranks_whose_torch_cannot_be_imported_say_why_and_plug_ins_stay_out_of_a_process_that_forks(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "torch.py").write_text(HALF_TORCH)
+    pairs = [socket.socketpair() for _ in range(2)]
+    env = {"PYTHONPATH": str(tmp_path), "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
+    process = start_here([end for _, end in pairs], ["0,1", "2", "", "gloo", "cpu", "1", ""], sys.executable, env)
+    for own, end in pairs:
+        end.close()
+        with own, own.makefile("rb") as source:
+            assert ranks.read(source)[0] == {"error": "ImportError: no libtorch, plug-ins: 0"}
+    assert process.wait() == 1
+
+
+def test_a_group_that_does_not_come_together_says_why_and_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text(MEETING_TORCH)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(collectives, "_AFTER_S", 1.0)
+    with pytest.raises(RuntimeError, match="rank 0 alone: OSError: no link"):
+        collectives.Group("gloo", "cpu", RANKS, "", None)
+    assert not list(tmp_path.glob("farm-ranks-*"))
+
+
+def test_ranks_wait_as_long_in_groups_that_a_session_makes_and_without_groups_there_is_nothing_to_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    told = list[tuple[str, float]]()
+
+    def set_timeout(timeout: datetime.timedelta, group: dist.ProcessGroup) -> None:
+        told.append((group.group_name, timeout.total_seconds()))
+
+    class Meshed:
+        def __init__(self) -> None:
+            self.group = dist.new_group()
+
+        def step(self, args: object, given: object) -> list[object]:
+            assert (self.group.group_name, 7.0) in told
+            return []
+
+    monkeypatch.setattr(distributed_c10d, "_set_pg_timeout", set_timeout)
+    session = ranks.SessionInRank("cpu", 7.0, {"mesh": Meshed})
+    dist.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        for header in ({"open": "mesh", "arguments": [], "plant": ""}, {"step": []}):
+            session.answer(io.BytesIO(), sink := io.BytesIO(), header)
+            assert json.loads(sink.getvalue()) == {"count": 0}
+    finally:
+        dist.destroy_process_group()
+    told.clear()
+    ranks.limit_waiting(7.0)
+    monkeypatch.setattr(dist, "is_available", lambda: False)
+    monkeypatch.delattr(dist, "distributed_c10d")
+    monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", None)
+    ranks.limit_waiting(7.0)  # of a torch that was built without
+    assert not told
 
 
 # --- ranks on other nodes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,15 @@ from farm.report.tables.changes import diff_views
 from farm.report.tables.overview import list_headline
 from farm.report.tables.view import Report, View
 
-#: The page of a report.
-PAGE = "report.html"
+#: The page of a report, and the file with the names of its views that were written as CSV.
+PAGE, VIEWS = "report.html", ".views.json"
 
 
 def write(
     rows: pd.DataFrame | Report, run: Mapping[str, Any], out_dir: str | Path, by: str = "backend"
 ) -> dict[str, Path]:
-    """Write all files of a report into ``out_dir`` (made if missing) and return their paths by what they hold.
+    """Write all files of a report into ``out_dir`` (made if missing) and return their paths by what they hold. The CSVs
+    of views that only an earlier report there had are removed.
 
     ``rows``: lake rows, or their report; ``run``: the run's ``_run.json`` as a dict; ``by``: one more coverage table,
     by this column.
@@ -31,6 +34,9 @@ def write(
     out.mkdir(parents=True, exist_ok=True)
     report = Report.of(rows, run, by)
     paths = {view.name: csv(view, out) for view in report.views if "csv" in view.faces}
+    for name in _read_written(out) - paths.keys():
+        (out / f"{name}.csv").unlink(missing_ok=True)
+    (out / VIEWS).write_text(json.dumps([*paths]), encoding="utf-8")
     for name, path, text in (
         ("markdown", out / "report.md", markdown(report, run)),
         ("html", out / PAGE, render(report, run)),
@@ -38,6 +44,14 @@ def write(
         path.write_text(text, encoding="utf-8", errors="replace", newline="\n")
         paths[name] = path
     return paths
+
+
+def _read_written(out: Path) -> set[str]:
+    """Names of the views that the last report in a folder wrote as CSV; none where it does not say."""
+    with contextlib.suppress(OSError, ValueError):
+        if isinstance(found := json.loads((out / VIEWS).read_text(encoding="utf-8")), list):
+            return {name for name in found if isinstance(name, str) and name == Path(name).name}
+    return set()
 
 
 def write_diff(found: pd.DataFrame, out: Path) -> dict[str, Path]:

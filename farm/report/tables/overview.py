@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -33,7 +32,7 @@ from farm.report.tables.coverage import (
     status_table,
     worst_matrix,
 )
-from farm.report.tables.view import Cell, Column, Line, Report, View, rate, view
+from farm.report.tables.view import Cell, Column, Line, Report, View, once_a_report, rate, view
 from farm.report.words import DASH, number, percent
 from tasks import catalogs, checks
 from tasks.arrays.layouts import CONTIGUOUS
@@ -183,7 +182,7 @@ def _describe_quarantine(record: Mapping[str, Any]) -> str:
     return plain(f"QUARANTINED: {what} for {names}: {record.get('why') or DASH}{again}")
 
 
-@functools.lru_cache(maxsize=1)  # the table asks, and the page
+@once_a_report
 def backend_lines(report: Report) -> list[dict[str, Any]]:
     """One dict per backend, in the order of a report: its coverage, vendor, device (after "emulated" where none was
     used, after "interpreted" where an interpreter ran kernels), runtime_version, oldest (`Offer.oldest`), available,
@@ -397,10 +396,12 @@ def by_backend(report: Report) -> Iterator[View]:
 
     absent, last = any(line["missing"] for line in lines), ""
     shown = _missing_together(lines, report.inventory) if absent else lines
+    where = list[str]()
     for line in shown:  # said once for the modes of a runtime
         said = ", ".join(word for word in (line["device"], line["runtime_version"]) if word)
-        line["where"] = "as above" if said and said == last else said
+        where.append("as above" if said and said == last else said)
         last = said or last
+    shown = [{**line, "where": told} for line, told in zip(shown, where, strict=True)]
 
     def device(line: Line) -> str:
         return plain(line["where"]) or DASH

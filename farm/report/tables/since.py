@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ import pandas as pd
 from farm.report.runs import find_run_before
 from farm.report.tables.causes import KNOWN
 from farm.report.tables.changes import GROUPS, KINDS, NEW, SAME, Counts, compare_cells, with_commands
-from farm.report.tables.view import Report
+from farm.report.tables.view import Report, once_a_report
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Since:
         return f"Since {self.run_id}, the last run of this config: {self.sums.sentence(self.known)}{judged}"
 
 
-@functools.lru_cache(maxsize=1)  # every face asks
+@once_a_report
 def since(report: Report) -> Since | None:
     """What changed since the last finished run of the same config (`farm.report.runs.find_run_before`); None where
     there is none."""

@@ -10,6 +10,7 @@ import importlib
 import pkgutil
 import re
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -241,6 +242,23 @@ class Report:
     @property
     def inventory(self) -> Mapping[str, Any]:
         return self.run.get("inventory") or {}
+
+
+Answer = TypeVar("Answer")
+
+
+def once_a_report(make: Callable[[Report], Answer]) -> Callable[[Report], Answer]:
+    """A function whose answer on a report is worked out once, since several faces ask, and forgotten with the report.
+    Nobody changes what it gives."""
+    kept: weakref.WeakKeyDictionary[Report, Answer] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(make)
+    def get(report: Report) -> Answer:
+        if report not in kept:
+            kept[report] = make(report)
+        return kept[report]
+
+    return get
 
 
 Maker = Callable[[Report], "View | Iterable[View] | None"]

@@ -10,12 +10,10 @@ returns others, for what tests plant; "" for none.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import datetime
 import importlib
 import json
-import math
 import operator
 import os
 import select
@@ -29,6 +27,7 @@ from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
+from tasks.devices.base import PLUGIN_ALONE
 from tasks.importing import pause_gc
 from tasks.model import np_dtype
 
@@ -85,11 +84,9 @@ class SessionInRank:
     that makes it, which is given "arguments", "plant" what changes it for a test; or takes a step: "step" names the
     arrays that follow, in a message each."""
 
-    def __init__(
-        self, place: Any, makers: Mapping[str, Callable[..., Any]] | None = None, patience_s: float = math.inf
-    ) -> None:
-        """makers: functions of this process that a message may name instead; patience_s: how long it waits for other
-        ranks."""
+    def __init__(self, place: Any, patience_s: float, makers: Mapping[str, Callable[..., Any]] | None = None) -> None:
+        """patience_s: how long it waits for other ranks; makers: functions of this process that a message may name
+        instead."""
         self.place, self._session, self._makers, self._patience_s = place, None, makers or {}, patience_s
 
     def answer(self, source: BinaryIO, sink: BinaryIO, header: dict[str, Any]) -> None:
@@ -98,6 +95,7 @@ class SessionInRank:
         made, begun = list[Any](), time.monotonic()
         given = [(name, read(source)[1]) for name in header.get("step", ())]
         try:
+            limit_waiting(self._patience_s)  # a session makes groups of its own when it is opened
             if "open" in header:
                 make = self._makers.get(header["open"]) or find_object(header["open"])
                 self._session = make(*header["arguments"])
@@ -122,6 +120,10 @@ def describe_failure(text: str, begun: float, patience_s: float) -> dict[str, An
 
 def limit_waiting(seconds: float) -> None:
     """How long this process waits for the other ranks in a collective, of any process group that there is by now."""
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return
     from torch.distributed import distributed_c10d
 
     for group in list(distributed_c10d._world.pg_map):
@@ -155,10 +157,16 @@ def main() -> None:
     end_with_parent(int(sys.argv[2]))
     if len(numbers) == 1:
         serve(connections[0], numbers[0], *sys.argv[4:])
-    with contextlib.suppress(Exception), pause_gc():  # each rank says why it cannot be imported
-        import torch.distributed  # noqa: F401
+    os.environ.update([PLUGIN_ALONE])  # a plug-in may start threads, whose locks a fork keeps locked
+    try:
+        with pause_gc():
+            import torch.distributed  # noqa: F401
 
-        from tasks.arrays import torch_tree  # noqa: F401
+            from tasks.arrays import torch_tree  # noqa: F401
+    except Exception as error:  # imported again, what is half made would fail in other words
+        for connection in connections:
+            refuse(socket.socket(fileno=connection).makefile("wb"), error)
+        os._exit(1)
     leader = os.getpid()
     for connection, number in zip(connections, numbers):
         if os.fork() == 0:
@@ -171,6 +179,11 @@ def main() -> None:
         os.close(connection)
     for _ in numbers:
         os.wait()
+
+
+def refuse(sink: BinaryIO, error: Exception) -> None:
+    """Say why there is no rank."""
+    write(sink, {"error": f"{type(error).__name__}: {error}"})
 
 
 def serve(fd: int, rank: int, ranks: str, store: str, library: str, device: str, patience: str, wrap: str) -> NoReturn:
@@ -194,10 +207,10 @@ def serve(fd: int, rank: int, ranks: str, store: str, library: str, device: str,
         if wrap:
             group = find_object(wrap)(group)
     except Exception as error:
-        write(sink, {"error": f"{type(error).__name__}: {error}"})
+        refuse(sink, error)
         os._exit(1)
     write(sink, {"version": torch.__version__})
-    session = SessionInRank(place, patience_s=patience_s)
+    session = SessionInRank(place, patience_s)
     while True:
         try:
             header, data = read(source)
