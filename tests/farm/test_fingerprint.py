@@ -141,7 +141,9 @@ def test_bad_input_is_a_line(kept: Path, words: str, said: str, capsys: pytest.C
 def test_what_a_budget_left_unread_is_said_by_backend() -> None:
     names = ["torch-cpu", "ort-qnn"]
     plan: Any = SimpleNamespace(
-        backends=names, name=names.__getitem__, whole=SimpleNamespace(wanted=np.full((3, 2), 10))
+        matrix=SimpleNamespace(backends=names),
+        name=names.__getitem__,
+        whole=SimpleNamespace(wanted=np.full((3, 2), 10)),
     )
     cases = {"critical:sum": {"ort-qnn": 10}, "critical:matmul": {"ort-qnn": 4}}
     assert _describe_left_out(plan, {"cases": cases}) == ["not read of ort-qnn: 14 of 30 questions (sum 10, matmul 4)"]
