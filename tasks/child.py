@@ -95,12 +95,15 @@ class Child:
         try:
             made = self._make_remote(command) if wanted else None
             guards = made is not None
-            made = made or command.backend.create()
-            with pause_gc():
-                runtime = made.start()
-                self.canary = Canary(made)
-            if wanted and not guards:
-                made.identity = (*made.identity, "isolation=none")
+            if not guards and self.runner is not None and self.runner.backend.spec == command.backend:
+                made, runtime = self.runner.backend, self.runner.info  # it has begun already
+            else:
+                made = made or command.backend.create()
+                with pause_gc():
+                    runtime = made.start()
+                    self.canary = Canary(made)
+                if wanted and not guards:
+                    made.identity = (*made.identity, "isolation=none")
         except Unavailable as error:
             return wire.Refused(str(error), getattr(error, "installs", ()))
         except Exception as error:

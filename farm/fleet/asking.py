@@ -164,8 +164,9 @@ class Asking:
             if isinstance(said, wire.Refused):
                 answers[spec.name] = said
                 continue
-            info = replace(said.info, environment=envs.label(spec))
-            answers[spec.name] = with_exclusion(spec, probing.remember(spec, info, self._cache, start_s))
+            info = replace(said.info, start_s=round(start_s, 3), environment=envs.label(spec))
+            probing.remember(spec, info, self._cache)
+            answers[spec.name] = with_exclusion(spec, info)
         if child is not None:
             child.close()
         return answers

@@ -19,7 +19,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -87,14 +87,12 @@ def read_answer(spec: BackendSpec, cache: Path) -> BackendInfo | None:
     return None
 
 
-def remember(spec: BackendSpec, answer: BackendInfo, cache: Path, start_s: float) -> BackendInfo:
-    """A backend's answer to hello with the seconds that it took, which is kept if it may be taken for granted the next
-    time (see `read_answer`)."""
-    answer = replace(answer, start_s=round(start_s, 3))
+def remember(spec: BackendSpec, answer: BackendInfo, cache: Path) -> None:
+    """Keep a backend's answer to hello if it may be taken for granted the next time (see `read_answer`): that of a
+    process of its own, whose start is what the next one takes."""
     if answer.resource == "CPU":
         kept = {"answer": answer, "stamps": _stat_found_files(answer), "backend": spec.to_json(), "at": time.time()}
         _write(_answer_path(spec, cache), wire.encode(kept))
-    return answer
 
 
 def _answer_path(spec: BackendSpec, cache: Path) -> Path:

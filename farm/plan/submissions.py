@@ -96,21 +96,26 @@ def read_folder(folder: Path, backends: Sequence[str] = (), here: str = "torch-c
         if not whole:
             none = f"no task: there is no {TASK}, which declares the reference and the inputs (docs/leaderboards.md)"
         raise ConfigError("\n".join(dict.fromkeys(x.why for x in refused)) or f"{folder}: {none}")
-    return Board(Config.model_validate(whole | {"name": folder.resolve().name}), tuple(refused))
+    return Board(_make_config(whole | {"name": folder.resolve().name}, folder), tuple(refused))
 
 
 def _check_task(task: _Task, like: str) -> None:
     """Raises ConfigError where a task's config is none. like: what its submissions run on."""
+    data = {"name": "task", **task.made, "backends": [{"name": "submission", "like": like}]}
+    configs.check_backend(_make_config(data, task.place).backends[0], str(task.place))
+
+
+def _make_config(data: Mapping[str, Any], place: Path) -> Config:
+    """The config of a task, or of all in a folder. Raises ConfigError, at the task's own key where place is its
+    file."""
     try:
-        config = Config.model_validate(
-            {"name": "task", **task.made, "backends": [{"name": "submission", "like": like}]}
-        )
+        return Config.model_validate(data)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        key = tuple(first["loc"])[2:] if first["loc"][0] == "catalogs" else tuple(first["loc"])  # as the task has it
-        where = configs.place(task.place, key) if task.place.is_file() else task.place
-        raise ConfigError(f"{where}: {'.'.join(map(str, key))}: {first['msg']}, not {first['input']!r}") from None
-    configs.check_backend(config.backends[0], str(task.place))
+        key = tuple(first["loc"])[2 * (first["loc"][:1] == ("catalogs",)) :]  # as the task has it
+        where = configs.place(place, key) if place.is_file() else ascii(str(place))[1:-1]
+        said = ": ".join(filter(None, (".".join(map(str, key)), first["msg"])))
+        raise ConfigError(f"{where}: {said}, not {first['input']!r:.200}") from None
 
 
 def _find_tasks(folder: Path) -> Iterator[tuple[str, Callable[[], _Task]]]:
@@ -236,7 +241,9 @@ def _check_files(task: _Task) -> Iterator[dict[str, Any] | Refused]:
     times = Counter(name for name, _ in task.files)
     for name, path in task.files:
         own, size = task.prefix + name, path.stat().st_size if path.is_file() else -1
-        if times[name] > 1:
+        if not path.name.isprintable():  # bytes of another encoding, line feeds: no row holds them
+            yield Refused(ascii(own)[1:-1], f"{ascii(str(path))[1:-1]}: its name is no printable text: rename it")
+        elif times[name] > 1:
             yield Refused(own, f"{path}: the name {name!r} is given twice: rename one")
         elif size < 0:
             yield Refused(own, f"{path}: no file: a link that leads nowhere, or a folder")

@@ -44,6 +44,8 @@ class Setup:
     #: Whether this machine's devices are looked for, by the commands of their vendors as well: a run on CPUs takes
     #: none.
     devices: bool = True
+    #: Names of the backends that run cases; none where a run is only planned.
+    running: frozenset[str] = frozenset()
 
 
 class Executor(abc.ABC):

@@ -167,7 +167,8 @@ def _start(request: Request, kind: type[Executor] | None, matrix: Matrix) -> Exe
     if kind is None:
         small = request.dry or ray_or_local.is_small(request.config, matrix, request.budget_s)
         kind = executor_registry.get("processes" if small else "ray")
-    return kind.create(_make_executor_setup(request))
+    running = [spec.name for spec, wanted in zip(matrix.backends, matrix.wanted.T) if wanted.any() and not request.dry]
+    return kind.create(replace(_make_executor_setup(request), running=frozenset(running)))
 
 
 def _build_plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:

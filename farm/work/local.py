@@ -8,13 +8,13 @@ import os
 import queue
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import detect, envs, inventory, probing, visible
+from farm.fleet import asking, detect, envs, inventory, probing, visible
 from farm.fleet.asking import find_absent_vendor, with_exclusion, without_device
 from farm.fleet.child_process import caches
 from farm.fleet.inventory import Answers, Offer
@@ -123,7 +123,8 @@ def _name_device(vendor: str, number: str) -> str:
 
 class Inline(Executor):
     """Everything in this process, without isolation: a crash of a case, or of a runtime as it is asked, is a crash of
-    the run. Raises Refusal as `ChildProcesses` does."""
+    the run. running: names of the backends that run cases; a process of its own asks any other. Raises Refusal as
+    `ChildProcesses` does."""
 
     in_process = True
 
@@ -133,18 +134,21 @@ class Inline(Executor):
 
     @classmethod
     def create(cls, setup: Setup) -> Inline:
-        return cls(setup.devices)
+        return cls(setup.devices, setup.running)
 
-    def __init__(self, devices: bool = True) -> None:
+    def __init__(self, devices: bool = True, running: Collection[str] = ()) -> None:
         here = this_machine() if devices else RayNode()
         os.environ.update(here.variables)
         self.nodes = [inventory.this_node(1, here)]
         self.children = DirectChildren()
+        self._running = running
         self._queue: deque[tuple[int, Job | None]] = deque()  # None: a job that was called back
         self._next = 0
 
     def probe(self, specs: Sequence[BackendSpec], cache: str, fresh: bool = True) -> dict[str, Answers]:
-        return {HERE.node: {spec.name: self._ask(spec, Path(cache), fresh) for spec in specs}}
+        apart = [spec for spec in specs if not (spec.name in self._running or envs.of(spec))]
+        answers: Answers = asking.probe(apart, Path(cache), fresh=fresh)
+        return {HERE.node: {s.name: answers.get(s.name) or self._ask(s, Path(cache), fresh) for s in specs}}
 
     def _ask(self, spec: BackendSpec, cache: Path, fresh: bool) -> BackendInfo | wire.Refused:
         if envs.of(spec):
@@ -152,10 +156,11 @@ class Inline(Executor):
         answer = None if fresh else probing.read_answer(spec, cache)
         if answer is None:
             began = time.monotonic()
-            _, said = self.children.start(wire.Hello(spec, kernels=get_announcement()), cache)
+            said = self.children.greet(wire.Hello(spec, kernels=get_announcement()), cache)[1]
             if isinstance(said, wire.Refused):
                 return said
-            answer = probing.remember(spec, said.info, cache, time.monotonic() - began)
+            # Not remembered: where all is imported it starts at once, and no process of its own does.
+            answer = replace(said.info, start_s=round(time.monotonic() - began, 3))
         return with_exclusion(spec, answer)
 
     def slots(self, offer: Offer | None, claim: Claim) -> int:
@@ -178,32 +183,42 @@ class Inline(Executor):
 
     def close(self) -> None:
         self._queue.clear()
+        self.children.close()
 
 
 class DirectChildren(Children):
-    """Stand-ins for children, which live as long as this process."""
+    """Stand-ins for children, which live until they are closed."""
 
     def __init__(self) -> None:
-        self._children: dict[str, tuple[DirectChild, Any]] = {}
+        #: By backend, or kind of job where there is none: what it was told, and what it answered.
+        self._children: dict[str, tuple[DirectChild, wire.Hello, Any]] = {}
 
     def get(self, job: Job) -> tuple[DirectChild, wire.Ready | wire.Refused]:
-        key = job.kind if job.backend is None else str(job.backend)
-        if key not in self._children:
-            if job.backend is not None and envs.of(job.backend):
-                raise envs.EnvError(ALONE)
-            hello = wire.Hello(job.backend, job.policy, job.kernels, passports=job.passports)
-            self._children[key] = self.start(hello, Path(job.cache))
-        return self._children[key]
+        hello = wire.Hello(job.backend, job.policy, job.kernels, passports=job.passports)
+        return self.greet(hello, Path(job.cache), job.kind)
 
-    def start(self, hello: wire.Hello, cache: Path) -> tuple[DirectChild, Any]:
-        """A new one, and what it answers."""
-        for name, value in caches(cache).items():
-            os.environ.setdefault(name, value)
-        child = DirectChild()
-        answer = child.ask(hello)
-        if isinstance(answer, wire.Ready) and hello.backend is not None:
-            answer = wire.Ready(replace(answer.info, environment=envs.label(hello.backend)))
+    def greet(self, hello: wire.Hello, cache: Path, kind: str = "") -> tuple[DirectChild, Any]:
+        """One that was told this, and what it answers. kind: of its jobs, where they have no backend. Raises
+        EnvError."""
+        key = kind if hello.backend is None else str(hello.backend)
+        child, told, answer = self._children.get(key, (None, None, None))
+        if child is None or told != hello:
+            if hello.backend is not None and envs.of(hello.backend):
+                raise envs.EnvError(ALONE)
+            for name, value in caches(cache).items():
+                os.environ.setdefault(name, value)
+            child = child or DirectChild()
+            answer = child.ask(hello)
+            if isinstance(answer, wire.Ready) and hello.backend is not None:
+                answer = wire.Ready(replace(answer.info, environment=envs.label(hello.backend)))
+            self._children[key] = child, hello, answer
         return child, answer
+
+    def close(self) -> None:
+        """End what they have started."""
+        for child, _, _ in self._children.values():
+            child.close()
+        self._children.clear()
 
 
 class DirectChild:
@@ -229,4 +244,5 @@ class DirectChild:
         return True
 
     def close(self) -> None:
-        pass
+        if self._child.runner is not None:
+            self._child.runner.close()

@@ -243,11 +243,16 @@ class Collectives(Backend):
 
     def _ready(self, count: int) -> RankConnections:
         if self._group is None or len(self._group.connections) != count:
-            if self._group is not None:
-                self._group.close()
+            self.close()
             target = "cpu" if self.device == "cpu" else "cuda"
             self._group = Group(self.library, target, count, self.wrap, self._hosts)
         return self._group
+
+    def close(self) -> None:
+        """End the ranks; the next case starts others."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
 
     def build(self, form: Form) -> Program:
         op, reduction = form.op.partition(":")[2], form.args["v"][1]

@@ -31,12 +31,6 @@ class TrainingRanks(Collectives):
         super().__init__(name, device, ({"ranks": 2} if "ranks" in (self.takes or ()) else {}) | options)
         self.library = "gloo" if device == "cpu" else "nccl"
 
-    def close_ranks(self) -> None:
-        """End the processes; the next case starts others."""
-        if self._group is not None:
-            self._group.close()
-            self._group = None
-
     def build(self, form: Form) -> Program:
         if not form.phases:
             raise Unsupported(f"{self.name} runs training loops alone")

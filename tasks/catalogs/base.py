@@ -41,7 +41,7 @@ class Entry:
 class Failure:
     """Why a sample has no expected output; becomes the row of every backend."""
 
-    status: str  # a Status value: "invalid" or "vacuous"
+    status: str  # a Status value: "invalid", "vacuous" or "unsupported"
     stage: str  # "sample", "reference", "store"
     error_type: str
     error: str
@@ -63,6 +63,11 @@ class Failure:
     def vacuous(cls, why: str, stage: str = "sample") -> Failure:
         """There is nothing to compute or to compare."""
         return cls("vacuous", stage, "", why)
+
+    @classmethod
+    def unsupported(cls, why: str, stage: str = "reference") -> Failure:
+        """The case is sound, and nothing of it can be in the dtype that it is asked in."""
+        return cls("unsupported", stage, "", why)
 
 
 #: Of an output: dtype and shape.

@@ -214,6 +214,8 @@ class Sum:
         ]
         #: Some of the questions that were asked, drawn at random, with what is seen of each.
         self._kept: list[tuple[Sequence[np.ndarray], See]] = []
+        #: Those that were asked last: what could not be read was told by one of them.
+        self._last: list[tuple[Sequence[np.ndarray], See]] = []
         self._rng, self._asked = random.Random(0), 0
         self.calls, self._most = 0, most
         self.output = dtype
@@ -224,19 +226,14 @@ class Sum:
         return 1 if self._together or all(is_shared for _, _, is_shared in self._places) else len(self._sums)
 
     @property
-    def is_mixed(self) -> bool:
-        """Whether questions were put to some of its sums alone, so that what they said together may be of several
-        orders."""
-        return bool(self._kept)
-
-    @property
     def shares_right(self) -> bool:
         """Whether questions that one call puts need the same right factors."""
         return self.weighted and self._places[1][2]
 
     def compare(self) -> None:
-        """Puts some questions that were asked to all of its sums. Raises Apart where one answers otherwise."""
-        for given, see in self._kept:
+        """Puts the questions that were asked last, and some of all, to all of its sums. Raises Apart where one answers
+        otherwise."""
+        for given, see in [*self._last, *self._kept]:
             self._ask_each([given], [see])
 
     def add(self, left: np.ndarray, right: np.ndarray | None = None) -> float:
@@ -292,6 +289,7 @@ class Sum:
                     raise Apart
             if 1 < len(asked):  # what was put to all is told already
                 self._keep([(given[k], see[k]) for k in asked])
+        self._last = list(zip(given, see))[:ELEMENTS] if 1 < self.width else []
         return found
 
     def _keep(self, asked: Sequence[tuple[Sequence[np.ndarray], See]]) -> None:

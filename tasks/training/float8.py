@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from tasks.arrays import noise
-from tasks.model import EPS, LARGEST
+from tasks.model import EPS, LARGEST, Unsupported
 
 #: What an operand is, and the dtype it is cast to: a gradient has a wider range and fewer digits.
 INPUT, WEIGHT, GRADIENT = "input", "weight", "gradient"
@@ -99,15 +99,15 @@ class _Product(torch.autograd.Function):
 
 
 def convert_layers(module: torch.nn.Module, how: Float8) -> None:
-    """From here on the products of a module's linear layers are in FP8. Raises ValueError where it has none that can
-    be."""
+    """From here on the products of a module's linear layers are in FP8. Raises Unsupported where it has none that
+    can be."""
     found = {
         name: part
         for name, part in module.named_modules()
         if isinstance(part, torch.nn.Linear) and not any(side % MULTIPLE for side in part.weight.shape)
     }
     if not found:
-        raise ValueError(
+        raise Unsupported(
             f"no product of it can be in FP8: it has no torch.nn.Linear whose sides are multiples of {MULTIPLE}"
         )
     for name, part in found.items():

@@ -112,7 +112,7 @@ def judge_ranks(cases: Sequence[RanksCase], cache: Path) -> Iterator[FoundOnRank
                     told.write_text(case.fault)
                     yield FoundOnRanks(case, _judge(case, backend, cache))
             finally:
-                backend.close_ranks()
+                backend.close()
 
 
 def _key(case: RanksCase) -> tuple[str, int]:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 
 import farm
@@ -272,6 +273,30 @@ def test_a_link_that_leads_nowhere_is_its_own_line(board: Path) -> None:
     found = submissions.read_folder(board)
     assert [b.name for b in found.config.backends] == ["right"]
     assert all("no file" in x.why for x in found.refused) and {x.name for x in found.refused} == {"lost", "folder"}
+
+
+def test_a_name_that_is_no_text_is_its_own_line(board: Path) -> None:
+    """Bytes of another encoding, which no config holds."""
+    (board / "submissions" / "\udcff.py").write_text(RIGHT)
+    found = submissions.read_folder(board)
+    assert [b.name for b in found.config.backends] == ["right"]
+    (refused,) = found.refused
+    assert refused.name == "\\udcff" and refused.why.endswith("\\udcff.py: its name is no printable text: rename it")
+
+
+def test_what_is_wrong_with_the_whole_is_a_line(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Single(submissions.Config):
+        @pydantic.model_validator(mode="after")
+        def _refuse_several(self) -> Single:
+            if len(self.backends) > 1:
+                raise ValueError("planted: one backend")
+            return self
+
+    monkeypatch.setattr(submissions, "Config", Single)
+    assert submissions.read_folder(board).config.backends
+    (board / "submissions" / "other.py").write_text(RIGHT)
+    with pytest.raises(ConfigError, match="board: Value error, planted: one backend, not {"):
+        submissions.read_folder(board)
 
 
 def test_of_several_problems_a_name_says_which_is_answered(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from farm.work.launch import Run, ready
 from farm.work.local import Inline
 from farm.work.run_state import RunState
 from tasks.backends import BackendSpec
+from tasks.backends.base import Backend
 from tasks.model import Group
 from tasks.relay import read_quota
 from tasks.wire import Place
@@ -162,6 +163,41 @@ def test_rows_and_figures_come_while_a_job_goes_on(
     assert not missing and len(rows) == OPS * SAMPLES
     between = {pair for pair in seen if 0 < pair[0] < OPS * SAMPLES}
     assert len(between) > 1 and all(0 < done <= OPS * SAMPLES for _, done in between)
+
+
+def test_inline_begins_a_backend_once_and_ends_it(
+    config: Path, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose start says nothing of that of a process."""
+    monkeypatch.setenv("FARM_CACHE", str(tmp_path / "cache"))
+    told: list[str] = []
+    for name in ("start", "close"):
+        whole = getattr(Backend, name)
+        monkeypatch.setattr(Backend, name, lambda self, call=whole, name=name: told.append(name) or call(self))
+    with ready(requests.new(str(config), lake.open_lake(str(results)), how="inline")) as made:
+        run = Run(made)
+        run.begin()
+        run.dispatch(lambda state: None)
+        rows, _ = run.finish()
+        assert told == ["start"] and set(rows["status"]) == {"pass"} and set(rows["policy"]) == {made.request.policy.id}
+    assert told == ["start", "close"] and not [*(tmp_path / "cache").glob("probes/*")]
+
+
+def test_inline_asks_who_runs_nothing_in_a_process_of_its_own(
+    config: Path, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A runtime that dies as it is imported must not end the run with it."""
+    monkeypatch.setenv("FARM_CACHE", str(tmp_path / "cache"))
+    catalog = {"name": "load", "dtypes": ["float32"], "samples": 1, "backends": ["null-cpu"]}
+    config.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": ["null-cpu", "broken-exit"]}))
+    where, begun = lake.open_lake(str(results)), list[str]()
+    whole = local.DirectChild
+    monkeypatch.setattr(local, "DirectChild", lambda: begun.append("here") or whole())
+    for dry in (False, True):
+        begun.clear()
+        with ready(requests.new(str(config), where, how="inline", dry=dry, fresh=True)) as made:
+            assert made.offers["null-cpu"].available and "exit code 4" in made.offers["broken-exit"].reason
+            assert len(begun) == (not dry)
 
 
 # --- lanes

@@ -160,7 +160,7 @@ def test_an_earlier_answer_to_hello_counts_unless_asked_anew(tmp_path: Path, mon
     assert isinstance(asked, BackendInfo) and asked.runtime.runtime_version == "planted 1"
     assert probing.read_answer(spec, tmp_path) == asked
     kept = replace(asked, runtime=replace(asked.runtime, runtime_version="kept"))
-    probing.remember(spec, kept, tmp_path, kept.start_s)
+    probing.remember(spec, kept, tmp_path)
     assert probe([spec], tmp_path, fresh=False)[spec.name] == kept
     again = probe([spec], tmp_path)[spec.name]
     assert isinstance(again, BackendInfo) and again.runtime == asked.runtime

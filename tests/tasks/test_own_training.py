@@ -12,9 +12,12 @@ from tasks.catalogs.training import own
 from tasks.catalogs.training.catalog import Training
 from tasks.catalogs.training.own import OwnTraining
 from tasks.graphs.given import GivenError
-from tasks.model import Group
+from tasks.judge import verdict
+from tasks.model import Group, RuntimeInfo
 from tasks.prepare.cases import prepare
+from tasks.runner import Runner, ask_whole_group
 from tasks.training.phases import FIRST
+from tasks.training.recipe import FLOAT8
 from tests.bench.training_faults import judge_form
 
 pytest.importorskip("torch")
@@ -143,6 +146,18 @@ def test_what_only_the_steps_show_is_a_line_and_the_run_goes_on(
     monkeypatch.setattr(own, "list_trainings", lambda: {name: OwnTraining(name, f"mine.py:{name}", str(root))})
     (sample,) = Training().samples(Group(f"training:{name}", "", "float32", 1, 0, "train"), 3)
     assert sample.failure is not None and said in sample.failure.error and "\n" not in sample.failure.error
+
+
+def test_a_training_without_a_product_that_can_be_in_fp8_is_not_supported_there(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own, "list_trainings", lambda: {"good": OwnTraining("good", "mine.py:good", str(root))})
+    group = Group("training:good", "", FLOAT8, 1, 0, "train")
+    prepared, backend = prepare(group, tmp_path / "cache")[1], TorchEager("torch-cpu", "cpu", {})
+    runner = Runner(backend, RuntimeInfo("", "cpu"), verdict.load("error_units"), lambda *step: None)
+    (done,) = runner.run([ask_whole_group(prepared)])
+    assert (done.row.status, done.row.error_type) == ("unsupported", "")
+    assert "no torch.nn.Linear whose sides are multiples of 16" in (done.row.error or "")
 
 
 def test_an_optimiser_that_keeps_no_moments_is_judged_without_any(

@@ -247,8 +247,9 @@ def test_what_adds_as_one_that_is_known_is_asked_less_and_what_does_not_is_read_
     assert cut.known and cut.rounding == "truncated"
 
 
-def make_rows(trees: Sequence[Tree], dtype: str, made: str = "") -> Any:
-    """Sums of the rows of a matrix, each in an order of its own: makes the first of them beside some others."""
+def make_rows(trees: Sequence[Tree], dtype: str, made: str = "", add: Any = None) -> Any:
+    """Sums of the rows of a matrix, each in an order of its own, or as ``add`` does: makes the first of them beside
+    some others."""
     count = len(list_terms(trees[0]))
     shape = (len(trees), count)
 
@@ -256,7 +257,7 @@ def make_rows(trees: Sequence[Tree], dtype: str, made: str = "") -> Any:
         x = np.asarray(arrays[0], np.float64)
         with np.errstate(all="ignore"):
             x = np.exp(x).astype(np.float32).astype(np.float64) if made else x
-            found = np.array([compute_in(tree)(row) for tree, row in zip(trees, x)])
+            found = np.array([(add or compute_in(tree))(row) for tree, row in zip(trees, x)])
             return [(np.float32(1) / np.float32(found) if made else found).astype(np_dtype(dtype))]
 
     def make(beside: Sequence[int], together: bool = False) -> Sum:
@@ -292,6 +293,15 @@ def test_sums_that_add_alike_are_asked_in_the_same_calls_and_one_that_does_not_i
         apart, beside = read_alike(make_rows(trees, dtype, made), besides, 8, likes)
         assert decode_tree(apart.tree or ()) == order_tree(right) and apart.code == alone.code
         assert beside == (besides[1] if at == 3 else ())
+
+
+def test_sums_that_none_can_read_are_read_once() -> None:
+    """As each is asked in every call: read anew, they would cost a slow device its deadline."""
+    besides, orders = [(1, 2, 3, 4, 5, 6, 7), (7,), ()], [SEQUENTIAL] * 8
+    alone, _ = read_alike(make_rows(orders, "float32", add=math.fsum), [()], 8, [])
+    found, beside = read_alike(make_rows(orders, "float32", add=math.fsum), besides, 8, [])
+    assert found.code == alone.code == "wider than the masks" and beside == besides[0]
+    assert (found.calls or 0) < 2 * (alone.calls or 0)
 
 
 def test_rows_that_add_in_two_orders_by_turns_are_each_read() -> None:

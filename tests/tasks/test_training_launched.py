@@ -50,7 +50,7 @@ def judge_script(sample: PreparedSample, script: Path) -> Judgement:
     try:
         return judge_form(sample, backend, replace(form, arrays=[x[:2] for x in form.arrays]))[0]
     finally:
-        backend.close_ranks()
+        backend.close()
 
 
 def test_a_script_is_right_and_a_gradient_that_one_rank_loses_is_named(sample: PreparedSample, tmp_path: Path) -> None:

@@ -119,6 +119,8 @@ def _sample(group: Group, index: int) -> Sample:
         exact = Exact(network, recipe_of(group, network), precision_of(group))
         made = build_sample(index, exact, follow(exact, group.seed + 1000 * index))
         columns |= {"note": network.note} if network.note else {}
+    except Unsupported as error:
+        made = Sample(index, failure=Failure.unsupported(str(error)))
     except Exception as error:
         made = Sample(index, failure=Failure.of(error, "reference"))
     return replace(made, columns=made.columns | columns)
