@@ -18,7 +18,9 @@ def make_parser() -> Parser:
     results_option(parser)
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long to search (default: 60)")
     parser.add_argument(
-        "--out", metavar="FOLDER", help="also write a folder with only the culprit's nodes, as farm reproduce --out does"
+        "--out",
+        metavar="FOLDER",
+        help="also write a folder with only the culprit's nodes, as farm reproduce --out does",
     )
     cache_option(parser)
     return parser
