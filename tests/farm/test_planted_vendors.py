@@ -87,7 +87,7 @@ def test_a_device_is_found_runs_is_reported_and_its_error_is_shown_again(
     if device == "xpu":
         assert set(rows["driver_version"]) == {"1.6.33578+15"}
 
-    told = farm("report", "last", "--results", results, **spoilt)
+    told = farm("report", "--results", results, **spoilt)
     assert "critical:relu" in told.stdout and "farm reproduce" in told.stdout
     case, finding = f"last:forward/critical:relu/float32/0:torch-{device}", tmp_path / "relu"
     again = farm("reproduce", case, "--results", results, "--child", "--out", finding, **spoilt)
