@@ -293,8 +293,13 @@ def judge_outputs(
 def judge_steps(
     sample: PreparedSample, stages: Sequence[Observation], policy: Policy, info: RuntimeInfo, form: Form | None = None
 ) -> list[Judgement]:
-    """The judgement of what each step of a check returned, by itself."""
-    return [judge_outputs(sample, [list(x.outputs)], policy, info, form, x) for x in stages]
+    """The judgement of what each step of a check returned, by itself. Digits lost on values that the check has arranged
+    are no fault."""
+    found = [judge_outputs(sample, [list(x.outputs)], policy, info, form, x) for x in stages]
+    return [
+        made.rule(Status.PASS, "") if x.arranged and made.status is Status.IMPRECISE else made
+        for x, made in zip(stages, found)
+    ]
 
 
 def first_of_worst(stages: Sequence[Observation], found: Sequence[Judgement]) -> Judgement:

@@ -95,6 +95,10 @@ class Call(Observation):
         return any(x.fill is None and not x.stream and not x.same for _, x in self.times)
 
     @property
+    def arranged(self) -> bool:
+        return self.of in (SORTED, EQUAL, ZERO)
+
+    @property
     def numbers(self) -> list[int]:
         """Of the calls that gave these outputs."""
         return [number for number, _ in self.times]

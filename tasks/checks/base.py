@@ -74,6 +74,12 @@ class Observation:
     owners: Callable[[str], int | None] | None = None
     present: Sequence[Any] | None = None
 
+    @property
+    def arranged(self) -> bool:
+        """Whether the check has arranged the values of the inputs (sorted them): how a sum is added shows in the digits
+        of its result then, and `forward` says what they are worth on values as they come."""
+        return False
+
     def expected(self, leaves: list[Leaf]) -> list[Leaf]:
         """Those of a case's expected outputs that these outputs are held to."""
         some = leaves[slice(*self.part)]

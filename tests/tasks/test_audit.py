@@ -200,6 +200,17 @@ def off(x):
 @tasks.op(**given, forbids=["exp"])
 def library(x):
     return torch.exp(x)
+
+def total(x):
+    return x.sum(-1)
+
+@tasks.op(reference=total, inputs={"x": [3, 512]}, framework="numpy")
+def adds_in_order(x):
+    return np.cumsum(x, -1)[:, -1].copy()
+
+@tasks.op(reference=total, inputs={"x": [3, 512]}, framework="numpy")
+def adds_half_of_values_in_order(x):
+    return adds_in_order(x) * np.float32(0.5 if (np.diff(x[0]) >= 0).all() else 1)
 """
 
 
@@ -243,6 +254,14 @@ def test_an_error_is_an_error(own: Judge) -> None:
 def test_wrong_numbers_are_no_cheat(own: Judge) -> None:
     (row,) = own("off")
     assert row["status"] == "wrong" and row["kind"] not in OF_AUDIT
+
+
+def test_digits_lost_on_values_in_order_are_no_fault(own: Judge) -> None:
+    """Partial sums of values in order grow and cancel. What is wrong on them alone is wrong."""
+    (row,) = own("adds_in_order")
+    assert row["status"] == "pass", row["error"]
+    (row,) = own("adds_half_of_values_in_order")
+    assert row["status"] == "wrong" and "sorted values" in row["error"]
 
 
 def test_what_the_declaration_forbids_is_named(own: Judge) -> None:
