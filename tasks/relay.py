@@ -138,10 +138,8 @@ class Starved:
         its processors, no more than all these threads together left of them."""
         now, stalled = time.monotonic(), self._stalls()
         passed, lost, ran = now - self._looked, 0.0, dict[str, float]()
-        took, waited = (
-            dict[frozenset[int], float](),
-            dict[frozenset[int], float](),
-        )  # by the processors that they may use
+        # By the processors that they may use.
+        took, waited = dict[frozenset[int], float](), dict[frozenset[int], float]()
         if now - self._listed >= LISTED_S:
             self._session, self._listed = self._members(), now
             self._processors.clear()
