@@ -29,10 +29,11 @@ from tests.farm.test_resume import wait_for
 
 pytest.importorskip("torch")
 OPS, SAMPLES = 7, 2
+COLLECTIVES = {"name": "collective", "dtypes": ["float32"], "samples": SAMPLES}
+TRAININGS = {"name": "training", "dtypes": ["float32"], "samples": 1, "ops": ["gpt.micro", "gpt.compressed"]}
 
 
-def config(path: Path, backends: list[object], **more: object) -> Path:
-    catalog = {"name": "collective", "dtypes": ["float32"], "samples": SAMPLES}
+def config(path: Path, backends: list[object], catalog: dict[str, Any] = COLLECTIVES, **more: object) -> Path:
     # A case that is held up until a node is gone is none that hangs, however long that takes.
     path.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": backends, "deadline_s": 600, **more}))
     return path
@@ -135,7 +136,12 @@ def killed_in_mid_job(
     command = [sys.executable, "-m", "farm.launch", str(file), "--address", head.address, "--results", str(results)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
     held = go.with_suffix(".held")
-    wait_for(lambda: held.exists() and held.read_text(), "a case in flight")
+
+    def is_held() -> bool:
+        assert process.poll() is None, f"no case was held up: {process.communicate()[0]}"
+        return held.exists() and bool(held.read_text())
+
+    wait_for(is_held, "a case in flight")
     above = {parent.pid for parent in psutil.Process(int(held.read_text())).parents()}
     raylets = {name: node.all_processes["raylet"][0].process.pid for name, node in two.items()}
     (dying,) = [name for name, raylet in raylets.items() if (raylet in above) == supervisors]
@@ -151,15 +157,30 @@ def killed_in_mid_job(
 
 @pytest.mark.nightly  # on every commit test_cluster loses a node in the midst of a case, and blames nobody either
 @pytest.mark.parametrize("supervisors", [False, True])
+@pytest.mark.parametrize(
+    ("backend", "at", "more", "cases"),
+    [
+        ("heldgloo-cpu", 2, {"catalog": COLLECTIVES}, OPS * SAMPLES),
+        ("heldddp-cpu", 1, {"catalog": TRAININGS, "checks": ["train"]}, 2),  # a job of each training
+    ],
+)
 def test_a_gang_over_two_nodes_of_which_one_dies_blames_nobody(
-    head: Cluster, two: dict[str, Any], tmp_path: Path, results: Path, supervisors: bool
+    head: Cluster,
+    two: dict[str, Any],
+    tmp_path: Path,
+    results: Path,
+    backend: str,
+    at: int,
+    more: dict[str, Any],
+    cases: int,
+    supervisors: bool,
 ) -> None:
     go = tmp_path / "go"
-    gang = {"name": "heldgloo-cpu", "options": {"hold": str(go)}, "labels": {"gang": "yes"}}
-    said = killed_in_mid_job(head, two, config(tmp_path / "c.yaml", [gang]), results, supervisors, go)
+    gang = {"name": backend, "options": {"hold": str(go), "at": at, "ranks": 4}, "labels": {"gang": "yes"}}
+    said = killed_in_mid_job(head, two, config(tmp_path / "c.yaml", [gang], **more), results, supervisors, go)
     assert said.startswith("0 "), said
     frame = rows(results)
-    assert len(frame) == OPS * SAMPLES
+    assert len(frame) == cases
     assert set(frame["status"]) == {"pass"}, frame[["op", "status", "error"]].to_string()
     # What was under way is done on the node that is left, whose two CPUs the four ranks share.
     assert "ranks=4" in set(frame["flags"]) <= {"ranks=4", "ranks=4 nodes=2"}

@@ -1,13 +1,16 @@
-"""Process groups with one planted fault each, in place of torch.distributed's functions; gloo that can be held up, on any device."""
+"""Process groups with one planted fault each, in place of torch.distributed's functions; ranks that can be held up, on any device."""
 
 from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tasks.backends.base import Backend
 from tasks.backends.collectives import Gloo
+from tasks.backends.training_ranks import Ddp
 from tasks.model import Form, Program
 
 #: Elements of the chunk that is lost, and from which size on there are several.
@@ -57,13 +60,14 @@ class WrongRoot(Wrapped):
         self.group.broadcast(data, src=src - 1)
 
 
-class HeldGloo(Gloo):
-    """gloo that takes the devices of the vendor its device names, and computes on the CPU all the same.
+class Held(Backend):
+    """Ranks that can be held up, and take the devices of the vendor its device names, to compute on the CPU all the same.
 
-    Options: ranks; hold, a file: a process's second case waits for it, and says so in another with ".held" at its end.
+    Options: ranks; hold, a file: a case of each process waits for it, the second or that of the number `at`, and says
+    so in another file with ".held" at its end.
     """
 
-    takes = ("ranks", "hold")
+    takes = ("ranks", "hold", "at")
     closed = False
 
     def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
@@ -73,19 +77,38 @@ class HeldGloo(Gloo):
             self.device_vendor = device
         self.uses = 0
 
+    def wait(self) -> None:
+        """Called as each case begins."""
+        self.uses += 1
+        hold = Path(str(self.options.get("hold", "")))
+        if self.uses == int(self.options.get("at", 2)) and "hold" in self.options and not hold.exists():
+            hold.with_suffix(".held").write_text(str(os.getpid()))
+            while not hold.exists():
+                time.sleep(0.05)
+
+
+class HeldGloo(Held, Gloo):
     def build(self, form: Form) -> Program:
         program = super().build(form)
 
         def run() -> Any:
-            self.uses += 1
-            hold = Path(str(self.options.get("hold", "")))
-            if self.uses == 2 and "hold" in self.options and not hold.exists():
-                hold.with_suffix(".held").write_text(str(os.getpid()))
-                while not hold.exists():
-                    time.sleep(0.05)
+            self.wait()
             return program.run()
 
         return Program(run, self.device, flags=program.flags)
+
+
+class HeldDdp(Held, Ddp):
+    def build(self, form: Form) -> Program:
+        program = super().build(form)
+        assert program.session is not None
+        opened = program.session
+
+        def open_session() -> Any:
+            self.wait()
+            return opened()
+
+        return replace(program, session=open_session)
 
 
 class Hangs(Wrapped):
