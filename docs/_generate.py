@@ -56,6 +56,22 @@ def audit() -> str:
     return table(["kind", "what is seen"], ((f"`{name}`", words) for name, words in OF_AUDIT.items()))
 
 
+def structures() -> str:
+    """What an input may be, and what each kind is tried in."""
+    from tasks.draw.structure import KINDS, WORDS
+
+    rows = (
+        [f"`{name}`", kind.words, "; ".join(WORDS[code] for code in kind.structures)] for name, kind in KINDS.items()
+    )
+    return table(["`is`", "meaning", "structures"], rows)
+
+
+def leaderboard() -> str:
+    from farm.report.tables.submissions import TOLD
+
+    return table(["key", "meaning"], ((f"`{name}`", words) for name, words in TOLD.items()))
+
+
 def passport_codes() -> str:
     from tasks.passport import CODES
 
@@ -503,6 +519,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "kinds of invalid": kinds,
     "layers": layers,
     "layouts": layouts,
+    "leaderboard": leaderboard,
     "audit": audit,
     "limits": limits,
     "matrix units": matrix_units,
@@ -515,6 +532,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "rooms": rooms,
     "screen": screen,
     "statuses": statuses,
+    "structures": structures,
     "vendor row": vendor_row,
     "vendors": vendors,
     "way": way,
