@@ -15,13 +15,14 @@ from typing import Any
 
 HERE = Path(__file__).parent
 
-#: "<!-- table: NAME -->" in a page stands for the table of that name.
-MARK = re.compile(r"<!-- table: (.+?) -->")
+#: "<!-- table: NAME -->" in a page stands for the table of that name; "<!-- table: columns NAME, … -->" for some columns of
+#: the lake.
+MARK = re.compile(r"<!-- table: (?:columns (.+?)|(.+?)) -->")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """mkdocs calls this for every page."""
-    return MARK.sub(lambda found: TABLES[found[1]](), markdown)
+    return MARK.sub(lambda found: some_columns(found[1].split(", ")) if found[1] else TABLES[found[2]](), markdown)
 
 
 def on_post_build(config: Any, **_: Any) -> None:
@@ -212,13 +213,24 @@ def columns(of: str = "") -> str:
     from farm.lake import PASSPORT_SCHEMA, SCHEMA, TRACE_SCHEMA
 
     def row(field: Any) -> list[str]:
-        words = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
+        words = _say(field)
         return [f"`{field.name}`", str(field.type), words["unit"] or "", words["description"]]
 
     return table(
         ["column", "type", "unit", "what it says"],
         map(row, {"trace": TRACE_SCHEMA, "passports": PASSPORT_SCHEMA}.get(of, SCHEMA)),
     )
+
+
+def some_columns(names: Iterable[str]) -> str:
+    """What columns of the lake say, by name. Raises KeyError for a name that none has."""
+    from farm.lake import SCHEMA
+
+    return table(["column", "what it says"], ([f"`{x}`", _say(SCHEMA.field(x))["description"]] for x in names))
+
+
+def _say(field: Any) -> dict[str, str]:
+    return {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
 
 
 def dtypes() -> str:
