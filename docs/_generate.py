@@ -450,6 +450,31 @@ def kinds() -> str:
     )
 
 
+def kinds_of_wrong() -> str:
+    from tasks.model.kind import OF_WRONG
+
+    return table(["kind", "what is wrong"], ((f"`{kind}`", text) for kind, text in OF_WRONG.items()))
+
+
+def culprits() -> str:
+    from tasks.model.culprit import OF_MODELS
+
+    return table(["culprit", "known by"], ((f"`{name}`", words) for name, words in OF_MODELS.items()))
+
+
+def culprits_of_checks() -> str:
+    from tasks.model.culprit import OF_CHECKS
+
+    return table(["check", "culprit", "it means"], ((f"`{a}`", f"`{b}`", words) for a, b, words in OF_CHECKS))
+
+
+def block_formats() -> str:
+    from tasks.arrays.block_scaled import FORMATS
+
+    rows = ([x.name.upper(), code(x.elements), f"for {x.block}, in `{x.scale}`"] for x in FORMATS.values())
+    return table(["format", "elements", "a scale"], rows)
+
+
 def vendor_row() -> str:
     """Coverage and pass rate of every backend of configs/vendors.yaml: judged, valid and passed are figures of the
     bench."""
@@ -529,6 +554,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "keys of a kernel": functools.partial(declared, "UserOp"),
     "keys of an input": functools.partial(declared, "InputKeys"),
     "kinds of invalid": kinds,
+    "kinds of wrong": kinds_of_wrong,
+    "culprits": culprits,
+    "culprits of checks": culprits_of_checks,
+    "block formats": block_formats,
     "layers": layers,
     "layouts": layouts,
     "leaderboard": leaderboard,
