@@ -73,6 +73,12 @@ def leaderboard() -> str:
     return table(["key", "meaning"], ((f"`{name}`", words) for name, words in TOLD.items()))
 
 
+def orders() -> str:
+    from tasks.passport.trees import NAMES
+
+    return table(["name", "the terms are added"], NAMES.items())
+
+
 def passport_codes() -> str:
     from tasks.passport import CODES
 
@@ -567,6 +573,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "measured": measured,
     "needs": needs,
     "operators": operators,
+    "orders": orders,
     "sources of matrix units": sources_of_units,
     "published values": published_values,
     "relations": relations,
