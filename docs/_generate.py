@@ -79,6 +79,32 @@ def orders() -> str:
     return table(["name", "the terms are added"], NAMES.items())
 
 
+def forbidden() -> str:
+    from tasks.confine import FORBIDDEN
+
+    heads = ["what", "by", "where it cannot be had"]
+    return table(heads, ([one.what, one.by, one.but] for one in FORBIDDEN))
+
+
+def classes() -> str:
+    from tasks.model.op_class import RIGHT
+
+    rows = ((", ".join(names), *words) for names, words in RIGHT.items())
+    return table(["class", "for example", "a result is right when"], rows)
+
+
+def second_oracles() -> str:
+    from tasks.gradients.analytic import ABOUT
+
+    return table(["`second_oracle`", "how", "good to"], ((f"`{name}`", *words) for name, words in ABOUT.items()))
+
+
+def baselines() -> str:
+    from tasks.catalogs.user.ops import BASELINES
+
+    return table(["`baseline`", "it is timed against"], ((f"`{name}`", words) for name, words in BASELINES.items()))
+
+
 def passport_codes() -> str:
     from tasks.passport import CODES
 
@@ -545,7 +571,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "answered": answered,
     "asked": asked,
     "backends": backends,
+    "baselines": baselines,
     "checks": checks,
+    "classes": classes,
     "columns": columns,
     "configs": configs,
     "trace": functools.partial(columns, "trace"),
@@ -555,6 +583,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "deprecated": deprecated,
     "dtypes": dtypes,
     "evaluator": evaluator,
+    "forbidden": forbidden,
     "generated": generated,
     "judge": judge,
     "keys of a kernel": functools.partial(declared, "UserOp"),
@@ -579,6 +608,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "relations": relations,
     "rooms": rooms,
     "screen": screen,
+    "second oracles": second_oracles,
     "statuses": statuses,
     "structures": structures,
     "vendor row": vendor_row,
