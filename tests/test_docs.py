@@ -90,9 +90,6 @@ RUN_AS = {
     "farm fingerprint torch-cpu ort-cpu --ops matmul linear --dtypes float32 --tree": (
         "farm fingerprint ort-cpu --ops sum --dtypes float32 --tree --on inline --results passports"
     ),
-    "farm fingerprint torch-cpu ort-cpu openvino-cpu jax-cpu --ops matmul --dtypes float32 --tree": (
-        "farm fingerprint torch-cpu --ops matmul --dtypes float32 --tree --on inline --results passports"
-    ),
     "farm fingerprint torch-cpu --kept --json": "farm fingerprint torch-cpu --kept --json --results passports",
     "farm fingerprint --diff torch-cpu ort-cpu": "farm fingerprint --diff torch-cpu ort-cpu --results passports",
     "farm doctor": "farm doctor torch-cpu torch-cuda",
