@@ -15,13 +15,14 @@ from typing import Any
 
 HERE = Path(__file__).parent
 
-#: "<!-- table: NAME -->" in a page stands for the table of that name.
-MARK = re.compile(r"<!-- table: (.+?) -->")
+#: "<!-- table: NAME -->" in a page stands for the table of that name; "<!-- table: columns NAME, … -->" for some columns of
+#: the lake.
+MARK = re.compile(r"<!-- table: (?:columns (.+?)|(.+?)) -->")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """mkdocs calls this for every page."""
-    return MARK.sub(lambda found: TABLES[found[1]](), markdown)
+    return MARK.sub(lambda found: some_columns(found[1].split(", ")) if found[1] else TABLES[found[2]](), markdown)
 
 
 def on_post_build(config: Any, **_: Any) -> None:
@@ -54,6 +55,54 @@ def audit() -> str:
     from tasks.model.kind import OF_AUDIT
 
     return table(["kind", "what is seen"], ((f"`{name}`", words) for name, words in OF_AUDIT.items()))
+
+
+def structures() -> str:
+    """What an input may be, and what each kind is tried in."""
+    from tasks.draw.structure import KINDS, WORDS
+
+    rows = (
+        [f"`{name}`", kind.words, "; ".join(WORDS[code] for code in kind.structures)] for name, kind in KINDS.items()
+    )
+    return table(["`is`", "meaning", "structures"], rows)
+
+
+def leaderboard() -> str:
+    from farm.report.tables.submissions import TOLD
+
+    return table(["key", "meaning"], ((f"`{name}`", words) for name, words in TOLD.items()))
+
+
+def orders() -> str:
+    from tasks.passport.trees import NAMES
+
+    return table(["name", "the terms are added"], NAMES.items())
+
+
+def forbidden() -> str:
+    from tasks.confine import FORBIDDEN
+
+    heads = ["what", "by", "where it cannot be had"]
+    return table(heads, ([one.what, one.by, one.but] for one in FORBIDDEN))
+
+
+def classes() -> str:
+    from tasks.model.op_class import RIGHT
+
+    rows = ((", ".join(names), *words) for names, words in RIGHT.items())
+    return table(["class", "for example", "a result is right when"], rows)
+
+
+def second_oracles() -> str:
+    from tasks.gradients.analytic import ABOUT
+
+    return table(["`second_oracle`", "how", "good to"], ((f"`{name}`", *words) for name, words in ABOUT.items()))
+
+
+def baselines() -> str:
+    from tasks.catalogs.user.ops import BASELINES
+
+    return table(["`baseline`", "it is timed against"], ((f"`{name}`", words) for name, words in BASELINES.items()))
 
 
 def passport_codes() -> str:
@@ -196,13 +245,24 @@ def columns(of: str = "") -> str:
     from farm.lake import PASSPORT_SCHEMA, SCHEMA, TRACE_SCHEMA
 
     def row(field: Any) -> list[str]:
-        words = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
+        words = _say(field)
         return [f"`{field.name}`", str(field.type), words["unit"] or "", words["description"]]
 
     return table(
         ["column", "type", "unit", "what it says"],
         map(row, {"trace": TRACE_SCHEMA, "passports": PASSPORT_SCHEMA}.get(of, SCHEMA)),
     )
+
+
+def some_columns(names: Iterable[str]) -> str:
+    """What columns of the lake say, by name. Raises KeyError for a name that none has."""
+    from farm.lake import SCHEMA
+
+    return table(["column", "what it says"], ([f"`{x}`", _say(SCHEMA.field(x))["description"]] for x in names))
+
+
+def _say(field: Any) -> dict[str, str]:
+    return {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
 
 
 def dtypes() -> str:
@@ -422,6 +482,31 @@ def kinds() -> str:
     )
 
 
+def kinds_of_wrong() -> str:
+    from tasks.model.kind import OF_WRONG
+
+    return table(["kind", "what is wrong"], ((f"`{kind}`", text) for kind, text in OF_WRONG.items()))
+
+
+def culprits() -> str:
+    from tasks.model.culprit import OF_MODELS
+
+    return table(["culprit", "known by"], ((f"`{name}`", words) for name, words in OF_MODELS.items()))
+
+
+def culprits_of_checks() -> str:
+    from tasks.model.culprit import OF_CHECKS
+
+    return table(["check", "culprit", "it means"], ((f"`{a}`", f"`{b}`", words) for a, b, words in OF_CHECKS))
+
+
+def block_formats() -> str:
+    from tasks.arrays.block_scaled import FORMATS
+
+    rows = ([x.name.upper(), code(x.elements), f"for {x.block}, in `{x.scale}`"] for x in FORMATS.values())
+    return table(["format", "elements", "a scale"], rows)
+
+
 def vendor_row() -> str:
     """Coverage and pass rate of every backend of configs/vendors.yaml: judged, valid and passed are figures of the
     bench."""
@@ -486,7 +571,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "answered": answered,
     "asked": asked,
     "backends": backends,
+    "baselines": baselines,
     "checks": checks,
+    "classes": classes,
     "columns": columns,
     "configs": configs,
     "trace": functools.partial(columns, "trace"),
@@ -496,25 +583,34 @@ TABLES: dict[str, Callable[[], str]] = {
     "deprecated": deprecated,
     "dtypes": dtypes,
     "evaluator": evaluator,
+    "forbidden": forbidden,
     "generated": generated,
     "judge": judge,
     "keys of a kernel": functools.partial(declared, "UserOp"),
     "keys of an input": functools.partial(declared, "InputKeys"),
     "kinds of invalid": kinds,
+    "kinds of wrong": kinds_of_wrong,
+    "culprits": culprits,
+    "culprits of checks": culprits_of_checks,
+    "block formats": block_formats,
     "layers": layers,
     "layouts": layouts,
+    "leaderboard": leaderboard,
     "audit": audit,
     "limits": limits,
     "matrix units": matrix_units,
     "measured": measured,
     "needs": needs,
     "operators": operators,
+    "orders": orders,
     "sources of matrix units": sources_of_units,
     "published values": published_values,
     "relations": relations,
     "rooms": rooms,
     "screen": screen,
+    "second oracles": second_oracles,
     "statuses": statuses,
+    "structures": structures,
     "vendor row": vendor_row,
     "vendors": vendors,
     "way": way,

@@ -56,6 +56,57 @@ LACKS = {
 
 
 @dataclass(frozen=True)
+class Forbidden:
+    """What a stranger may not do. by: what forbids it; but: where it cannot be had, with the name of `LACKS` that says
+    so."""
+
+    what: str
+    by: str
+    but: str = ""
+
+
+FORBIDDEN = (
+    Forbidden(
+        "the network", "a network namespace; TCP also by Landlock", "no user namespaces, and not root: `network`"
+    ),
+    Forbidden(
+        "reading prepared cases, the lake, references in files of their own, compilers' results for other kernels",
+        "Landlock",
+        "Linux before 5.13, or without Landlock: `files`",
+    ),
+    Forbidden("writing anywhere but to a scratch folder and the kernel's own compiler caches", "Landlock", "as above"),
+    Forbidden(
+        "signals to other processes, their priority and memory",
+        "Landlock, for signals from Linux 6.12 on; a process namespace and group of its own; processes are not dumpable",
+    ),
+    Forbidden(
+        "named sockets of others (a container engine, a key agent, Ray), a virtual machine's sockets to its host; the user's keyring; "
+        "io_uring",
+        "a filter of system calls (seccomp)",
+        "processors other than x86-64 and ARM64, and systems without seccomp: `sockets`",
+    ),
+    Forbidden(
+        "others' shared memory (`/dev/shm`, System V), the sight of their processes in `/proc`",
+        "mount and IPC namespaces, one for each stranger",
+        "no user namespaces, and not root: `shm`; some containers allow no `/proc` of one's own",
+    ),
+    Forbidden(
+        "processes that outlive the kernel",
+        "a process namespace",
+        "without namespaces, what is found is killed: `processes`",
+    ),
+    Forbidden(f"more than {PROCESSES} processes and threads", "`RLIMIT_NPROC`", "root is not bound by it"),
+    Forbidden(
+        "more memory than `memory_gib`",
+        "`RLIMIT_DATA` of each process; the sum is watched from outside",
+        "on a device it is only watched: `memory`",
+    ),
+    Forbidden(f"files of more than {FILE_SIZE >> 30} GiB, core dumps", "`RLIMIT_FSIZE`, `RLIMIT_CORE`"),
+    Forbidden("new privileges", "`NO_NEW_PRIVS`, no capabilities"),
+)
+
+
+@dataclass(frozen=True)
 class Rules:
     """What a stranger is held to. hidden: files and folders that it may not read; writable: folders that it may write
     to; memory: bytes of its data (0: not limited); device: whether it opens a device's files."""

@@ -18,6 +18,7 @@ import yaml
 from farm import lake
 from farm.plan import config, model
 from tasks.model import Status
+from tasks.model.kind import OF_WRONG
 from tests import prepared
 from tests.conftest import PLUGIN, ROOT, launch
 
@@ -88,9 +89,6 @@ RUN_AS = {
     "farm fingerprint torch-cpu": "farm fingerprint torch-cpu --ops sum --dtypes float32 --on inline --results passports",
     "farm fingerprint torch-cpu ort-cpu --ops matmul linear --dtypes float32 --tree": (
         "farm fingerprint ort-cpu --ops sum --dtypes float32 --tree --on inline --results passports"
-    ),
-    "farm fingerprint torch-cpu ort-cpu openvino-cpu jax-cpu --ops matmul --dtypes float32 --tree": (
-        "farm fingerprint torch-cpu --ops matmul --dtypes float32 --tree --on inline --results passports"
     ),
     "farm fingerprint torch-cpu --kept --json": "farm fingerprint torch-cpu --kept --json --results passports",
     "farm fingerprint --diff torch-cpu ort-cpu": "farm fingerprint --diff torch-cpu ort-cpu --results passports",
@@ -311,6 +309,21 @@ def test_every_status_is_explained() -> None:
     page = rendered("statuses.md")
     for status in Status:
         assert f"| `{status}` |" in page
+
+
+#: Where a kind of wrong is written out.
+KIND = re.compile(r'(?:Misbehaviour\(|Status\.WRONG, )\s*"([a-z_ ]+)"')
+
+
+def find_unexplained_kinds(source: str) -> list[str]:
+    return [kind for kind in KIND.findall(source) if kind not in OF_WRONG]
+
+
+def test_every_kind_of_wrong_is_explained() -> None:
+    sources = [file.read_text() for file in (ROOT / "tasks").rglob("*.py") if "zoo" not in file.parts]
+    assert sum(len(KIND.findall(source)) for source in sources) > 10
+    assert not [kind for source in sources for kind in find_unexplained_kinds(source)]
+    assert find_unexplained_kinds('raise Misbehaviour("new kind", "…")') == ["new kind"]
 
 
 def test_the_shipped_configs_are_valid() -> None:

@@ -5,6 +5,15 @@ is the op's (`tasks.diagnose.formulas`), and then so are the ways in which it is
 else, so that it runs where the result is judged, in any vendor's environment; an ONNX graph is computed again without
 its attributes where onnx is there (`tasks.diagnose.ignored`). No code of a user is called. Error models are imported
 once a result is off: most cells need none.
+
+The models: inputs, or the factors of a product, rounded or cut off to TF32, float16 or bfloat16; subnormals taken for
+zero; sums in fewer bits, in several orders, or without their first, last or partial block of terms; products of float8
+in the accumulators of known matrix units; the result rounded, cut off, saturated, flushed, with its sign inverted, in
+another order, zero or not written from some element on; formulas that cancel or overflow (log of a sum without a shift,
+1 + erf, exp(x) - 1, log(1 + x), E[x²] - E[x]²); fast exp and tanh; another ddof, eps or axis; a factor or an addend
+left out; a program without one of its casts, or without all; an ONNX graph with up to two attributes or optional inputs
+removed or changed, in all nodes of the operator at once; halves between pixels rounded up; key heads repeated in turn;
+ignored targets in the mean.
 """
 
 from __future__ import annotations

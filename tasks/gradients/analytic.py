@@ -26,11 +26,19 @@ from tasks.gradients.differences import (
     project,
     scales,
 )
+from tasks.gradients.differences import NAME as FINITE
 
 #: Digits that are computed with, and the step as a power of ten.
 DIGITS, STEP = 80, 25
 COMPLEX, MANY = "complex step", f"differences in {DIGITS} digits"
 LINEAR, EXTRAPOLATED = "differences on a linear piece", "extrapolated differences"
+#: The ways, in the order in which they are tried: how each works, and how good it is.
+ABOUT = {
+    COMPLEX: ("the imaginary part at x + i·2⁻¹⁰⁰·v, of what takes complex numbers", "2⁻⁴⁰"),
+    LINEAR: ("a step on which the second difference is roundoff: max, sort, pooling, indexing", "2⁻³⁰ to 2⁻⁴⁰"),
+    EXTRAPOLATED: ("Romberg's, of four central differences, whose last correction is the error", "2⁻³⁰"),
+    FINITE: ("the whole Jacobian under 100 elements, two projections above; near kinks and poles", "their own error"),
+}
 #: Share of Σ |gradient·direction| that a slope must be known to, to stand alone; and by which a gradient may miss it:
 #: float64's own rounding in a sum of many terms.
 TIGHT, ROUNDING = 2.0**-30, 2.0**-40

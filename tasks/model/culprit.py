@@ -4,6 +4,41 @@ from __future__ import annotations
 
 import re
 
+#: Culprits of a model that fails, as they are spelled, and how each is known.
+OF_MODELS: dict[str, str] = {
+    "exporter": "the graph, in float64, is not what the case expects",
+    "capture": "the program that torch captures of a module, in float64, is not what eager torch runs",
+    "node NAME (OP)": "the first node, in the graph's order, whose own error makes the model fail",
+    "nodes, N of them, the worst NAME (OP)": "the own errors of several nodes make the model fail together, and no single one does",
+    "precision NAME": "at least two products, and at least half of them, are beyond their floor, rounded to `bfloat16` or `tfloat32`; or "
+    "the model passes when the backend is told to compute as asked",
+    "window FIRST..LAST": "up to four nodes that, run by themselves, fail together but not separately",
+    "fusion": "no window of up to four nodes fails by itself: the failure depends on how more are combined. `farm localise` shows the "
+    "smallest window that does, up to 32 nodes",
+    "optimiser PASS": "the culprit is right without that pass of the optimizer",
+    "optimiser level NAME, right at level LOWER": "it is right at the level below, which is named since a level may be called `disable`",
+}
+#: Culprits of a case that a check judges at several steps: the check, the culprit, what it means.
+OF_CHECKS: tuple[tuple[str, str, str], ...] = (
+    ("levels", "level extended", "right at the optimization levels below, not at this one"),
+    (
+        "shapes",
+        "open dimensions 6x4 after 3x4",
+        "a program for any size is off (or raises) at a size for which a fixed-size program is right",
+    ),
+    ("shapes", "fixed shapes 6x4", "the fixed-size program is off as well: the size is to blame, not its being open"),
+    ("steps", "step 8", "the first step of a [session](sessions.md) that is among the worst"),
+    ("roundtrip", "exporter", "the graph is not the module in float64; `invalid`"),
+    ("roundtrip", "torch", "torch itself is off"),
+    ("roundtrip", "runtime", "the runtime is off"),
+    (
+        "opsets",
+        "converter",
+        "no exporter of torch's writes the module at that opset, and onnx.version_converter refuses the model, or turns it into another "
+        "function; `invalid`",
+    ),
+    ("quantized", "quantizer", "the vendor's tool refuses the model, or produces an invalid one; `invalid`"),
+)
 #: Kinds that are to blame whatever the op or model is.
 SHARED = ("exporter", "optimiser", "precision")
 

@@ -107,6 +107,45 @@ OF_AUDIT: dict[str, str] = {
     KIND_MADE_FOR: "It is right on the inputs, or the sizes, of the forward check, and wrong on others that are as valid.",
 }
 
+#: Kinds of `wrong` with what is wrong, but for those of the checks audit and sanitize.
+OF_WRONG: dict[str, str] = {
+    "numbers": "The numbers are off, or, of a defined result, not what the definition says.",
+    "nonfinite": "NaN or Inf stands where the reference has a number, or the other way round.",
+    "shape": "It has another shape.",
+    "dtype": "It has another dtype.",
+    "structure": "It is no tensor, or another number of them: None, a Python number, a list.",
+    "flip": "A model of which digits are lost decides otherwise.",
+    KIND_TOLERANCE: "A kernel misses its own tolerance, and nothing else.",
+    KIND_ARITHMETIC: "A sum is further off than its backend's passport allows.",
+    KIND_CAST: "A cast to a narrower dtype that the program asks for is missing.",
+    KIND_ACCEPTED: "It is a result where the reference raises.",
+    "mutation": "It changed an input.",
+    "aliasing": "It returned memory of an input, or of its previous output.",
+    KIND_INVARIANT: "What the declaration promises of every result does not hold.",
+    "nondeterministic": "Another run gives other bytes.",
+    "process": "Another process gives other bytes; it reuses what a compiler made and the farm keeps.",
+    "threads": "2 or 4 threads give other bytes. No runtime promises this, nor the next.",
+    "batch": "A row gives other bytes alone than in a batch of 2, 17, 33, 128 or 257 rows.",
+    "state": "Other bytes after a run on other inputs.",
+    "stale": "A graph that is replayed heeds no new inputs.",
+    "no effect": "Told to compute in fewer bits, a backend is as precise as the dtype.",
+    "no gradient": "A parameter has no gradient after the backward pass.",
+    "zero gradient": "A gradient is zero everywhere.",
+    "optimiser step": "An optimizer makes other parameters of its own gradients.",
+    KIND_RELATION: "An engine gives other logits on another way to the same ones.",
+    KIND_DISTRIBUTION: "An engine draws tokens from another distribution.",
+    "not random": "What is to draw numbers gives the same bytes in every run.",
+    "layout": "Its backward pass gives other gradients where the incoming gradient is not contiguous.",
+    "out_of_bounds": "It wrote between the elements of an input; of a Triton kernel, outside a tensor.",
+    "race": "Of a Triton kernel in the interpreter, or under `sanitize`: two accesses have no certain order.",
+    "protocol": "The process of a kernel answers otherwise than was agreed.",
+    KIND_KEPT_RESULT: "While it was timed: the bytes of another call, for other inputs.",
+    KIND_OTHER_INPUTS: "While it was timed: another result on new inputs.",
+    KIND_LATE: "The outputs changed after the call was over.",
+    KIND_ROOFLINE: "A call is faster than the device can move its bytes, or do its operations.",
+    "contradicted": "Without a reference: the same graph, written in another way, gives another result.",
+}
+
 #: Meanings, by kind; "" is a case that cannot be made or evaluated.
 OF_INVALID: dict[str, str] = {
     "": "The case cannot be made or widened to float64, or the reference raises.",

@@ -14,6 +14,20 @@ from typing import Any, Union
 #: A term, or what is added in one step.
 Tree = Union[int, tuple["Tree", ...]]
 
+#: What the names of orders mean (`Kind.__str__`).
+NAMES = {
+    "sequential": "one after another; *each 2 reversed*: 1, 0, 3, 2, …; *in steps of 9*: 0, 9, 18, …, then 1, 10, …",
+    "k lanes": "every k-th term by itself, then the lanes",
+    "n blocks of b": "neighbors by themselves, then the blocks. Over several sizes: *blocked by b* if the block size stays the same, "
+    "*split-K by s* if their number does",
+    "pairwise, halves, folded": "neighbors, then their sums; halves, and so on within; the second half onto the first, element by element",
+    "fused groups of g": "g at a time, in one step with the sum so far, as matrix units do",
+    "one step": "all at once",
+    "…, then 3 one by one; the last 3 within": "what does not fill the lanes is added after them, or to the first of them",
+    "…, from the bias; then the bias": "where a bias comes in",
+    "one by one, irregular": "in an order that none of these makes; it is kept and drawn all the same",
+}
+
 
 @dataclass(frozen=True)
 class Kind:

@@ -19,11 +19,25 @@ from tasks.model import Status
 from tasks.model.flags import parse
 from tasks.model.kind import KIND_BASELINE
 
-#: Columns of `list_leaderboard`.
-TOLD = [
-    *("submission", "task", "status", "kind", "passed", "judged", "audit", "run_ms"),
-    *("speedup", "speedup_low", "speedup_high", "baseline", "time_doubt", "roofline", "why", "case_id"),
-]
+#: Columns of `list_leaderboard` and what each says; keys of the JSON file.
+TOLD = {
+    "submission": "its name",
+    "task": "the op",
+    "status": "of its worst case: see [Statuses](statuses.md)",
+    "kind": "of the same case",
+    "passed": "cases that are right",
+    "judged": "cases",
+    "audit": "the patterns that the check `audit` found, `clean` for none, empty where it was not asked",
+    "run_ms": "median time of the right calls, in ms",
+    "speedup": "over the baseline, the median of its cases; all that an `unseen` time may hide counts",
+    "speedup_low": "lower end of its interval",
+    "speedup_high": "upper end of its interval",
+    "baseline": "what it was timed against",
+    "time_doubt": "why its time is not believed, empty if it is",
+    "roofline": "the largest share of the roofline, of 1",
+    "why": "the reason of the worst case",
+    "case_id": "that case",
+}
 #: Of these the columns of text, "" where nothing is said.
 _TEXT = ("task", "kind", "audit", "baseline", "time_doubt", "why", "case_id")
 #: The check that looks for a cheat, and what its column says of one that was not found.
@@ -40,11 +54,7 @@ def list_submitted_backends(run: Mapping[str, Any]) -> list[str]:
 def list_leaderboard(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     """One line per submission, the worst first, of those that are right the fastest first; of `distinct` rows.
 
-    Columns: submission; task: the op; status, kind: of its worst row; passed, judged: cases; audit: what the check
-    audit found, "clean" for nothing, "" where it was not asked; run_ms: median of the calls that were right, in
-    milliseconds; speedup and the ends of its interval: the median of its cases; baseline: what it was timed against;
-    time_doubt: why its time is not believed; roofline: the largest share, of 1; why: the worst row's reason; case_id:
-    of that row. A submission that was refused is an error without cases.
+    Columns: `TOLD`. A submission that was refused is an error without cases.
     """
     lines = []
     for name in list_submitted_backends(run):
@@ -52,14 +62,14 @@ def list_leaderboard(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame
         lines.append({"submission": name, **(summarise_submission(own) if len(own) else {"status": Status.LOST.value})})
     for one in run.get("refused") or ():
         lines.append({"submission": one["name"], "status": Status.ERROR.value, "kind": "refused", "why": one["why"]})
-    made = pd.DataFrame(lines, columns=TOLD)
+    made = pd.DataFrame(lines, columns=list(TOLD))
     numbers = {name: pd.to_numeric(made[name]) for name in ("passed", "judged", "speedup")}
     share = (numbers["passed"] / numbers["judged"]).fillna(0.0)
     texts = {name: made[name].fillna("") for name in _TEXT}
     # Of what is wrong that which is right most rarely, of what is right the fastest.
     size = share.mask(made["status"].isin(PASSED_STATUSES), -numbers["speedup"].fillna(0.0))
     made = made.assign(rank=rank_statuses(made["status"]), size=size, **texts)
-    return made.sort_values(["rank", "size", "submission"], kind="stable")[TOLD].reset_index(drop=True)
+    return made.sort_values(["rank", "size", "submission"], kind="stable")[list(TOLD)].reset_index(drop=True)
 
 
 def summarise_submission(own: pd.DataFrame) -> dict[str, Any]:

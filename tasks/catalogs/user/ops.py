@@ -18,9 +18,13 @@ from tasks.nearest import nearest
 FUNCTIONS = ("kernel", "reference", "backward", "baseline")
 #: In ``bytes`` and ``flops``: the bytes of an element of the dtype under test.
 ITEMSIZE = "itemsize"
-#: What ``baseline`` may say in place of a function: the reference in eager torch, that compiled, and as it is, in
-#: NumPy.
-EAGER, COMPILED, NUMPY = BASELINES = ("eager", "compiled", "numpy")
+EAGER, COMPILED, NUMPY = "eager", "compiled", "numpy"
+#: What ``baseline`` may say in place of a function, and what it is.
+BASELINES = {
+    EAGER: "the reference in eager torch; one in NumPy runs by torch's own NumPy",
+    COMPILED: "the same by `torch.compile`",
+    NUMPY: "a reference in NumPy as it is, on a CPU",
+}
 
 #: What ``sizes`` says: right for the candidates of ``dims`` alone, for what lies between them, for all.
 DECLARED, BETWEEN, ANY = SIZES = ("declared", "between", "any")
