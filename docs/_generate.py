@@ -75,6 +75,30 @@ def declared(of: str) -> str:
     return table(["key", "meaning", "default"], rows)
 
 
+def configured(of: str) -> str:
+    """The keys of a part of a config."""
+    from farm.plan import model
+
+    def default(one: Any) -> str:
+        if one.is_required():
+            return "required"
+        if isinstance(one.default, bool):
+            return "yes" if one.default else "no"
+        values = one.default if isinstance(one.default, list | tuple) else [one.default]
+        return code(f"{x:g}" if isinstance(x, float) else x for x in values if x not in ("", None, {})).replace(
+            "–", "none"
+        )
+
+    fields = getattr(model, of).model_fields.items()
+    return table(["key", "meaning", "default"], ([f"`{key}`", one.description, default(one)] for key, one in fields))
+
+
+def catalogs() -> str:
+    from tasks.catalogs import BUILT_IN, get
+
+    return table(["catalog", "what it has"], ([f"`{name}`", get(name).about] for name in BUILT_IN))
+
+
 def checks() -> str:
     from tasks.checks import BUILT_IN
 
@@ -187,9 +211,20 @@ def deprecated() -> str:
 
 
 def commands() -> str:
+    """What each command does, and the exit codes as its own help has them."""
+    import importlib
+    import importlib.util
+
     from farm.__main__ import LEAVES
 
-    return table(["command", "what it does"], ([f"`farm {name}`", text] for name, text in LEAVES.items()))
+    def exits(name: str) -> str:
+        first, *part = name.split()
+        own = next(x for x in (*part, first) if importlib.util.find_spec(f"farm.options.{x}"))
+        said = importlib.import_module(f"farm.options.{own}").make_parser().epilog or ""
+        return str(said).removeprefix("exit code: ") if said.startswith("exit code: ") else "–"
+
+    rows = ([f"`farm {name}`", text, exits(name)] for name, text in LEAVES.items())
+    return table(["command", "what it does", "exit codes"], rows)
 
 
 def columns(of: str = "") -> str:
@@ -486,6 +521,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "answered": answered,
     "asked": asked,
     "backends": backends,
+    "catalogs": catalogs,
     "checks": checks,
     "columns": columns,
     "configs": configs,
@@ -498,6 +534,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "evaluator": evaluator,
     "generated": generated,
     "judge": judge,
+    "keys of a run": functools.partial(configured, "Config"),
+    "keys of a catalog": functools.partial(configured, "CatalogConfig"),
+    "keys of a model": functools.partial(configured, "OwnModel"),
+    "keys of a backend": functools.partial(configured, "BackendConfig"),
+    "keys of a known failure": functools.partial(configured, "KnownFailure"),
+    "keys of a gate": functools.partial(configured, "Gate"),
+    "keys of flaky": functools.partial(configured, "Flaky"),
     "keys of a kernel": functools.partial(declared, "UserOp"),
     "keys of an input": functools.partial(declared, "InputKeys"),
     "kinds of invalid": kinds,
