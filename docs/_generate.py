@@ -177,17 +177,24 @@ def answered() -> str:
 
 def rooms() -> str:
     """Every package, in the first sentence of its own docstring."""
+    tops = (HERE.parent / name for name in ("farm", "farm_pytest", "tasks"))
+    found = [file for top in tops for file in sorted(top.glob("*/__init__.py")) or [top / "__init__.py"]]
+    rows = ([f"`{file.parent.relative_to(HERE.parent)}/`", _first_sentence(file)] for file in found)
+    return table(["room", "what is in it"], rows)
+
+
+def files() -> str:
+    """Every module beside the packages, likewise."""
+    found = (file for name in ("farm", "tasks") for file in sorted((HERE.parent / name).glob("[a-z]*.py")))
+    return table(["file", "what is in it"], ([f"`{x.relative_to(HERE.parent)}`", _first_sentence(x)] for x in found))
+
+
+def _first_sentence(file: Path) -> str:
     import ast
 
-    def describe(file: Path) -> str:
-        first = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n\n")[0]
-        sentence = re.match(r".*?\.(?= [A-Z]|$)", " ".join(first.split()))
-        return sentence[0].removesuffix(".") if sentence else ""
-
-    tops = (HERE.parent / name for name in ("farm", "farm_pytest", "tasks"))
-    files = [file for top in tops for file in sorted(top.glob("*/__init__.py")) or [top / "__init__.py"]]
-    rows = ([f"`{file.parent.relative_to(HERE.parent)}/`", describe(file)] for file in files)
-    return table(["room", "what is in it"], rows)
+    first = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n\n")[0]
+    sentence = re.match(r".*?\.(?= [A-Z]|$)", " ".join(first.split()))
+    return sentence[0][:-1] if sentence else ""
 
 
 def layers() -> str:
@@ -448,6 +455,12 @@ def operators() -> str:
     )
 
 
+def terms() -> str:
+    from farm.glossary import TERMS
+
+    return table(["word", "it means"], TERMS.items())
+
+
 def kinds() -> str:
     from tasks.model.kind import OF_INVALID
 
@@ -525,6 +538,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "checks": checks,
     "columns": columns,
     "configs": configs,
+    "terms": terms,
     "trace": functools.partial(columns, "trace"),
     "passports": functools.partial(columns, "passports"),
     "codes of passports": passport_codes,
@@ -532,6 +546,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "deprecated": deprecated,
     "dtypes": dtypes,
     "evaluator": evaluator,
+    "files": files,
     "generated": generated,
     "judge": judge,
     "keys of a run": functools.partial(configured, "Config"),
