@@ -461,6 +461,26 @@ def terms() -> str:
     return table(["word", "it means"], TERMS.items())
 
 
+def phases() -> str:
+    from tasks.training.phases import ABOUT
+
+    return table(["phase", "what"], ABOUT.items())
+
+
+def states() -> str:
+    from farm.report.tables.known_failures import STATES
+
+    return table(["state", "it means"], STATES.items())
+
+
+def changes() -> str:
+    from farm.report.tables.changes import KINDS
+
+    heads = ["change", "it means", "counts as", "exit code"]
+    rows = ([f"`{x.name}`", x.about, x.group or "–", "1" if x.closes else "0"] for x in KINDS.values())
+    return table(heads, rows)
+
+
 def kinds() -> str:
     from tasks.model.kind import OF_INVALID
 
@@ -538,6 +558,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "checks": checks,
     "columns": columns,
     "configs": configs,
+    "phases": phases,
+    "states": states,
+    "changes": changes,
     "terms": terms,
     "trace": functools.partial(columns, "trace"),
     "passports": functools.partial(columns, "passports"),
