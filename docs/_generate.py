@@ -391,6 +391,24 @@ def vendors() -> str:
 COUNTS = {"passed": "coverage, pass rate", "failed": "coverage, pass rate", "gap": "lowers coverage", "void": "nowhere"}
 
 
+def vendor_configs() -> str:
+    """What to run on whose device first, those alike together."""
+    from tasks.devices import DEVICES
+
+    names: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for device in DEVICES:
+        names[device.config, device.before].append(device.name)
+    rows = ([", ".join(of), f"`{config}`", before] for (config, before), of in names.items())
+    return table(["vendor", "config", "what must be there first"], rows)
+
+
+def containers() -> str:
+    from tasks.devices import DEVICES
+
+    heads = ["device", "`docker run --shm-size=8g -v farm-cache:/root/.cache/validation-farm …`"]
+    return table(heads, ([x.name, f"`{x.container}`"] for x in DEVICES if x.container))
+
+
 def statuses() -> str:
     from tasks.model import Status
 
@@ -598,6 +616,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "statuses": statuses,
     "vendor row": vendor_row,
     "vendors": vendors,
+    "vendors' configs": vendor_configs,
+    "containers": containers,
     "way": way,
 }
 
