@@ -124,6 +124,30 @@ def declared(of: str) -> str:
     return table(["key", "meaning", "default"], rows)
 
 
+def configured(of: str) -> str:
+    """The keys of a part of a config."""
+    from farm.plan import model
+
+    def default(one: Any) -> str:
+        if one.is_required():
+            return "required"
+        if isinstance(one.default, bool):
+            return "yes" if one.default else "no"
+        values = one.default if isinstance(one.default, list | tuple) else [one.default]
+        return code(f"{x:g}" if isinstance(x, float) else x for x in values if x not in ("", None, {})).replace(
+            "–", "none"
+        )
+
+    fields = getattr(model, of).model_fields.items()
+    return table(["key", "meaning", "default"], ([f"`{key}`", one.description, default(one)] for key, one in fields))
+
+
+def catalogs() -> str:
+    from tasks.catalogs import BUILT_IN, get
+
+    return table(["catalog", "what it has"], ([f"`{name}`", get(name).about] for name in BUILT_IN))
+
+
 def checks() -> str:
     from tasks.checks import BUILT_IN
 
@@ -202,17 +226,24 @@ def answered() -> str:
 
 def rooms() -> str:
     """Every package, in the first sentence of its own docstring."""
+    tops = (HERE.parent / name for name in ("farm", "farm_pytest", "tasks"))
+    found = [file for top in tops for file in sorted(top.glob("*/__init__.py")) or [top / "__init__.py"]]
+    rows = ([f"`{file.parent.relative_to(HERE.parent)}/`", _first_sentence(file)] for file in found)
+    return table(["room", "what is in it"], rows)
+
+
+def files() -> str:
+    """Every module beside the packages, likewise."""
+    found = (file for name in ("farm", "tasks") for file in sorted((HERE.parent / name).glob("[a-z]*.py")))
+    return table(["file", "what is in it"], ([f"`{x.relative_to(HERE.parent)}`", _first_sentence(x)] for x in found))
+
+
+def _first_sentence(file: Path) -> str:
     import ast
 
-    def describe(file: Path) -> str:
-        first = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n\n")[0]
-        sentence = re.match(r".*?\.(?= [A-Z]|$)", " ".join(first.split()))
-        return sentence[0].removesuffix(".") if sentence else ""
-
-    tops = (HERE.parent / name for name in ("farm", "farm_pytest", "tasks"))
-    files = [file for top in tops for file in sorted(top.glob("*/__init__.py")) or [top / "__init__.py"]]
-    rows = ([f"`{file.parent.relative_to(HERE.parent)}/`", describe(file)] for file in files)
-    return table(["room", "what is in it"], rows)
+    first = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n\n")[0]
+    sentence = re.match(r".*?\.(?= [A-Z]|$)", " ".join(first.split()))
+    return sentence[0][:-1] if sentence else ""
 
 
 def layers() -> str:
@@ -236,9 +267,20 @@ def deprecated() -> str:
 
 
 def commands() -> str:
+    """What each command does, and the exit codes as its own help has them."""
+    import importlib
+    import importlib.util
+
     from farm.__main__ import LEAVES
 
-    return table(["command", "what it does"], ([f"`farm {name}`", text] for name, text in LEAVES.items()))
+    def exits(name: str) -> str:
+        first, *part = name.split()
+        own = next(x for x in (*part, first) if importlib.util.find_spec(f"farm.options.{x}"))
+        said = importlib.import_module(f"farm.options.{own}").make_parser().epilog or ""
+        return str(said).removeprefix("exit code: ") if said.startswith("exit code: ") else "–"
+
+    rows = ([f"`farm {name}`", text, exits(name)] for name, text in LEAVES.items())
+    return table(["command", "what it does", "exit codes"], rows)
 
 
 def columns(of: str = "") -> str:
@@ -409,6 +451,24 @@ def vendors() -> str:
 COUNTS = {"passed": "coverage, pass rate", "failed": "coverage, pass rate", "gap": "lowers coverage", "void": "nowhere"}
 
 
+def vendor_configs() -> str:
+    """What to run on whose device first, those alike together."""
+    from tasks.devices import DEVICES
+
+    names: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for device in DEVICES:
+        names[device.config, device.before].append(device.name)
+    rows = ([", ".join(of), f"`{config}`", before] for (config, before), of in names.items())
+    return table(["vendor", "config", "what must be there first"], rows)
+
+
+def containers() -> str:
+    from tasks.devices import DEVICES
+
+    heads = ["device", "`docker run --shm-size=8g -v farm-cache:/root/.cache/validation-farm …`"]
+    return table(heads, ([x.name, f"`{x.container}`"] for x in DEVICES if x.container))
+
+
 def statuses() -> str:
     from tasks.model import Status
 
@@ -471,6 +531,32 @@ def operators() -> str:
             for (status, why), names in rows
         ),
     )
+
+
+def terms() -> str:
+    from farm.glossary import TERMS
+
+    return table(["word", "it means"], TERMS.items())
+
+
+def phases() -> str:
+    from tasks.training.phases import ABOUT
+
+    return table(["phase", "what"], ABOUT.items())
+
+
+def states() -> str:
+    from farm.report.tables.known_failures import STATES
+
+    return table(["state", "it means"], STATES.items())
+
+
+def changes() -> str:
+    from farm.report.tables.changes import KINDS
+
+    heads = ["change", "it means", "counts as", "exit code"]
+    rows = ([f"`{x.name}`", x.about, x.group or "–", "1" if x.closes else "0"] for x in KINDS.values())
+    return table(heads, rows)
 
 
 def kinds() -> str:
@@ -572,10 +658,15 @@ TABLES: dict[str, Callable[[], str]] = {
     "asked": asked,
     "backends": backends,
     "baselines": baselines,
+    "catalogs": catalogs,
     "checks": checks,
     "classes": classes,
     "columns": columns,
     "configs": configs,
+    "phases": phases,
+    "states": states,
+    "changes": changes,
+    "terms": terms,
     "trace": functools.partial(columns, "trace"),
     "passports": functools.partial(columns, "passports"),
     "codes of passports": passport_codes,
@@ -584,8 +675,16 @@ TABLES: dict[str, Callable[[], str]] = {
     "dtypes": dtypes,
     "evaluator": evaluator,
     "forbidden": forbidden,
+    "files": files,
     "generated": generated,
     "judge": judge,
+    "keys of a run": functools.partial(configured, "Config"),
+    "keys of a catalog": functools.partial(configured, "CatalogConfig"),
+    "keys of a model": functools.partial(configured, "OwnModel"),
+    "keys of a backend": functools.partial(configured, "BackendConfig"),
+    "keys of a known failure": functools.partial(configured, "KnownFailure"),
+    "keys of a gate": functools.partial(configured, "Gate"),
+    "keys of flaky": functools.partial(configured, "Flaky"),
     "keys of a kernel": functools.partial(declared, "UserOp"),
     "keys of an input": functools.partial(declared, "InputKeys"),
     "kinds of invalid": kinds,
@@ -613,6 +712,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "structures": structures,
     "vendor row": vendor_row,
     "vendors": vendors,
+    "vendors' configs": vendor_configs,
+    "containers": containers,
     "way": way,
 }
 

@@ -30,7 +30,12 @@ class Origin:
         "was screened",
     )
     node: str | None = column("string", "origin", "host that ran the case, or the name its Ray node was given")
-    runtime_version: str = column("string", "origin", "version of the runtime", default="")
+    runtime_version: str = column(
+        "string",
+        "origin",
+        "version of the runtime, and of the vendor's toolkit where that is no Python package (CANN, ROCm, SynapseAI)",
+        default="",
+    )
     build: str | None = column(
         "string",
         "origin",
@@ -42,7 +47,9 @@ class Origin:
         "what it ran in: farm (the farm's own), the path of an interpreter that was there, uv and the key of one that was built (`farm envs list`); "
         "a launcher's command stands before it",
     )
-    driver_version: str = column("string", "origin", "version of the device's driver", default="")
+    driver_version: str = column(
+        "string", "origin", "version of the device's driver; of the kernel, where that brings it", default=""
+    )
     farm_version: str = column(
         "string",
         "origin",

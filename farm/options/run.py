@@ -11,8 +11,9 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="farm run",
         description="Run a matrix of op × dtype × backend, judge the results, keep them in the lake and show them.",
-        epilog="exit code: 0 all judged, nothing wrong beyond the known failures; 1 something wrong; "
-        "2 bad config, command line or model, or no backend that can run here; 3 incomplete (resume it with --resume)",
+        epilog="exit code: 0 all judged, nothing wrong beyond the known failures; 1 something wrong, nothing judged at all, or a "
+        "kernel or model of your own that could not be judged; 2 bad config or command line, a --model that fails on all of its "
+        "inputs, or no backend that can run here; 3 incomplete (resume it with --resume), or the farm itself failed",
     )
     parser.add_argument(
         "config",

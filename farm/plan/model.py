@@ -76,13 +76,18 @@ KernelConfig = Annotated[UserOp, pydantic.PlainValidator(_read_kernel), pydantic
 
 
 class OwnModel(_Model):
-    """A model of the user's: its name as an op, an .onnx file, a SavedModel's folder or "module:function" (that returns
-    a torch module), and .npz files of inputs by name, one a sample; or by name what is drawn: "float32[4,8]"
-    (`tasks.catalogs.models.drawn_inputs`)."""
+    """A model or a training of the user's. What is drawn is `tasks.catalogs.models.drawn_inputs`'s."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
-    model: str
-    inputs: list[str] | dict[str, str] = []
+    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", description="its name as an op")
+    model: str = Field(
+        description="an .onnx file, a SavedModel's folder, a Python file with a torch module, or `FILE:NAME` or"
+        " `MODULE:NAME` of a class or a function that makes one"
+    )
+    inputs: list[str] | dict[str, str] = Field(
+        default=[],
+        description="an .npz file, or a list of them, one a sample; or by name what is [drawn](models.md#inputs):"
+        ' `{x: "float32[4,8]"}`; none: those of the model\'s file',
+    )
 
     @pydantic.field_validator("inputs", mode="before")
     @classmethod
@@ -107,56 +112,91 @@ class OwnModel(_Model):
 
 
 class CatalogConfig(_Model):
-    """Which ops of a catalog, with how many samples.
+    """Which ops of a catalog, with how many samples."""
 
-    ops, exclude: globs over the op's name without its catalog ("nn.functional.*"); samples: how many of an op's
-    list per dtype; samples_for: the same for backends whose name matches a glob (first match counts);
-    distributions: where the values come from: the op's own list, and generated ones (`tasks.arrays.inputs`), each with
-    as many samples; dtypes: instead of the run's ("*": all that an op declares); backends: globs of the backends that
-    are given this catalog; checks: instead of the run's. Of the catalog `user`: modules with `@farm.op` functions,
-    kernels, and the folder that their files and modules are looked up in (default: the config's). Of the catalog
-    `nodes`: the folder that they are in. Of the catalog `models`: the user's own; where no ops are named, those alone
-    are run.
-    """
-
-    name: str
-    ops: list[str] = Field(default=["*"], min_length=1)
-    exclude: list[str] = []
-    dtypes: list[str] | None = None
-    samples: int = Field(default=8, ge=1, lt=2**31)
-    distributions: list[str] = Field(default=["own"], min_length=1)
-    samples_for: dict[str, Annotated[int, Field(ge=0, lt=2**31)]] = {}
-    backends: list[str] = ["*"]
-    checks: list[str] | None = Field(default=None, min_length=1)
-    root: str = ""
-    modules: list[str] = []
-    kernels: list[KernelConfig] = []
-    path: str = ""
-    own: list[OwnModel] = []
+    name: str = Field(description="one of [the catalogs](#catalogs), or of a [plugin](plugins.md)")
+    ops: list[str] = Field(
+        default=["*"], min_length=1, description="globs over the ops' names, with or without catalog and variant"
+    )
+    exclude: list[str] = Field(default=[], description="globs of those left out")
+    dtypes: list[str] | None = Field(default=None, description="instead of the run's")
+    samples: int = Field(
+        default=8, ge=1, lt=2**31, description="how many of an op's list per dtype, spread over it, strong ones first"
+    )
+    distributions: list[str] = Field(
+        default=["own"],
+        min_length=1,
+        description="[where values come from](inputs.md#inputs), as many samples of each: `own`, `regular`, `boundary`,"
+        " `adversarial`, `nan`; `structured`, for ops of torch, ONNX and `critical` with an input that selects and for"
+        " kernels; `exhaustive`, for `casts` and for ops of torch and ONNX, and kernels of the class `elementary` or"
+        " `exact`, of one tensor or of two of 8 bits; for kernels `fuzz`: sizes and values from the seed",
+    )
+    samples_for: dict[str, Annotated[int, Field(ge=0, lt=2**31)]] = Field(
+        default={}, description="`samples` for backends whose name matches a glob; the first match counts; 0: none"
+    )
+    backends: list[str] = Field(default=["*"], description="globs of the backends that get this catalog")
+    checks: list[str] | None = Field(default=None, min_length=1, description="instead of the run's")
+    root: str = Field(
+        default="",
+        description="of `user`: the folder in which files and modules are looked up; none: the config's folder",
+    )
+    modules: list[str] = Field(default=[], description="of `user`: Python files or modules with `@farm.op` functions")
+    kernels: list[KernelConfig] = Field(default=[], description="of `user`: [kernels](kernels.md#declare-it)")
+    path: str = Field(
+        default="",
+        description="of `nodes`, and required there: the folder that [`farm harvest`](reports.md#harvest) wrote",
+    )
+    own: list[OwnModel] = Field(
+        default=[],
+        description="of `training`: [your own trainings](training.md#your-own); of `models`: [your own"
+        " models](models.md#your-own). If no ops are named, only these are run",
+    )
 
 
 class BackendConfig(_Model):
-    """A backend: its name, what it is like (a known name) when the name is its own, and the runtime's options.
+    """A backend as a config has it."""
 
-    packages, python: its environment, pip requirements and a Python version, or the path of an interpreter that is
-    taken as it is, instead of what the runtime's own file asks for (with "--extra-index-url=URL" for an index of that
-    environment alone); launcher: a command in front of that interpreter, which then may be a name behind it; a backend
-    without a name is called after what it is like and the version of the first package ("ort-cpu@1.20.1"). fraction:
-    the share of a device that a job takes, "auto" (None) for as many jobs as its memory and the CPUs allow; memory_gib:
-    bound of its child's resident memory; labels: what the Ray nodes that it may run on must be labelled, by glob
-    (device-model: "H*"). kernel: the file of a submission (`farm.plan.submissions`).
-    """
-
-    name: str
-    like: str = ""
-    packages: list[str] = []
-    launcher: list[str] = []
-    python: str = ""
-    options: dict[str, Any] = {}
-    fraction: float | None = Field(default=None, gt=0, le=1)
-    memory_gib: float = Field(default=6.0, gt=0, allow_inf_nan=False)
-    labels: dict[str, str] = {}
-    kernel: str = ""
+    name: str = Field(
+        description="`<runtime>-<device>`, or its own name with `like`; without one it is called `like@version`, after"
+        " its first package"
+    )
+    like: str = Field(default="", description="the backend it is based on")
+    packages: list[str] = Field(
+        default=[],
+        description="pip requirements of [its environment](environments.md), instead of the runtime's own;"
+        " `--extra-index-url=URL` is of this environment only",
+    )
+    launcher: list[str] = Field(
+        default=[],
+        description="[a command in front of its interpreter](environments.md#a-launcher), as a list of words; `python`"
+        " is then the interpreter on the other side",
+    )
+    python: str = Field(
+        default="",
+        description="of its environment: a Python version in quotes, or the path of [an interpreter that is taken as it"
+        " is](environments.md#an-interpreter-that-is-there)",
+    )
+    options: dict[str, Any] = Field(default={}, description="of the [runtime](backends.md)")
+    fraction: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="the share of a device that one job takes; none or `auto`: [as many jobs as memory and CPUs"
+        " allow](devices.md#which-device-a-cell-gets)",
+    )
+    memory_gib: float = Field(
+        default=6.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="limit of its process's resident memory; a case that exceeds it after others is first run again"
+        " alone in a new process",
+    )
+    labels: dict[str, str] = Field(default={}, description="globs that the labels of a Ray node must match")
+    kernel: str = Field(
+        default="",
+        description="the path of a [submission](leaderboards.md), whose function is called instead of the kernels of"
+        " `user`",
+    )
 
     def spec(self) -> BackendSpec:
         made = BackendSpec.parse(self.name, self.like, self.options, self.packages, self.python, self.launcher)
@@ -219,51 +259,56 @@ class BackendConfig(_Model):
 
 
 class Skip(_Model):
-    """Cells not to be run, and why; globs over op names (with catalog), dtypes and backends."""
+    """Cells not to be run, and why."""
 
-    ops: list[str] = ["*"]
-    dtypes: list[str] = ["*"]
-    backends: list[str] = ["*"]
-    reason: str = Field(min_length=1)
+    ops: list[str] = Field(default=["*"], description="globs over the ops' names, with their catalog")
+    dtypes: list[str] = Field(default=["*"], description="globs")
+    backends: list[str] = Field(default=["*"], description="globs")
+    reason: str = Field(min_length=1, description="why")
 
 
 class KnownFailure(_Model):
-    """Failures that do not make a run fail: of which cases, failing in which way, for how long, and whose they are.
+    """Failures that do not make a run fail: of which cases, failing in which way (`tasks.model.failing.Manner`), for
+    how long, and whose they are."""
 
-    Of which cases: globs over op labels (with catalog and variant), and over the lake's columns of the same name;
-    flags: globs that each match a word of the row's; reduced: the ops of the case made small, all of them and no other
-    (`farm.lake.minimal`). In which way (`tasks.model.failing.Manner`): status, kind (one glob or several), stage,
-    error_type, a part of the error's text; cause: a glob over the error model that explains the result; culprit: a
-    glob. On which devices: a failure belongs to the code that has it, and devices of one runtime share code. backend: a
-    glob over those that share it ("torch-*"); seen: globs over those where it was seen (none: wherever ``backend``
-    says). On the others it covers what fails in the same way, and reports show that apart. Such an entry says how it
-    fails. How long: versions of the backend's runtime as pip writes them (">=1.20,<1.25"); expires: the last day, after
-    which it covers nothing more. owner: who sees to it; link: where it is reported. fault: whose it is: the backend's,
-    the exporter's (the graph that the backend was given is another function), the suite's (what it expects is wrong),
-    or "open": not settled. Only the backend's own count against it.
-    """
-
-    op: str
-    dtype: str = "*"
-    backend: str = "*"
-    check: str = "*"
-    distribution: str = "*"
-    flags: tuple[str, ...] = ()
-    reduced: tuple[str, ...] = ()
-    status: FailureStatus = "*"
-    kind: str | tuple[str, ...] = "*"
-    stage: str = "*"
-    error_type: str = "*"
-    error: str = ""
-    cause: str = "*"
-    culprit: str = "*"
-    seen: tuple[str, ...] = ()
-    versions: str = ""
-    expires: str = ""
-    fault: Literal["backend", "exporter", "suite", "open"] = "backend"
-    reason: str = Field(min_length=1)
-    owner: str = ""
-    link: str = ""
+    op: str = Field(description="which cases, as the next four: a glob, with or without catalog and variant")
+    dtype: str = Field(default="*", description="a glob")
+    backend: str = Field(default="*", description="a glob; one over several devices covers [them all](#other-devices)")
+    check: str = Field(default="*", description="a glob")
+    distribution: str = Field(default="*", description="a glob")
+    flags: tuple[str, ...] = Field(
+        default=(), description="globs, each of which must match a word of the row's `flags`"
+    )
+    reduced: tuple[str, ...] = Field(
+        default=(),
+        description="of generated cases: exactly the ops of the [reduced case](minimise.md), whatever case it was found in",
+    )
+    status: FailureStatus = Field(default="*", description="how it fails; `wrong` covers `imprecise` too")
+    kind: str | tuple[str, ...] = Field(default="*", description="a glob, or a list of them")
+    stage: str = Field(
+        default="*", description="of an exception or a process that died (wrong numbers have none): a glob"
+    )
+    error_type: str = Field(default="*", description="of an exception: a glob")
+    error: str = Field(
+        default="",
+        description="of an exception: a part of its text, compared without numbers, paths and names in quotes",
+    )
+    cause: str = Field(default="*", description="the error model that explains the result: a glob")
+    culprit: str = Field(default="*", description="the node or pass to blame: a glob")
+    seen: tuple[str, ...] = Field(
+        default=(),
+        description="where `backend` names several devices: globs of those on which it was seen; none: all of them",
+    )
+    versions: str = Field(default="", description='of the backend\'s runtime, for which it holds: `">=1.20,<1.25"`')
+    expires: str = Field(default="", description="the last day on which it covers anything: `2027-01-31`")
+    fault: Literal["backend", "exporter", "suite", "open"] = Field(
+        default="backend",
+        description="whose it is: `backend`; `exporter` (it made another function); `suite` (it expects the wrong thing);"
+        " `open` (not settled). Only its own fault counts against a backend",
+    )
+    reason: str = Field(min_length=1, description="why it fails")
+    owner: str = Field(default="", description="who takes care of it")
+    link: str = Field(default="", description="where it is reported")
 
     @pydantic.field_validator("error")
     @classmethod
@@ -316,76 +361,133 @@ class KnownFailure(_Model):
 
 
 class Floor(_Model):
-    """Cells, by globs over op labels and backends, and what a number of theirs is at least."""
+    """Cells, and what a number of theirs is at least."""
 
-    ops: list[str] = Field(default=["*"], min_length=1)
-    backends: list[str] = Field(default=["*"], min_length=1)
-    at_least: float
+    ops: list[str] = Field(default=["*"], min_length=1, description="globs over op labels")
+    backends: list[str] = Field(default=["*"], min_length=1, description="globs")
+    at_least: float = Field(description="the least value")
 
 
 class Share(Floor):
     """A floor of a share: 0.95 are 95 %."""
 
-    at_least: float = Field(ge=0, le=1)
+    at_least: float = Field(ge=0, le=1, description="the least share")
 
 
 class Flaky(_Model):
-    """What is held to be flaky: in the last ``of`` runs, on the same inputs with the same version of the runtime, a
-    case passed again ``times`` times after it had failed. backend: or, where so many cases of its backend did so, a
-    case that fails no oftener in a row than chance explains: of a backend that fails anywhere by chance; 0: never."""
+    """What is held to be flaky, on the same inputs with the same version of the runtime."""
 
-    times: int = Field(default=1, ge=1)
-    of: int = Field(default=10, ge=2)
-    backend: int = Field(default=0, ge=0)
+    times: int = Field(default=1, ge=1, description="how often a case passed again after it had failed")
+    of: int = Field(default=10, ge=2, description="in how many of the lake's last runs")
+    backend: int = Field(
+        default=0,
+        ge=0,
+        description="or: so many failures of its backend passed again, and the case fails no oftener in a row than"
+        " chance explains (at least once in a hundred runs, at the observed rate); 0: never",
+    )
 
 
 class Gate(_Model):
-    """When a run may ship: `farm.report.tables.gate`.
+    """When a run may ship: `farm.report.tables.gate`."""
 
-    new, imprecise, less_precise: cells at most with a failure that no known failure covers, with an imprecise result
-    that none covers, and with fourfold error units since the last run of the config; coverage, speedup: floors; known:
-    whether known failures that are stale, expired or fail otherwise close it; flaky: what is quarantined.
-    """
-
-    new: int = Field(default=0, ge=0)
-    imprecise: int | None = Field(default=None, ge=0)
-    less_precise: int | None = Field(default=None, ge=0)
-    coverage: list[Share] = []
-    speedup: list[Floor] = []
-    known: Literal["", "strict"] = ""
-    flaky: Flaky | None = None
+    new: int = Field(default=0, ge=0, description="at most so many cells with a failure that no known failure covers")
+    imprecise: int | None = Field(
+        default=None,
+        ge=0,
+        description="at most so many cells with imprecise results that no known failure covers; none: any number",
+    )
+    less_precise: int | None = Field(
+        default=None,
+        ge=0,
+        description="at most so many cells with fourfold error units since the last run of this config; none: any number",
+    )
+    coverage: list[Share] = Field(
+        default=[], description="judged ÷ valid: floors, `at_least` from 0 to 1, each with globs `ops` and `backends`"
+    )
+    speedup: list[Floor] = Field(
+        default=[], description="floors; closed if the whole interval of a case is below `at_least`"
+    )
+    known: Literal["", "strict"] = Field(
+        default="", description="`strict`: known failures that are stale, expired or fail otherwise close it"
+    )
+    flaky: Flaky | None = Field(
+        default=None,
+        description="what is quarantined: `times`, `of` and `backend` ([flaky](history.md#flaky-failures))",
+    )
 
 
 class Config(_Model):
-    """A run as its YAML file says it; docs/config.md explains every key.
+    """A run as its YAML file says it. A config that was loaded holds what it includes (`farm.plan.include`), and
+    names none."""
 
-    include: other configs, which are run as well: `farm.plan.include`. A config that was loaded holds theirs and names
-    none; localise_s: how long, in seconds, the culprit of a failing model is looked for; race_s: how long, in seconds,
-    a kernel and its baseline are timed, beyond the fewest rounds; node_wait_s: how long, in seconds, the cells of a
-    backend wait for a node when the last one that offered it is gone; isolation: whether kernels of one's own run in a
-    process that does not judge ("process"), or in the one that does ("none"); download: whether environments may be
-    built from an index; else a backend runs with what is here; passports: what sums are held against beside the policy:
-    "none", the "newest" passports of the run's lake, or those of the run of this id.
-    """
-
-    name: str = ""
-    include: list[str] = []
-    download: bool = True
-    isolation: Literal["process", "none"] = "process"
-    seed: int = Field(default=0, ge=0, lt=2**63)
-    checks: list[str] = Field(default=["forward"], min_length=1)
-    policy: str = "error_units"
-    passports: str = NO_PASSPORTS
-    deadline_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
-    localise_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
-    race_s: float = Field(default=RACE_S, gt=0, allow_inf_nan=False)
-    node_wait_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
-    dtypes: list[str] = ["float32", "float16", "bfloat16"]
-    catalogs: list[CatalogConfig] = Field(min_length=1)
-    backends: list[BackendConfig] = Field(min_length=1)
-    skip: list[Skip] = []
-    known_failures: list[KnownFailure] = []
-    gate: Gate | None = None
+    name: str = Field(default="", description="the run's name in reports; none: the file's")
+    include: list[str] = Field(default=[], description="[other configs](#include), whose cells run as well")
+    download: bool = Field(
+        default=True,
+        description="no: download nothing, [run with what is here](environments.md#without-a-network); `--offline` does"
+        " the same",
+    )
+    isolation: Literal["process", "none"] = Field(
+        default="process",
+        description="`process`: kernels of your own run [in a process that does not judge](isolation.md); `none`: in"
+        " the one that does",
+    )
+    seed: int = Field(default=0, ge=0, lt=2**63, description="of the samples")
+    checks: list[str] = Field(default=["forward"], min_length=1, description="[what is checked](#checks)")
+    policy: str = Field(
+        default="error_units",
+        description="[how it is judged](verdict_numbers.md#policies): `error_units`, `classic`, `absolute`, or a JSON"
+        " file",
+    )
+    passports: str = Field(
+        default=NO_PASSPORTS,
+        description="what sums are [held against](arithmetic.md#held-against-its-own-passport) beside the policy:"
+        " `none`; `newest` of the run's lake; or the id of the run that read them",
+    )
+    deadline_s: float = Field(
+        default=60.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="seconds a case may take; up to ten times that when the machine is too busy to run it",
+    )
+    localise_s: float = Field(
+        default=60.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds of CPU to spend on finding the [culprit](localise.md) of a failing model; 0: do not look",
+    )
+    race_s: float = Field(
+        default=RACE_S,
+        gt=0,
+        allow_inf_nan=False,
+        description="seconds for which `speedup` times a sample, in at least eleven rounds",
+    )
+    node_wait_s: float = Field(
+        default=60.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds that a backend's cells wait for a node after its last one is gone",
+    )
+    dtypes: list[str] = Field(
+        default=["float32", "float16", "bfloat16"], description="under test; `*`: all that an op declares"
+    )
+    catalogs: list[CatalogConfig] = Field(
+        min_length=1, description="[which ops](#keys-of-a-catalog); with `include` not required"
+    )
+    backends: list[BackendConfig] = Field(
+        min_length=1, description="[on which backends](#keys-of-a-backend); with `include` not required"
+    )
+    skip: list[Skip] = Field(
+        default=[], description="cells not to run: globs `ops`, `dtypes`, `backends`, and a `reason`"
+    )
+    known_failures: list[KnownFailure] = Field(
+        default=[],
+        description="failures that do not make the exit code 1: [entries](#keys-of-a-known-failure), or files with"
+        " lists of them, by name, folder or glob",
+    )
+    gate: Gate | None = Field(
+        default=None, description="[when the run may ship](history.md#gates); none: new failures make the exit code 1"
+    )
 
     @property
     def all_checks(self) -> list[str]:
@@ -413,5 +515,5 @@ class Config(_Model):
 class Including(Config):
     """A config that includes others: the catalogs and backends may be theirs."""
 
-    catalogs: list[CatalogConfig] = []
-    backends: list[BackendConfig] = []
+    catalogs: list[CatalogConfig] = Field(default=[], description="besides those that are included")
+    backends: list[BackendConfig] = Field(default=[], description="besides those that are included")

@@ -47,6 +47,9 @@ GPU = Device(
     # It reads sysfs.
     (Command(("rocm-smi", "--showproductname", "--csv"), r"^card\d+,(?P<model>[^,\n]*)", opens=False),),
     config="configs/rocm.yaml",
+    before="the amdgpu driver, `/dev/kfd` and `/dev/dri/renderD*` readable (groups `render` and `video`); for "
+    "`ort-migraphx` and `jax-rocm` ROCm itself",
+    container="--device=/dev/kfd --device=/dev/dri --group-add=video --group-add=render",
     numbered=True,
     hidden="-1",
     instead="CUDA_VISIBLE_DEVICES",

@@ -136,8 +136,9 @@ class Device:
     class prefix) of sysfs's PCI devices, hexadecimal, which also tell whose a device node of a common class (drm,
     accel, vfio) is; about: (glob, pattern) of text files of which each that matches is a device, group "model" its
     name, group "render" the number of the node /dev/dri/renderD… that it takes besides; commands: what the maker's
-    tools say; platforms: those of ``sys.platform`` where it is looked for. config: what is run on it first. numbered:
-    the numbers of its variables count what is found, from 0. exclusive: one process at a time may open a device, or a
+    tools say; platforms: those of ``sys.platform`` where it is looked for. config: what is run on it first; before:
+    what must be there by then; container: what docker run is given for it. numbered: the numbers of its variables count
+    what is found, from 0. exclusive: one process at a time may open a device, or a
     command that says so, where its pattern matches; shares: what lets several, where that is a setting. hidden: the
     value of its first variable with which a process sees none of its devices, where a runtime of another's would look
     at them.
@@ -159,6 +160,8 @@ class Device:
     commands: tuple[Command, ...] = ()
     platforms: tuple[str, ...] = ("linux", "win32", "darwin")
     config: str = "configs/accelerators.yaml"
+    before: str = "the vendor's driver"
+    container: str = ""
     numbered: bool = False
     exclusive: bool | Command = False
     shares: str = ""

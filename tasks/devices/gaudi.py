@@ -15,6 +15,8 @@ HPU = Device(
     (),
     (Command(("hl-smi", "-Q", "name", "-f", "csv,noheader"), r"^(?P<model>\S.*)$"),),
     config="configs/gaudi.yaml",
+    before="the SynapseAI driver of the same release as the plugin",
+    container="--runtime=habana -e HABANA_VISIBLE_DEVICES=all",
     exclusive=True,
     driver=Driver("/sys/module/habanalabs/version", module="habanalabs"),
     # The graph compiler is a package of the system; another system than Debian's kin keeps no text of its packages.

@@ -16,6 +16,9 @@ ASCEND = Device(
     (("19e5", "12"),),
     (),
     (Command(("npu-smi", "info", "-m"), r"^\s*\d+\s+\d+\s+\d+\s+(?P<model>Ascend\S*.*?)\s*$"),),
+    before="the vendor's driver, `set_env.sh` of CANN, and `torch_npu`",
+    container="--device=/dev/davinci0 --device=/dev/davinci_manager --device=/dev/devmm_svm --device=/dev/hisi_hdc "
+    "-v /usr/local/Ascend/driver:/usr/local/Ascend/driver",
     numbered=True,
     # As torch_npu's get_cann_version("DRIVER") reads it; a container has it where it was given it.
     driver=Driver("/usr/local/Ascend/driver/version.info", r"(?m)^Version=(\S+)"),

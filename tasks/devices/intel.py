@@ -16,6 +16,8 @@ GPU = Device(
     (Command(("xpu-smi", "discovery", "-j"), r'"device_name":\s*"(?P<model>[^"]*)"'),),
     config="configs/xpu.yaml",
     hidden="*:cpu",
+    before="the compute runtime (Level Zero)",
+    container="--device=/dev/dri",
     libraries=(r"libze_\w+\.so", "part of Intel's compute runtime (Level Zero)"),
     torch={
         # The names of Unified Runtime's results: https://oneapi-src.github.io/unified-runtime/core/api.html#ur-result-t
@@ -38,5 +40,6 @@ NPU = Device(
     (("8086", "12"),),
     config="configs/xpu.yaml",
     driver=Driver("/sys/module/intel_vpu/version", module="intel_vpu"),
+    container="--device=/dev/accel",
 )
 DEVICES = (GPU, NPU)

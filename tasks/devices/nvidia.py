@@ -134,6 +134,9 @@ GPU = Device(
     (("/proc/driver/nvidia/gpus/*/information", r"^Model:\s*(?P<model>.+)$"),),
     (Command(("nvidia-smi", "-L"), _CARDS),),
     config="configs/cuda.yaml",
+    before="a driver for CUDA 13 (580 or newer) and a GPU that it supports (Turing or newer), else "
+    "[another torch](environments.md)",
+    container="--gpus all",
     numbered=True,
     exclusive=_EXCLUSIVE,
     shares="nvidia-smi -c DEFAULT",

@@ -37,6 +37,12 @@ class EndpointEngine(Answering):
     the only one that it has; logprobs: how many tokens' logarithms are asked for, 0 for all; key: sent as a bearer
     token. What the server does not do, it refuses with Unsupported; what goes wrong raises RuntimeError in a line that
     names the address.
+
+    What is sent. Cached decoding: the prompt, then the prompt with one token more, and so on; the server may find the
+    rest in its prefix cache. One pass: all tokens at once with ``echo``, which servers do not answer from a cache. A
+    batch, in any order: several prompts in one request. Chunks, prefixes, crops and drafts: prompts that share a
+    beginning with others, longer or shorter ones. Its own choice: one request a prompt for all tokens at temperature 0,
+    which is the server's own loop, four requests a sample where other ways take 96. Drawing: completions of one token.
     """
 
     most = 128

@@ -386,7 +386,10 @@ class Row:
     #: In seconds since the epoch.
     started_at: float = column("timestamp", "times", "when the case was started on the backend", default=0.0)
     flags: str | None = column(
-        "string", "outcome", "modes in force, words of key=value with blanks between: tf32=off kernels=3"
+        "string",
+        "outcome",
+        "modes in force, words of key=value with blanks between: tf32=off kernels=3; of a GPU its UUID, whether its memory is checked "
+        "(ecc), its slice (mig); variables such as MIOPEN_*, XLA_FLAGS, HSA_OVERRIDE_GFX_VERSION",
     )
     note: str | None = column(
         "string", "outcome", "how the row came about, where that needs a sentence: a crash that other cases bring about"

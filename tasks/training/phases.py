@@ -8,10 +8,22 @@ from collections.abc import Sequence
 TAPS, LOSS, BUFFERS, SHARES = "taps", "loss", "buffers", "own gradients"
 RAW, CLIPPED = "raw gradients", "clipped gradients"
 FIRST, SECOND, WEIGHTS, PROBE = "first moments", "second moments", "weights", "probe"
-#: The phases in order. Taps are outputs of modules: they locate and never convict, since another layout of the same
-#: function may change one (a rotation of queries and keys alike). Own gradients: those of a rank's own micro-batches,
-#: before ranks reduce them. Probe: the loss of a batch of its own after the step.
-PHASES = (TAPS, LOSS, BUFFERS, SHARES, RAW, CLIPPED, FIRST, SECOND, WEIGHTS, PROBE)
+_OF_OPTIMIZER = "alone: what the optimizer makes of the run's own gradients"
+#: Phase → what it is, in order.
+ABOUT = {
+    TAPS: "outputs of modules: they locate a fault and never convict, since another layout of the same function (a rotation of queries "
+    "and keys alike) may change one",
+    LOSS: "of all micro-batches",
+    BUFFERS: "a batch norm's running statistics",
+    SHARES: "of a rank's own micro-batches, before ranks reduce them",
+    RAW: "per parameter, before clipping, which would hide a sum in place of a mean",
+    CLIPPED: "alone: what clipping makes of the run's own gradients",
+    FIRST: _OF_OPTIMIZER,
+    SECOND: _OF_OPTIMIZER,
+    WEIGHTS: _OF_OPTIMIZER,
+    PROBE: "the loss of another batch after the step",
+}
+PHASES = tuple(ABOUT)
 #: Each has a value per parameter.
 OF_PARAMETERS = (SHARES, RAW, CLIPPED, FIRST, SECOND, WEIGHTS)
 #: Judged alone: the reference is given the run's own gradients, and the state that the step began with. Adam's first

@@ -26,33 +26,34 @@ NEW, FIXED, CHANGED = GROUPS = ("new", "fixed", "changed")
 
 @dataclass(frozen=True)
 class Change:
-    """A way in which an outcome may differ from the one before. tone: how it looks; group: of `GROUPS`; closes: whether
-    a gate closes for it."""
+    """A way in which an outcome may differ from the one before. about: when; tone: how it looks; group: of `GROUPS`;
+    closes: whether a gate closes for it."""
 
     name: str
+    about: str
     tone: str
     group: str = CHANGED
     closes: bool = False
 
 
+#: Error units must grow by this factor, beyond one unit, to be called a change of a result that passes either way.
+FACTOR = 4.0
 #: The worst first: a cell is called after the worst of its samples.
 _ALL = (
-    Change("regression", "alarm", NEW, closes=True),
-    Change("new failure", "bad", NEW, closes=True),
-    Change("lost coverage", "bad", closes=True),
-    Change("other failure", "bad"),
-    Change("less precise", "warn"),
-    Change("other inputs", "dim"),
-    Change("fix", "good", FIXED),
-    Change("new coverage", "good"),
-    Change("more precise", "good"),
-    Change("same", "dim", ""),
+    Change("regression", "passed, and now fails", "alarm", NEW, closes=True),
+    Change("new failure", "not judged before, and fails", "bad", NEW, closes=True),
+    Change("lost coverage", "judged before, and no longer", "bad", closes=True),
+    Change("other failure", "fails in another way", "bad"),
+    Change("less precise", f"passes with {FACTOR:g} times the error units, or is imprecise", "warn"),
+    Change("other inputs", "not comparable", "dim"),
+    Change("fix", "failed, and now passes", "good", FIXED),
+    Change("new coverage", "not judged before, and passes", "good"),
+    Change("more precise", f"passes with a {FACTOR:g}th of the error units, or was imprecise", "good"),
+    Change("same", "none of these", "dim", ""),
 )
 KINDS = {one.name: one for one in _ALL}
 CHANGES = tuple(KINDS)
 SAME = CHANGES[-1]
-#: Error units must grow by this factor, beyond one unit, to be called a change of a result that passes either way.
-FACTOR = 4.0
 #: What is compared as one: its samples.
 CELL = ["check", "catalog", "op", "variant", "dtype"]
 #: What is compared of a row.
@@ -148,15 +149,12 @@ def compare_cells(before: pd.DataFrame, after: pd.DataFrame, across: bool = Fals
 
     before, after: rows with the columns `READ`, one of a case and backend each; across: of one backend each, which
     differ. A sample is compared where both have a row of its case with the same inputs. Columns: change, one of `KINDS`
-    (the worst of the cell's samples): "regression" passed and now fails, "fix" the reverse, "new coverage" and "new
-    failure" not judged before, "lost coverage" judged before and no longer, "other failure" fails otherwise, "less
-    precise" and "more precise" (error units by a factor of 4, or imprecise), "other inputs" not comparable, "same";
-    check, catalog, op, variant, dtype; op_class of the worst sample; samples: compared; changed: of them, those with
-    this change; of the worst sample status_a, status_b, kind_b, units_a, units_b, ratio = units_b/units_a, error_b,
-    case_id, and its row on each side: run_id_a, run_id_b, backend_a, backend_b; same_bytes: samples whose outputs are
-    the very same bytes, of ``with_bytes`` that tell; only_a, only_b: samples of the cell that the other side has no row
-    of. ``attrs``: "counts" (cells by change), "samples" (samples by change), and the sums of same_bytes, with_bytes,
-    only_a, only_b.
+    (the worst of the cell's samples); check, catalog, op, variant, dtype; op_class of the worst sample; samples:
+    compared; changed: of them, those with this change; of the worst sample status_a, status_b, kind_b, units_a,
+    units_b, ratio = units_b/units_a, error_b, case_id, and its row on each side: run_id_a, run_id_b, backend_a,
+    backend_b; same_bytes: samples whose outputs are the very same bytes, of ``with_bytes`` that tell; only_a, only_b:
+    samples of the cell that the other side has no row of. ``attrs``: "counts" (cells by change), "samples" (samples by
+    change), and the sums of same_bytes, with_bytes, only_a, only_b.
     """
     rows = _measure_row_units(pd.concat([before, after], ignore_index=True))
     side = np.repeat([0, 1], [len(before), len(after)])
