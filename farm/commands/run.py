@@ -141,7 +141,7 @@ def _make_run_request(args: argparse.Namespace) -> Request:
 def _nothing_here(plan: Plan) -> str:
     """Why a run has nothing to do, and what to do instead."""
     if plan.request.submissions:
-        one = plan.config.backends[0]
+        one = plan.request.config.backends[0]
         return f"{one.like} is not available here, and submissions are to run on it: {plan.offers[one.name].reason}; --backends names another"
     if all(offer.device_vendor for offer in plan.offers.values()):
         return (

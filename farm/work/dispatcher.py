@@ -109,7 +109,7 @@ class Dispatcher:
             return False
         now = time.monotonic()
         self._stuck = self._stuck or now
-        if now - self._stuck > self.plan.config.node_wait_s:
+        if now - self._stuck > self.plan.request.config.node_wait_s:
             raise OSError("no node with a CPU is left to prepare cases on")
         return self.plan.executor.slots(None, ONE) == 0
 
@@ -134,7 +134,7 @@ class Dispatcher:
         steps = len(flight.cases) if to.offer is not None and to.offer.joint else 1
         for g in flight.groups:  # a group is one message, whatever number of samples
             steps = max(steps, self.plan.matrix.groups[g].samples)
-        deadline_s = flight.job.deadline_s or self.plan.config.deadline_s
+        deadline_s = flight.job.deadline_s or self.plan.request.config.deadline_s
         flight.patience_s = SILENCE_S + deadline_s * (steps + 1 + STARVED)
         handle = self.plan.executor.submit(flight.job, to.offer, to.claim, to.among)
         flight.among = tuple(self.plan.executor.nodes_of(handle)) or tuple(to.among)
@@ -238,7 +238,7 @@ class Dispatcher:
         self.state.run_groups.end_preparing(g)
         backends = range(len(self.plan.matrix.backends))
         left = [self.state.run_groups.positions(g, b) for b in backends]
-        self.state.run_counts.to_do += self.plan.work_of_groups([g], np.array([[len(positions) for positions in left]]))
+        self.state.run_counts.to_do += self.plan.work_of([g], np.array([[len(positions) for positions in left]]))
         for b, positions in enumerate(left):
             if total := self.state.run_groups.rows(g, b):
                 self.state.run_counts.count_planned(b, total, total - len(positions))

@@ -12,7 +12,7 @@ from farm.work.job import Job
 from farm.work.placement import Pool
 from farm.work.run_groups import PREPARE_FIRST
 from farm.work.run_state import RunState
-from farm.work.state import Cases, Flight, Portion, portions
+from farm.work.state import Cases, Flight, Portion, limits, portions
 from farm.work.supervisor import CHUNK_S
 from tasks.backends.base import FRACTION
 from tasks.wire import ToExport, ToPrepare, ToRun
@@ -96,11 +96,11 @@ class JobSource:
         return self._make_group_flight("export", groups, export=tuple(items), parcels=parcels) if groups else None
 
     def _make_group_flight(self, kind: str, groups: list[int], **what: Any) -> Flight:
-        name = f"{kind} {self._plan.unit(groups[0])} +{len(groups) - 1}"
+        name = f"{kind} {self._plan.matrix.groups[groups[0]].unit} +{len(groups) - 1}"
         job = Job(
             name=name,
             cache=str(self._plan.request.cache),
-            limits=self._plan.limits(-1),
+            limits=limits(self._plan.request.config),
             chunk_s=self._choose_message_interval_s(),
             **what,
         )
@@ -137,7 +137,7 @@ class JobSource:
                 return self._second_opinion(b)
             if self._state.case_queue.isolated[b]:
                 return self._batch(b, portions(self._state.case_queue.isolated[b].popleft()))
-            timed = self._state.run_counts.count(b).done + self._state.case_queue.count_timed(b)
+            timed = self._state.run_counts.count(b).done + self._state.case_queue.timed[b]
             if not compiles and batching.waits(
                 demands[b], timed, self._state.run_counts.starts(b), self._state.flights.batches[b]
             ):
@@ -178,7 +178,7 @@ class JobSource:
         return Job(
             name=self._plan.name(b),
             cache=str(self._plan.request.cache),
-            limits=self._plan.limits(b),
+            limits=limits(self._plan.request.config, self._plan.name(b)),
             backend=self._plan.matrix.backends[b],
             policy=self._plan.request.policy,
             passports=self._plan.passports.get(self._plan.name(b), ()),
@@ -194,7 +194,7 @@ class JobSource:
         learned = self._plan.learned
         groups = [g for g, _ in chosen if learned.finding[g, b] < 0] if learned is not None else []
         longest_s = PATIENCE * max((self._plan.case_ms(g, b) or 0.0 for g in groups), default=0.0) / 1e3
-        return longest_s if longest_s > self._plan.config.deadline_s else 0.0
+        return longest_s if longest_s > self._plan.request.config.deadline_s else 0.0
 
     def _batch(self, b: int, chosen: list[Portion]) -> Flight:
         self._begun.add(b)
@@ -210,7 +210,7 @@ class JobSource:
             parcels |= self._state.run_groups.parcels(g)
         job = replace(
             self.make_typical_job(b, timed),
-            name=f"{self._plan.unit(chosen[0][0])} +{len(chosen) - 1}/{self._plan.name(b)}",
+            name=f"{self._plan.matrix.groups[chosen[0][0]].unit} +{len(chosen) - 1}/{self._plan.name(b)}",
             run=tuple(items),
             attempts=self._state.run_counts.find_attempts(cases),
             known=self._state.supports.find_unsupported(b, chosen),
@@ -218,5 +218,6 @@ class JobSource:
             deadline_s=self._deadline_s(b, chosen),
             chunk_s=self._choose_message_interval_s(),
         )
-        work = sum((self._plan.work_of(g, b, len(positions)) for g, positions in chosen), np.zeros(3))
+        counts = np.array([[len(positions)] for _, positions in chosen])
+        (work,) = self._plan.work_of([g for g, _ in chosen], counts, b)
         return Flight(job, b, cases, timed=timed, work=work)

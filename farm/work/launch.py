@@ -136,10 +136,10 @@ def _await_answers(plan: Plan, asking: Asking, awaits: Callable[[Collection[str]
     """The plan of a run on this machine, with the answers that it cannot begin without: those of the farm's own
     environment, and of one backend that is available. A run that is resumed or only shown, or downloads nothing and so
     has none to wait for long, has all of them."""
-    specs = [b.spec() for b in plan.config.backends]
+    specs = [b.spec() for b in plan.request.config.backends]
     own = {s.name for s in specs if envs.of(s) is None}
     node = plan.executor.nodes[0]["id"]
-    labels = {b.name: b.labels for b in plan.config.backends}
+    labels = {b.name: b.labels for b in plan.request.config.backends}
 
     def make_offers(answers: Answers) -> list[Offer]:
         asked = [s for s in specs if s.name in answers]
@@ -149,7 +149,7 @@ def _await_answers(plan: Plan, asking: Asking, awaits: Callable[[Collection[str]
     for offer in plan.offers.values():
         offer.awaited, offer.reason = True, AWAITED
     plan.offers.update((offer.name, offer) for offer in known)
-    whole = plan.request.record is not None or plan.request.dry or not plan.config.download
+    whole = plan.request.record is not None or plan.request.dry or not plan.request.config.download
     while asking.awaited_names and (whole or asking.awaited_names & own or not plan.runs):
         awaits(asking.awaited_names)
         plan.offers.update((offer.name, offer) for offer in make_offers(asking.take(wait=True)))

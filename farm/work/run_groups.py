@@ -49,7 +49,7 @@ class RunGroups:
         self.left = {"prepare": len(self.queues["prepare"]), "export": 0}
         self.groups = self.left["prepare"]
         waiting = list(self.queues["prepare"])
-        self.to_come = plan.work_of_groups(waiting, self.wanted[waiting])
+        self.to_come = plan.work_of(waiting, self.wanted[waiting])
         self._unprepared = set(waiting)
         self.exports_to_come, self.exported = self._count_exports(waiting), 0
         self.suspects: dict[str, deque[list[int]]] = {
@@ -115,7 +115,7 @@ class RunGroups:
         self.left["prepare"] -= 1
         self._unprepared.discard(g)
         self.exports_to_come -= self._count_exports([g])
-        self.to_come -= self._plan.work_of_groups([g], self.wanted[[g]])
+        self.to_come -= self._plan.work_of([g], self.wanted[[g]])
 
     def end_exporting(self) -> None:
         """A group is exported, or cannot be."""
