@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(stderr=False, emoji=False)
     try:
         request = _make_run_request(args)
-        if (rows := read_finished(request)) is not None and request.record:
+        if request.record and (rows := read_finished(request)) is not None:
             from farm.report import verdict
 
             console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing left to resume")

@@ -30,11 +30,11 @@ class CaseQueue:
     def add(self, b: int, portion: Portion) -> None:
         """Cases that can be run now."""
         ready = self.ready[b]
-        if self._plan.rank is None:
+        if (ranks := self._plan.rank) is None:
             ready.append(portion)
         else:  # before those that tell less
-            rank = self._plan.rank_of(portion[0], b)
-            behind = sum(1 for _ in itertools.takewhile(lambda p: self._plan.rank_of(p[0], b) > rank, reversed(ready)))
+            rank = ranks[portion[0], b]
+            behind = sum(1 for _ in itertools.takewhile(lambda p: ranks[p[0], b] > rank, reversed(ready)))
             ready.insert(len(ready) - behind, portion)
         self._count(b, portion, 1)
 
@@ -46,8 +46,8 @@ class CaseQueue:
             self._timed_ms[b] += cases * ms
 
     def rank(self, b: int) -> int:
-        """Of what comes next."""
-        return self._plan.rank_of(self.ready[b][0][0], b) if self.ready[b] else 0
+        """Of what comes next; 0 without a budget."""
+        return 0 if self._plan.rank is None or not self.ready[b] else int(self._plan.rank[self.ready[b][0][0], b])
 
     def place(self, b: int) -> tuple[int, int]:
         """Of what comes next: its rank, and its group; a budget's groups stand in the order of their worth."""

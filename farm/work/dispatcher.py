@@ -250,7 +250,7 @@ class Dispatcher:
         for b, gone in enumerate(self.state.placement.gone):
             if gone:
                 self.lost_work.fail_absent_backend(g, b)
-        waiting = self.state.run_groups.to_export(g)
+        waiting = self.state.run_groups.exporting[g]
         self._queue_group_cases(g, [b for b in backends if b not in waiting and left[b]])
         if any(self.state.placement.available[b] and left[b] for b in waiting):
             self.state.run_groups.left["export"] += 1

@@ -42,7 +42,7 @@ class JobSource:
         # if nothing else is ready.
         many = pool.devices >= MANY
         slots = pool.devices // MANY_PREPARE if many else pool.devices
-        half = preparing >= slots or self._has_plenty_to_run(pool)
+        half = preparing >= slots or (many and self._has_plenty_to_run(pool))
         if not self._begun:
             return self._first(pool, half, slots)
         most = MANY_GROUPS if many else 0
@@ -55,10 +55,8 @@ class JobSource:
         return flight or self._batch_for(pool, small=True)
 
     def _has_plenty_to_run(self, pool: Pool) -> bool:
-        """Whether very many slots have two batches each to run: what is prepared beyond that keeps the driver from
+        """Whether each of very many slots has two batches to run: what is prepared beyond that keeps the driver from
         handing them out."""
-        if pool.devices < MANY:
-            return False
         left_s = sum(
             self._state.case_queue.left_s(b, self._state.run_counts.case_ms(b)) for b in pool.backends if self._may(b)
         )

@@ -223,10 +223,9 @@ class Run:
         self.before = Before()
         self.had: list[str] = []
         self.state: RunState | None = None  # as soon as it is dispatched
-        if self.request.record is None:
-            self.record = new_record(self.request)
-        else:
-            self.record = dict(self.request.record)
+        self.record = new_record(self.request) if self.request.record is None else dict(self.request.record)
+        self.run_id = str(self.record["run_id"])
+        if self.request.record is not None:
             there = [name for name, offer in plan.offers.items() if offer.available]
             self.before = durable(self.request.lake, self.run_id, plan.matrix, there)
             before = self.record.get("inventory", {}).get("backends", {})
@@ -234,10 +233,6 @@ class Run:
                 self.record["finished_at"] = None
                 del self.record["planned"]
             self.had = self.record.get("had") or [n for n, offer in before.items() if offer.get("available")]
-
-    @property
-    def run_id(self) -> str:
-        return str(self.record["run_id"])
 
     def begin(self) -> None:
         """Write the record: from here on the run can be resumed. Raises OSError, LakeError."""

@@ -145,10 +145,6 @@ class Plan:
         timed = np.isfinite(known)
         return np.stack([x.sum(axis=0) for x in (cases, cases * ~timed, cases * np.where(timed, known, 0.0))], axis=1)
 
-    def rank_of(self, g: int, b: int) -> int:
-        """Of a cell: 0 without a budget."""
-        return 0 if self.rank is None else int(self.rank[g, b])
-
 
 def limits(config: Config, backend: str = "") -> Limits:
     """Of a backend's children; of those that prepare and export where none is named."""
