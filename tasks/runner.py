@@ -200,7 +200,10 @@ class Runner:
         for number, position in enumerate(item.asked.positions, item.first):
             if number not in skip:
                 self.progress(number, LOAD, 1)  # reading the pack is part of the case
-                yield CaseRun(number, item.group.samples[position].on(self.backend.torch_device), item, position)
+                sample = item.group.samples[position]
+                if device := self.backend.torch_device:
+                    sample = sample.on(device)
+                yield CaseRun(number, sample, item, position)
 
     def _alone(self, case: CaseRun) -> Done:
         """Build and run a case by itself."""

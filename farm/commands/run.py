@@ -307,8 +307,7 @@ def _run_plan(plan: Plan, console: Console) -> int:
         if watch:
             watch(state)
 
-    # pandas takes a while to import, and the end of the run needs it: while the first children start.
-    later = threading.Timer(IDLE_S, importlib.import_module, args=("farm.report.exports",))
+    later = threading.Timer(IDLE_S, _load_report)
     later.daemon = True
     later.start()
     try:
@@ -351,6 +350,16 @@ def _run_plan(plan: Plan, console: Console) -> int:
     print_verdict(report.verdict, console)
     say(f"{found.sentence} (exit code {found.code})")
     return found.code
+
+
+def _load_report() -> None:
+    """Import and compile what the end of a run needs, which takes a while, as long as the first children start."""
+    from farm.report import exports  # noqa: F401
+    from farm.report.faces.html import compile_templates
+    from farm.report.tables.view import import_tables
+
+    import_tables()
+    compile_templates()
 
 
 def _conclude_run(verdict: Verdict, console: Console) -> int:

@@ -54,13 +54,6 @@ class Dispatcher:
         """
         try:
             self.progress(self.state)
-            there, slots = (
-                np.flatnonzero(self.state.run_groups.wanted.any(axis=0)).tolist(),
-                self.plan.executor.slots(None, ONE),
-            )
-            offers = {b: self.plan.offer(b) for b in there}
-            for b in [b for b, o in offers.items() if o.available and not o.info.exclusive][:slots]:
-                self.plan.executor.expect(self.jobs.make_typical_job(b), self.plan.offer(b), self.plan.claim(b))
             while time.monotonic() < self._until + budget.GRACE_S:
                 if time.monotonic() < self._until:
                     self._fill()

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from farm.work import batching
+from farm.work.claims import ONE, Claim
 from farm.work.job import Job
 from farm.work.placement import Pool
 from farm.work.run_groups import PREPARE_FIRST
 from farm.work.run_state import RunState
-from farm.work.state import Cases, Flight, Portion, limits, portions
+from farm.work.state import Cases, Flight, Plan, Portion, limits, portions
 from farm.work.supervisor import CHUNK_S
 from tasks.backends.base import FRACTION
 from tasks.wire import ToExport, ToPrepare, ToRun
@@ -24,6 +25,32 @@ MESSAGES = 300.0
 MANY, MANY_PREPARE, MANY_GROUPS = 128, 8, 64
 #: Most cases of one second opinion; times that a case may take what it took in an earlier run.
 OPINION_CASES, PATIENCE = 4, 5.0
+
+
+def make_typical_job(plan: Plan, b: int, claim: Claim) -> Job:
+    """A batch of a backend without cases: what its children serve. claim: of the devices."""
+    shared = bool(plan.offer(b).device_vendor) and claim.fraction < 1
+    return Job(
+        name=plan.name(b),
+        cache=str(plan.request.cache),
+        limits=limits(plan.request.config, plan.name(b)),
+        backend=plan.matrix.backends[b],
+        policy=plan.request.policy,
+        passports=plan.passports.get(plan.name(b), ()),
+        run_id=plan.run_id,
+        info=plan.offer(b).info,
+        env={FRACTION: str(claim.fraction)} if shared else {},
+    )
+
+
+def expect_first_jobs(plan: Plan) -> None:
+    """Have the children of the first jobs started, as many as run at once: whoever has the plan has much to read before
+    the first job."""
+    offers = {b: plan.offer(b) for b in np.flatnonzero(plan.matrix.wanted.any(axis=0)).tolist()}
+    first = [b for b, offer in offers.items() if offer.available and not offer.info.exclusive]
+    for b in first[: plan.executor.slots(None, ONE)]:
+        claim = plan.claim(b)
+        plan.executor.expect(make_typical_job(plan, b, claim), offers[b], claim)
 
 
 class JobSource:
@@ -169,22 +196,6 @@ class JobSource:
         flight.asked = asked
         return flight
 
-    def make_typical_job(self, b: int, timed: bool = False) -> Job:
-        """A batch of a backend without cases: what its children serve."""
-        fraction = self._state.placement.claim(b, timed).fraction
-        shared = bool(self._plan.offer(b).device_vendor) and fraction < 1
-        return Job(
-            name=self._plan.name(b),
-            cache=str(self._plan.request.cache),
-            limits=limits(self._plan.request.config, self._plan.name(b)),
-            backend=self._plan.matrix.backends[b],
-            policy=self._plan.request.policy,
-            passports=self._plan.passports.get(self._plan.name(b), ()),
-            run_id=self._plan.run_id,
-            info=self._plan.offer(b).info,
-            env={FRACTION: str(fraction)} if shared else {},
-        )
-
     def _deadline_s(self, b: int, chosen: list[Portion]) -> float:
         """Seconds that a case may take, 0 for what the config says. What took long and came right is given more;
         nothing is ever given less than the config says: on a machine that is busy or has just been asleep, a short
@@ -207,7 +218,7 @@ class JobSource:
             )
             parcels |= self._state.run_groups.parcels(g)
         job = replace(
-            self.make_typical_job(b, timed),
+            make_typical_job(self._plan, b, self._state.placement.claim(b, timed)),
             name=f"{self._plan.matrix.groups[chosen[0][0]].unit} +{len(chosen) - 1}/{self._plan.name(b)}",
             run=tuple(items),
             attempts=self._state.run_counts.find_attempts(cases),

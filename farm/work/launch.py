@@ -36,6 +36,7 @@ from farm.version import farm_version
 from farm.work import budget, catalog_lists, executor_registry, ray_or_local, rehearsal
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor, Setup
+from farm.work.job_source import expect_first_jobs
 from farm.work.run_state import RunState
 from farm.work.state import Before, Plan
 from tasks.catalogs.base import Entry
@@ -107,16 +108,18 @@ def ready(
         labels = {b.name: b.labels for b in request.config.backends}
         if asking is None:
             answers = executor.probe(specs, str(request.cache), request.fresh)
-            yield Plan(request, matrix, executor, offers(specs, executor.nodes, answers, labels), passports=adds)
+            plan = Plan(request, matrix, executor, offers(specs, executor.nodes, answers, labels), passports=adds)
         else:
             plan = Plan(request, matrix, executor, offers(specs, (), {}, labels), passports=adds)
-            if not rehearsal.is_worth_it(request):
-                yield _await_answers(plan, asking, awaits)
-                return
-            with contextlib.closing(rehearsal.Rehearsal(plan, asking.fail, tell)) as rehearsed:
+            if rehearsal.is_worth_it(request):
+                with contextlib.closing(rehearsal.Rehearsal(plan, asking.fail, tell)) as rehearsed:
+                    plan = _await_answers(plan, asking, awaits)
+                    rehearsed.wait()
+            else:
                 plan = _await_answers(plan, asking, awaits)
-                rehearsed.wait()
-            yield plan
+        if not request.dry:
+            expect_first_jobs(plan)
+        yield plan
 
 
 def _use_installed_runtimes(config: configs.Config, cache: Path) -> configs.Config:
