@@ -260,10 +260,11 @@ def _describe_plan_size(plan: Plan, explained: bool = True) -> str:
         less = plan.whole.cells - plan.matrix.cells
         more += f" ({less} of the config's {plan.whole.cells} left out by --budget or unavailable)"
     cells = plan.matrix.cells
+    cases = int(plan.matrix.wanted[:, [o.available or o.awaited for o in offers]].sum())
     meaning = " (a cell is an op in a dtype on a backend, under one check, with one case per input)"
     return (
         f"{cells} cell{'s' * (cells != 1)} planned, {there} on available backends{more}, "
-        f"{len(plan.matrix.skipped)} skipped; at most {int(_count_cases(plan).sum())} cases{meaning * explained}{_oracle_missing(plan)}"
+        f"{len(plan.matrix.skipped)} skipped; at most {cases} cases{meaning * explained}{_oracle_missing(plan)}"
         + "".join(f"\nleft out: {line}" for line in plan.matrix.left_out)
     )
 
@@ -274,12 +275,6 @@ def _oracle_missing(plan: Plan) -> str:
     if not every or importlib.util.find_spec("mpmath"):
         return ""
     return "\nmpmath is not installed: exhaustive cases are compared only with float64, which nothing checks; pip install mpmath"
-
-
-def _count_cases(plan: Plan) -> np.ndarray:
-    """Cases that backends that are available or awaited are given, by group and backend."""
-    offers = [plan.offer(b) for b in range(len(plan.matrix.backends))]
-    return plan.matrix.wanted[:, [o.available or o.awaited for o in offers]]
 
 
 def _run_plan(plan: Plan, console: Console) -> int:
