@@ -109,9 +109,7 @@ class Progress:
     def _state(self, run: RunState) -> str:
         """Elapsed time, cases done, what is still being made, and the time left."""
         elapsed_s = time.monotonic() - run.started
-        done = sum(count.done for count in run.run_counts.counts.values())
-        if run.before.done:
-            done += run.run_groups.count_stored_cases()
+        done = sum(count.done for count in run.run_counts.counts.values()) + run.run_groups.count_stored_cases()
         cases = sum(expected_cases(run))
         left_s, about = self._left(run)
         minutes, seconds = divmod(int(elapsed_s), 60)
