@@ -37,6 +37,7 @@ from farm.work import executor_registry
 from farm.work.budget import apply_budget
 from farm.work.durations import Estimate, format_duration
 from farm.work.executor import Executor
+from farm.work.job_source import expect_first_jobs
 from farm.work.launch import Run, read_finished, ready
 from farm.work.left import Left
 from farm.work.monitoring import Watch
@@ -87,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     print(f"warning: {text}", file=sys.stderr)
             if not request.submissions:
                 print_preflight(console, plan.offers.values(), plan.offers, plan.describe_sharing)
+            if not args.dry_run and request.budget_s is None:  # else a budget decides which there are
+                expect_first_jobs(plan)
             plan = apply_budget(plan)
             if args.dry_run:
                 print_cells(console, plan)

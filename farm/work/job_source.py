@@ -44,8 +44,8 @@ def make_typical_job(plan: Plan, b: int, claim: Claim) -> Job:
 
 
 def expect_first_jobs(plan: Plan) -> None:
-    """Have the children of the first jobs started, as many as run at once: whoever has the plan has much to read before
-    the first job."""
+    """Have the children of the first jobs started, as many as run at once. Those that are there, or are being started,
+    are not started again: whoever has much to do before the first job asks for them early."""
     offers = {b: plan.offer(b) for b in np.flatnonzero(plan.matrix.wanted.any(axis=0)).tolist()}
     first = [b for b, offer in offers.items() if offer.available and not offer.info.exclusive]
     for b in first[: plan.executor.slots(None, ONE)]:

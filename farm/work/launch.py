@@ -36,7 +36,6 @@ from farm.version import farm_version
 from farm.work import budget, catalog_lists, executor_registry, ray_or_local, rehearsal
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor, Setup
-from farm.work.job_source import expect_first_jobs
 from farm.work.run_state import RunState
 from farm.work.state import Before, Plan
 from tasks.catalogs.base import Entry
@@ -117,8 +116,6 @@ def ready(
                     rehearsed.wait()
             else:
                 plan = _await_answers(plan, asking, awaits)
-        if not request.dry:
-            expect_first_jobs(plan)
         yield plan
 
 
