@@ -38,11 +38,8 @@ class Canary:
                     self._programs[dtype] = program
             except Exception:
                 continue  # it does not compute this dtype, or says so in a way of its own: its cases will
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """Those whose answer was the known one at first."""
-        return tuple(self._programs)
+        #: Those whose answer was the known one at first.
+        self.dtypes = tuple(self._programs)
 
     def due(self, every_s: float) -> bool:
         """Whether so many seconds have passed since it was last asked (0: always)."""

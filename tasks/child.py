@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import itertools
 import os
 import resource
@@ -187,7 +188,7 @@ class Child:
 
         for number, item in self._todo(command):
             bad = {b.position: b.failure for b in item.bad}
-            started = self._making(number)
+            started = functools.partial(self.page.write, number, 1, 1)  # is told which sample is made next
             name, made = prepare(
                 item.group, Path(command.cache), bad=bad or None, started=started, with_products=item.with_products
             )
@@ -199,7 +200,7 @@ class Child:
 
         for number, item in self._todo(command):
             bad = {b.position: b.failure.error for b in item.bad}
-            started = self._making(number)
+            started = functools.partial(self.page.write, number, 1, 1)
             path = export_forms(Path(item.pack), Path(command.cache), item.form, item.count, bad, started)
             yield wire.Exported(number, str(path))
         return wire.Finished()
@@ -207,10 +208,6 @@ class Child:
     @staticmethod
     def _todo(command: wire.Prepare | wire.Export) -> list[tuple[int, Any]]:
         return [(number, item) for number, item in enumerate(command.items) if number not in command.skip]
-
-    def _making(self, number: int) -> Callable[[int], None]:
-        """A function that is told which sample of a group is made next."""
-        return lambda sample: self.page.write(number, 1, 1, sample)
 
     def _run(self, command: wire.Run) -> Steps:
         self.page.write(-1, 1)

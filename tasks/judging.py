@@ -81,7 +81,7 @@ from tasks.passport.explain import UNSOUND, Explanation
 from tasks.passport.locate import LocatedSum
 from tasks.passport.own import PROVED, Held, OwnArithmetic, hold_as_read, hold_to_bounds, prove, read_again
 from tasks.prepare.cases import PreparedSample
-from tasks.prepare.record import OracleRecord
+from tasks.prepare.record import OracleRecord, SampleRecord
 from tasks.training.phases import ALONE, SHARES
 from tasks.training.recipe import Recipe
 
@@ -159,6 +159,8 @@ class Case:
     """The outputs that a backend returned for a prepared sample, and what they are held to."""
 
     sample: PreparedSample
+    #: What is known of the sample.
+    record: SampleRecord
     group: Group
     op_class: OpClass
     policy: Policy
@@ -188,19 +190,6 @@ class Case:
         return slice(*self.step.part)
 
     @property
-    def oracle(self) -> str:
-        return self.sample.record.oracle
-
-    @property
-    def own_tolerance(self) -> bool:
-        """Whether the sample brings a tolerance of its own, which alone tells right from wrong."""
-        return has_own_tolerance(self.sample.record.columns)
-
-    @property
-    def definition(self) -> str:
-        return self.sample.record.definition
-
-    @property
     def outputs(self) -> list[np.ndarray]:
         """Those of the first run."""
         return self.runs[0]
@@ -212,7 +201,7 @@ class Case:
     @property
     def wide(self) -> list[np.ndarray]:
         """The outputs; real floats as float64 where they are looked at several times."""
-        return self.outputs if not self.sample.record.others or self.definition else self._wide
+        return self.outputs if not self.record.others or self.record.definition else self._wide
 
     @functools.cached_property
     def _wide(self) -> list[np.ndarray]:
@@ -238,7 +227,8 @@ class Case:
 
     def verdict(self, metrics: Metrics) -> tuple[Status, str]:
         """(status, kind) of some metrics by the policy."""
-        case = self.group.label, self.op_class.value, self.group.dtype, self.oracle, self.precision, self.own_tolerance
+        group, oracle, own_tolerance = self.group, self.record.oracle, has_own_tolerance(self.record.columns)
+        case = group.label, self.op_class.value, group.dtype, oracle, self.precision, own_tolerance
         return judge(metrics, self.policy, *case)
 
 
@@ -270,6 +260,7 @@ def judge_outputs(
     flushes = Flushes(info.flushes) if info.flushes else _NO_FLUSHES
     case = Case(
         sample,
+        sample.record,
         sample.owner.group,
         sample.op_class,
         policy,
@@ -287,7 +278,7 @@ def judge_outputs(
     found = _judge_case(case)
     if measure_flushes is not None and found.fails:
         found = _run_judging_steps(SECOND_LOOK, case, found)
-    return _run_judging_steps(LAST_LOOK, case, found) if sample.invariants else found
+    return _run_judging_steps(LAST_LOOK, case, found) if sample.owner.invariants else found
 
 
 def judge_steps(
@@ -341,7 +332,7 @@ def _judge_case(case: Case) -> Judgement:
         case = settle_ties(case)
     if case.flushes is not _NO_FLUSHES:
         case = restore_flushed(case)
-    if case.sample.record.phases:
+    if case.record.phases:
         return _run_judging_steps(OF_TRAINING, case, _UNMEASURED)
     return _run_judging_steps(_choose_steps(_find_case_traits(case)), case, _UNMEASURED)
 
@@ -393,7 +384,7 @@ def measure_error(case: Case, found: Judgement) -> Judgement:
     """Compare the outputs with what is expected: their count, shapes and dtypes first, then error units and ulps. A
     result that is defined up to a choice is measured by its definition. Zeros have their signs checked where a forward
     op defines them."""
-    if not case.definition:
+    if not case.record.definition:
         outputs = case.wide
         metrics = compare(outputs, case.expected, case.op_class, case.precision, case.dtypes)
         if case.group.check == checks.FORWARD:
@@ -404,8 +395,8 @@ def measure_error(case: Case, found: Judgement) -> Judgement:
     if not metrics.kind:
         from tasks.judge import definitions
 
-        record = case.sample.record
-        made = definitions.derive(case.definition, record.args, record.kwargs, case.sample.inputs(), case.wide)
+        record = case.record
+        made = definitions.derive(case.record.definition, record.args, record.kwargs, case.sample.inputs(), case.wide)
         metrics = compare(made, predict_derived_leaves(case.sample, case.precision))
     return found.with_metrics(metrics)
 
@@ -449,7 +440,7 @@ def describe_outputs(case: Case, found: Judgement) -> Judgement:
     columns: dict[str, Any] = {"limit": case.limit, "output_digest": fingerprint.digest(case.returned[0])}
     if case.elements is not None and case.group.check == checks.FORWARD and not found.metrics.kind and case.wide:
         columns["profile"] = profile.line(case.elements, case.wide[0], case.expected[0])
-    if found.status is not Status.PASS and case.oracle != "stored" and not case.definition:
+    if found.status is not Status.PASS and case.record.oracle != "stored" and not case.record.definition:
         # What passed agrees with the reference, and so with whatever else passed: by its digest or within twice the
         # limit.
         columns["signature"] = fingerprint.signature(case.outputs, case.expected, case.op_class, case.precision)
@@ -531,17 +522,17 @@ def find_unasked_precision(case: Case, found: Judgement) -> Judgement:
 def ask_other_oracles(case: Case, found: Judgement) -> Judgement:
     """Compare the outputs with every further oracle. If one of them disagrees with the first, the case is `invalid`,
     kind `oracle`: final. No backend can tell which of the two is right, so nobody is blamed and nothing passes."""
-    for number, other in enumerate(case.sample.record.others):
+    for number, other in enumerate(case.record.others):
         leaves = case.sample.other(number, case.expected, case.part)
         second = compare(case.wide, leaves, case.op_class, case.precision, case.dtypes)
         own = second.max_ulp if case.op_class in WITHOUT_NOISE else second.error_units
         found = found.note({"second_oracle": other.name, "second_units": own, "oracles_units": other.units})
         limit = case.policy.limit_value(case.group.label, case.op_class.value, case.group.dtype)
         if _oracles_disagree(other, limit) and not found.metrics.kind:
-            named = [(case.oracle, found.metrics), (other.name, second)]
+            named = [(case.record.oracle, found.metrics), (other.name, second)]
             sides = [name for name, m in named if case.verdict(m)[0] is Status.PASS]
             error = (
-                f"the oracles {case.oracle} and {other.name} disagree ({other.units:.3g} units; "
+                f"the oracles {case.record.oracle} and {other.name} disagree ({other.units:.3g} units; "
                 f"{other.detail}); this backend agrees with {' and '.join(sides) or 'neither'}"
             )
             return found.rule(Status.INVALID, KIND_ORACLE, {"error": error}, final=True)
@@ -551,7 +542,7 @@ def ask_other_oracles(case: Case, found: Judgement) -> Judgement:
 def compare_twins(case: Case, found: Judgement) -> Judgement:
     """Some samples compute the same outputs twice, in different ways. If the numbers are off and the two differ, the
     kind is `contradicted`: one of them is wrong, whatever the reference."""
-    twins = case.sample.record.twins
+    twins = case.record.twins
     if not (found.fails and found.kind == "numbers" and case.limit is not None):
         return found
     first, again = case.outputs[-2 * twins : -twins], case.outputs[-twins:]
@@ -563,7 +554,7 @@ def compare_twins(case: Case, found: Judgement) -> Judgement:
 def judge_training_step(case: Case, found: Judgement) -> Judgement:
     """A gradient of a training step that is zero everywhere and should not be is `wrong`, whatever the limit. Record
     which gradient is furthest off, and how far all of them diverge."""
-    names = case.sample.record.names
+    names = case.record.names
     told = training_step.examine_step(case.outputs, case.expected, names, case.precision, (found.status, found.kind))
     return found.rule(*told.verdict, told.columns)
 
@@ -571,7 +562,7 @@ def judge_training_step(case: Case, found: Judgement) -> Judgement:
 def explain_numbers(case: Case, found: Judgement) -> Judgement:
     """Find the error model that explains numbers that are off. If it is a cast that was asked for and is missing, the
     kind is `cast`."""
-    if not found.has_wrong_numbers or case.definition or "cause" in found.columns:
+    if not found.has_wrong_numbers or case.record.definition or "cause" in found.columns:
         return found
     cause = _find_cause(case)
     is_cast = found.kind == "numbers" and cause.code == CAUSE_CAST
@@ -583,7 +574,7 @@ def accept_accumulators(case: Case, found: Judgement) -> Judgement:
     `imprecise`, kind `accumulator`: the hardware can do no better. Of sums that its passport knows that says so itself
     (`hold_to_own_arithmetic`)."""
     declared = case.info.accumulators
-    if not (found.status is Status.WRONG and found.kind == "numbers") or case.definition:
+    if not (found.status is Status.WRONG and found.kind == "numbers") or case.record.definition:
         return found
     if case.own is not None and case.own.readings and _hold_to_bounds(case) is not None:
         return found
@@ -602,7 +593,7 @@ def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
     sums = _find_narrow_sum_cause(case)
     if not sums.words:
         return found
-    if found.status is Status.PASS and not case.own_tolerance:
+    if found.status is Status.PASS and not has_own_tolerance(case.record.columns):
         return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR, _make_cause_columns(sums))
     return found.note(_make_cause_columns(sums))
 
@@ -660,7 +651,7 @@ def word_failure(case: Case, found: Judgement) -> Judgement:
     metrics = found.metrics
     if found.status is not Status.WRONG:
         return found
-    if case.own_tolerance and found.kind in ("numbers", KIND_TOLERANCE):
+    if has_own_tolerance(case.record.columns) and found.kind in ("numbers", KIND_TOLERANCE):
         rtol, atol = tolerance_of(case.expected[0], case.op_class, case.precision)
         error = (
             f"outside its tolerance (rtol {rtol:g}, atol {atol:g}): {metrics.mismatched} of {metrics.numel} elements"
@@ -673,7 +664,7 @@ def word_failure(case: Case, found: Judgement) -> Judgement:
 
 def drop_units_of_stored(case: Case, found: Judgement) -> Judgement:
     """Decide nothing. If there is only a stored expected output, there is no noise floor: drop the error units."""
-    if not only_stored(case.oracle, case.op_class):
+    if not only_stored(case.record.oracle, case.op_class):
         return found
     return found.with_metrics(replace(found.metrics, error_units=None, noise_floor=None))
 
@@ -734,13 +725,13 @@ _OF_TRAITS: tuple[tuple[Callable[[Case], Any], tuple[Step, ...]], ...] = (
     (lambda case: len(case.runs) > 1, (compare_runs,)),
     (lambda case: [leaf for leaf in case.expected if leaf.kept is not None], (accept_kept_result,)),
     (lambda case: checks.get_or_default(case.sample.owner.check).effect, (check_effect,)),
-    (lambda case: case.sample.record.others, (ask_other_oracles,)),
-    (lambda case: case.sample.record.twins, (compare_twins,)),
-    (lambda case: case.sample.record.names, (judge_training_step,)),
+    (lambda case: case.record.others, (ask_other_oracles,)),
+    (lambda case: case.record.twins, (compare_twins,)),
+    (lambda case: case.record.names, (judge_training_step,)),
     (lambda case: case.info.accumulators, (accept_accumulators,)),
     (lambda case: [leaf for leaf in case.expected if leaf.dtype in diagnose.NARROW], (find_narrow_sums,)),
     (lambda case: case.own is not None, (hold_to_own_arithmetic,)),
-    (lambda case: case.sample.record.oracle == "stored", (drop_units_of_stored,)),
+    (lambda case: case.record.oracle == "stored", (drop_units_of_stored,)),
     (lambda case: case.group.distribution == EXHAUSTIVE, (check_properties,)),
 )
 #: The steps that are asked only while the outputs are wrong or imprecise.
@@ -766,7 +757,7 @@ def measure_phase(case: Case, found: Judgement) -> Judgement:
     """Measure one phase of a training step in floors: the norm of each output's difference by the norm of what rounding
     makes of it. The optimiser and the clipping are judged alone: the reference is given the run's own gradients and the
     state it began with."""
-    record = case.sample.record
+    record = case.record
     phase, expected, step = record.phases[case.step.part[0]], case.expected, case.step.row
     if phase in ALONE and len(case.step.made_of) == len(expected):
         arrays, given = case.sample.inputs(), decode_specs(record.kwargs)
@@ -796,9 +787,9 @@ def check_invariants(case: Case, found: Judgement) -> Judgement:
     exact = [x.reference.astype(np_dtype(x.dtype)) for x in case.expected if x.reference is not None]
     outputs = exact if found.status is Status.PASS and len(exact) == len(case.expected) else case.returned[0]
     arrays = case.sample.inputs()
-    given = decode_specs(case.sample.record.kwargs)
+    given = decode_specs(case.record.kwargs)
     inputs = {name: contiguous(arrays[x.id], x) for name, x in given.items() if isinstance(x, TensorSpec)}
-    if not outputs or not (broken := invariants.find_broken(case.sample.invariants, inputs, outputs)):
+    if not outputs or not (broken := invariants.find_broken(case.sample.owner.invariants, inputs, outputs)):
         return found
     return found.rule(Status.WRONG, KIND_INVARIANT, {"error": broken})
 
@@ -827,7 +818,7 @@ def accept_rounded_inputs(case: Case, found: Judgement) -> Judgement:
     """Pass numbers that are what the ONNX graph gives in the coarser precision that is declared: rounding an input that
     is out of its range, or at a step of the op, moves a result further than any noise floor says."""
     group, form, precision = case.group, case.form, case.precision
-    plain = group.check == checks.FORWARD and case.op_class is not OpClass.MODEL and not case.definition
+    plain = group.check == checks.FORWARD and case.op_class is not OpClass.MODEL and not case.record.definition
     off = found.fails and found.kind in ("numbers", "nonfinite") and not found.metrics.kind
     if not (plain and off and is_coarser(precision, group.dtype)):
         return found
@@ -986,7 +977,7 @@ def _find_narrow_sum_cause(case: Case) -> diagnose.Cause:
         return diagnose.Cause()
     if case.group.check != checks.FORWARD or case.group.dtype in case.info.accumulators:
         return diagnose.Cause()
-    if case.precision or case.definition:
+    if case.precision or case.record.definition:
         return diagnose.Cause()
     with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
         return diagnose.narrow_sums(case.sample.tensors(), case.outputs, case.expected)
@@ -996,7 +987,7 @@ def _find_narrow_sum_cause(case: Case) -> diagnose.Cause:
 def _has_own_sums(case: Case) -> bool:
     """Whether the numbers of a case are such as the passport of its backend speaks of: what is computed in another
     precision is not added as it says, unless it says in how many bits factors are taken."""
-    plain = case.group.check in (checks.FORWARD, ARITHMETIC) and not case.definition
+    plain = case.group.check in (checks.FORWARD, ARITHMETIC) and not case.record.definition
     if case.own is None:
         return False
     readings = case.own.readings

@@ -20,6 +20,7 @@ import numpy as np
 from tasks import catalogs, checks, trace, variables
 from tasks.arrays import contiguous
 from tasks.arrays.pack import Pack, save_pack
+from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs import user_definitions
 from tasks.catalogs.user_definitions import USER
@@ -153,7 +154,7 @@ class Runner:
         self._passport = passport
         #: Set when the device of this process is unusable: the owner must replace the process.
         self.broken = False
-        self._twins = Twins(backend.spec) if backend.spec is not None else None
+        self._twins: Twins | None = None  # as soon as a check asks them
         self._measured_flushes: dict[str, Flushes] = {}
 
     def close(self) -> None:
@@ -175,7 +176,7 @@ class Runner:
         if not self.backend.joint:
             for item in items:
                 for case in self._case_runs(item, skip):
-                    yield self._single(case)
+                    yield self._held_against_contiguous(case, self._alone(case))
                     if self.broken:
                         return
                 item.release()
@@ -189,7 +190,7 @@ class Runner:
             for case in cases:
                 if case.number in solo and not self.broken:
                     self.progress(case.number, LOAD, 1)
-                    yield self._single(case)
+                    yield self._held_against_contiguous(case, self._alone(case))
             if self.broken:
                 return
             for item in unit:
@@ -199,10 +200,10 @@ class Runner:
         for number, position in enumerate(item.asked.positions, item.first):
             if number not in skip:
                 self.progress(number, LOAD, 1)  # reading the pack is part of the case
-                yield CaseRun(number, item.group.samples[position].on(self.backend.torch_device), item, position)
-
-    def _single(self, case: CaseRun) -> Done:
-        return self._held_against_contiguous(case, self._alone(case))
+                sample = item.group.samples[position]
+                if device := self.backend.torch_device:
+                    sample = sample.on(device)
+                yield CaseRun(number, sample, item, position)
 
     def _alone(self, case: CaseRun) -> Done:
         """Build and run a case by itself."""
@@ -338,7 +339,8 @@ class Runner:
         if case.sample.op_class in check.without and not case.sample.failure:
             raise Vacuous(f"the {check.name} check asks nothing of an op that is {case.sample.op_class}")
         reason: Exception | None = None
-        elsewhere = None if self._twins is None else functools.partial(self._outputs_elsewhere, self._twins, case)
+        spec = self.backend.spec
+        elsewhere = None if spec is None else functools.partial(self._outputs_elsewhere, spec, case)
         for kind in self.backend.forms:
             try:
                 form = case.sample.form(kind, case.item.exported_pack, elsewhere, self.backend.by_name)
@@ -373,9 +375,9 @@ class Runner:
         sample = case.sample.of_other_inputs(arrays)
         return None if sample is None else judge_outputs(sample, [list(outputs)], *asked, measure_flushes=self._flushes)
 
-    @staticmethod
-    def _outputs_elsewhere(twins: Twins, case: CaseRun, threads: int, **how: Any) -> Sequence[Any]:
-        return twins.outputs(replace(case.item.asked, positions=(case.position,)), threads, **how)
+    def _outputs_elsewhere(self, spec: BackendSpec, case: CaseRun, threads: int, **how: Any) -> Sequence[Any]:
+        self._twins = self._twins or Twins(spec)
+        return self._twins.outputs(replace(case.item.asked, positions=(case.position,)), threads, **how)
 
     def _finish(self, case: CaseRun, together: int) -> Done:
         found: Judgement | None = None

@@ -37,6 +37,7 @@ from farm.work import executor_registry
 from farm.work.budget import apply_budget
 from farm.work.durations import Estimate, format_duration
 from farm.work.executor import Executor
+from farm.work.job_source import expect_first_jobs
 from farm.work.launch import Run, read_finished, ready
 from farm.work.left import Left
 from farm.work.monitoring import Watch
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(stderr=False, emoji=False)
     try:
         request = _make_run_request(args)
-        if (rows := read_finished(request)) is not None and request.record:
+        if request.record and (rows := read_finished(request)) is not None:
             from farm.report import verdict
 
             console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing left to resume")
@@ -87,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     print(f"warning: {text}", file=sys.stderr)
             if not request.submissions:
                 print_preflight(console, plan.offers.values(), plan.offers, plan.describe_sharing)
+            if not args.dry_run and request.budget_s is None:  # else a budget decides which there are
+                expect_first_jobs(plan)
             plan = apply_budget(plan)
             if args.dry_run:
                 print_cells(console, plan)
@@ -141,7 +144,7 @@ def _make_run_request(args: argparse.Namespace) -> Request:
 def _nothing_here(plan: Plan) -> str:
     """Why a run has nothing to do, and what to do instead."""
     if plan.request.submissions:
-        one = plan.config.backends[0]
+        one = plan.request.config.backends[0]
         return f"{one.like} is not available here, and submissions are to run on it: {plan.offers[one.name].reason}; --backends names another"
     if all(offer.device_vendor for offer in plan.offers.values()):
         return (
@@ -260,10 +263,11 @@ def _describe_plan_size(plan: Plan, explained: bool = True) -> str:
         less = plan.whole.cells - plan.matrix.cells
         more += f" ({less} of the config's {plan.whole.cells} left out by --budget or unavailable)"
     cells = plan.matrix.cells
+    cases = int(plan.matrix.wanted[:, [o.available or o.awaited for o in offers]].sum())
     meaning = " (a cell is an op in a dtype on a backend, under one check, with one case per input)"
     return (
         f"{cells} cell{'s' * (cells != 1)} planned, {there} on available backends{more}, "
-        f"{len(plan.matrix.skipped)} skipped; at most {int(_count_cases(plan).sum())} cases{meaning * explained}{_oracle_missing(plan)}"
+        f"{len(plan.matrix.skipped)} skipped; at most {cases} cases{meaning * explained}{_oracle_missing(plan)}"
         + "".join(f"\nleft out: {line}" for line in plan.matrix.left_out)
     )
 
@@ -274,12 +278,6 @@ def _oracle_missing(plan: Plan) -> str:
     if not every or importlib.util.find_spec("mpmath"):
         return ""
     return "\nmpmath is not installed: exhaustive cases are compared only with float64, which nothing checks; pip install mpmath"
-
-
-def _count_cases(plan: Plan) -> np.ndarray:
-    """Cases that backends that are available or awaited are given, by group and backend."""
-    offers = [plan.offer(b) for b in range(len(plan.matrix.backends))]
-    return plan.matrix.wanted[:, [o.available or o.awaited for o in offers]]
 
 
 def _run_plan(plan: Plan, console: Console) -> int:
@@ -307,8 +305,7 @@ def _run_plan(plan: Plan, console: Console) -> int:
         if watch:
             watch(state)
 
-    # pandas takes a while to import, and the end of the run needs it: while the first children start.
-    later = threading.Timer(IDLE_S, importlib.import_module, args=("farm.report.exports",))
+    later = threading.Timer(IDLE_S, _load_report)
     later.daemon = True
     later.start()
     try:
@@ -351,6 +348,16 @@ def _run_plan(plan: Plan, console: Console) -> int:
     print_verdict(report.verdict, console)
     say(f"{found.sentence} (exit code {found.code})")
     return found.code
+
+
+def _load_report() -> None:
+    """Import and compile what the end of a run needs, which takes a while, as long as the first children start."""
+    from farm.report import exports  # noqa: F401
+    from farm.report.faces.html import compile_templates
+    from farm.report.tables.view import import_tables
+
+    import_tables()
+    compile_templates()
 
 
 def _conclude_run(verdict: Verdict, console: Console) -> int:

@@ -92,7 +92,7 @@ class Fuzzing:
             asked = {s.name for b, s in enumerate(plan.matrix.backends) if plan.matrix.wanted[g, b]}
             self._asked[group.op_name, group.dtype] = asked
         every = {op: set().union(*(self._asked[op, dtype] for dtype in some)) for op, some in dtypes.items()}
-        self.schedule = Schedule(dtypes, [], plan.config.seed, every, plan.config.deadline_s * 1e3)
+        self.schedule = Schedule(dtypes, [], plan.request.config.seed, every, plan.request.config.deadline_s * 1e3)
         self.schedule.even = budget.seconds is None
         self._missing = {name for name, offer in plan.offers.items() if not (offer.available or offer.awaited)}
         self.rounds, self.planned, self._last = 0, 0, list[dict[str, Any]]()

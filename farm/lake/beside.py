@@ -41,11 +41,6 @@ class Table:
     schema: pa.Schema
     key: Sequence[str]
 
-    @property
-    def prefix(self) -> str:
-        """How the names of its files begin."""
-        return f"_{self.name}-"
-
     def to_stream(self, cases: Iterable[tuple[Row, Sequence[Any]]], origin: Origin) -> bytes:
         """The entries of cases of one origin, serialized; no bytes if there are none."""
         found = [(row, entry, place) for row, entries in cases for place, entry in enumerate(entries)]
@@ -79,17 +74,12 @@ class Table:
 
     def write(self, lake: Lake, run_id: str, table: pa.Table, name: str) -> None:
         write = partial(pq.write_table, table, filesystem=lake.filesystem, compression="zstd")
-        store.write_beside(lake, run_id, f"{self.prefix}{name}.parquet", write)
-
-    def paths(self, lake: Lake, run_id: str) -> list[str]:
-        """Its files of a run. Raises LakeError."""
-        found = store.list_run_files(lake, run_id)
-        return sorted(i.path for i in found if i.base_name.startswith(self.prefix) and i.base_name.endswith(".parquet"))
+        store.write_beside(lake, run_id, f"_{self.name}-{name}.parquet", write)
 
     def compact(self, lake: Lake, run_id: str) -> None:
         """Make one file of a run's. As with the rows, what is merged is there before what it is made of goes; a file
         that cannot be read, or has columns that this farm does not know, leaves all as they are. Raises OSError."""
-        old = self.paths(lake, run_id)
+        old = store.list_parts(lake, run_id, self.name)
         if len(old) < 2:
             return
         try:
@@ -115,7 +105,8 @@ class Table:
 
     def _read_rows_beside(self, lake: Lake, run_id: str | None, where: Where | None) -> pa.Table:
         runs = [run_id] if run_id is not None else store.run_ids(lake)
-        tables = [table for one in runs for table in self._read_run_tables(lake, one, where)]
+        told = [store.read_again(partial(self._read_files, lake, one, where or {})) for one in runs]
+        tables = [table for some in told for table in some]
         found = pa.concat_tables([self.schema.empty_table(), *tables])
         if not found.num_rows:
             return found
@@ -127,15 +118,11 @@ class Table:
         numbered = found.select(OF_ROW).append_column("entry", pa.array(range(found.num_rows), pa.int64()))
         return found.take(numbered.join(kept, OF_ROW, join_type="left semi")["entry"])
 
-    def _read_run_tables(self, lake: Lake, run_id: str, where: Where | None = None) -> list[pa.Table]:
-        """What the files of a run have, but for what ``where`` leaves out by the key alone."""
-        for _ in range(store.LISTED):
-            with contextlib.suppress(FileNotFoundError):  # somebody compacts the run: what a file had is in another now
-                return self._read_all_tables(lake, run_id, where or {})
-        return self._read_all_tables(lake, run_id, where or {})
-
-    def _read_all_tables(self, lake: Lake, run_id: str, where: Where) -> list[pa.Table]:
-        return [x for path in self.paths(lake, run_id) if (x := self._read_file(lake, path, where)) is not None]
+    def _read_files(self, lake: Lake, run_id: str, where: Where) -> list[pa.Table]:
+        """What the files of a run have, but for what ``where`` leaves out by the key alone. Raises FileNotFoundError
+        for one that is gone since they were listed."""
+        paths = store.list_parts(lake, run_id, self.name)
+        return [x for path in paths if (x := self._read_file(lake, path, where)) is not None]
 
     def _read_file(self, lake: Lake, path: str, where: Where) -> pa.Table | None:
         """A file in this farm's columns, null where it has none; None where it cannot be read."""

@@ -172,7 +172,7 @@ def _digest_run_files(lake: Lake, run_id: str) -> dict[str, str]:
     found = {}
     for path in [
         *list_parts(lake, run_id),
-        *(path for table in beside.TABLES for path in table.paths(lake, run_id)),
+        *(path for table in beside.TABLES for path in list_parts(lake, run_id, table.name)),
         lake.path(run_id, RECORD),
     ]:
         digest = hashlib.sha256()

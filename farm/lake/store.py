@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # a third of a second that only whoever reads rows pays for
 OUTCOME = ("op", "dtype", "status")
 #: Values that a row may have, by column.
 Where = Mapping[str, Collection[Any]]
+T = TypeVar("T")
 #: Files that are read at once: a store answers each of them only after a while.
 READERS = 8
 #: How often a directory is listed again in which files vanish meanwhile.
@@ -303,20 +304,21 @@ def _read_run_id(lake: Lake, name: str) -> str:
 def _list_directory(lake: Lake, path: str) -> list[pafs.FileInfo]:
     """The entries of a directory; none if it does not exist. Raises LakeError."""
     try:
-        for _ in range(LISTED):
-            # A part that is deleted between its name and its size, as somebody compacts, is an error of the listing.
-            with contextlib.suppress(FileNotFoundError):
-                return _list_once(lake, path)
-        return _list_once(lake, path)
+        # A part that is deleted between its name and its size is an error of the listing.
+        return read_again(lambda: lake.filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True)))
     except (pa.ArrowException, OSError) as error:
         raise LakeError(
             f"results {lake.uri!r} cannot be read: {_shorten_store_error(error)}; check the place, that it can be reached from here, and the rights to it"
         ) from None
 
 
-def _list_once(lake: Lake, path: str) -> list[pafs.FileInfo]:
-    found: list[pafs.FileInfo] = lake.filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
-    return found
+def read_again(read: Callable[[], T]) -> T:
+    """What ``read`` returns, which is called again where a file is gone that it has listed: somebody compacts the run,
+    and what the file had is in another now. Raises FileNotFoundError where that does not end."""
+    for _ in range(LISTED):
+        with contextlib.suppress(FileNotFoundError):
+            return read()
+    return read()
 
 
 def read_table(
@@ -450,15 +452,13 @@ def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def list_run_files(lake: Lake, run_id: str) -> list[pafs.FileInfo]:
-    """The files in a run's folder. Raises LakeError."""
-    return [i for i in _list_directory(lake, lake.path(run_id)) if i.type == pafs.FileType.File]
-
-
-def list_parts(lake: Lake, run_id: str) -> list[str]:
-    """Paths of a run's part files. Raises LakeError."""
-    found = list_run_files(lake, run_id)
-    return sorted(i.path for i in found if i.base_name.endswith(".parquet") and i.base_name[0] not in "._")
+def list_parts(lake: Lake, run_id: str, table: str = "") -> list[str]:
+    """Paths of a run's part files, or of those of a table beside its rows, ``_TABLE-*.parquet``. Raises LakeError."""
+    files = [i for i in _list_directory(lake, lake.path(run_id)) if i.type == pafs.FileType.File]
+    found = [i for i in files if i.base_name.endswith(".parquet")]
+    return sorted(
+        i.path for i in found if (i.base_name.startswith(f"_{table}-") if table else i.base_name[0] not in "._")
+    )
 
 
 def read(results: AnyLake, run_id: str | None = None, where: Where | None = None) -> pd.DataFrame:

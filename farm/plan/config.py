@@ -49,24 +49,18 @@ backends: [torch-cpu]
 """
 
 
-def load(path: str | Path) -> Config:
-    """Read and validate a config file and those that it includes; a Python file stands for a config of its kernels.
-    Raises ConfigError."""
-    return _load(Path(path), ())
-
-
-def _is_python(file: Path) -> bool:
-    return file.suffix == ".py"
-
-
 def _read_text(file: Path) -> str:
     """The YAML of a config's file. Raises OSError and UnicodeDecodeError."""
     text = file.read_bytes().decode()
-    return _OF_KERNELS.format(module=json.dumps(file.name)) if _is_python(file) else text
+    return _OF_KERNELS.format(module=json.dumps(file.name)) if file.suffix == ".py" else text
 
 
-def _load(file: Path, within: tuple[Path, ...]) -> Config:
-    """``within``: the files that include this one, outermost first."""
+def load(path: str | Path, within: tuple[Path, ...] = ()) -> Config:
+    """Read and validate a config file and those that it includes; a Python file stands for a config of its kernels.
+
+    within: the files that include this one, outermost first. Raises ConfigError.
+    """
+    file = Path(path)
     node, data = read_yaml(file)
     known = data.get("known_failures")
     if isinstance(known, str | list):  # files and entries may stand side by side
@@ -141,7 +135,7 @@ def _load_includes(
         if not path.is_file():
             near = nearest(name, sorted(p.name for p in file.parent.glob("*.yaml")))
             refuse(("include", i), f"no such file {path}{near}")
-        parts.append((str(path), _load(path, within)))
+        parts.append((str(path), load(path, within)))
     return parts
 
 
@@ -297,7 +291,7 @@ def _words(error: Any) -> str:
 def _place(file: Path, node: Any, key: tuple[Any, ...]) -> str:
     """file:line:column of a key in the YAML tree, as deep as it can be followed; of a Python file its name, which has
     no keys."""
-    if _is_python(file):
+    if file.suffix == ".py":
         return str(file)
     mark = node.start_mark
     for step in key:

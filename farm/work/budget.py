@@ -100,6 +100,8 @@ def apply_budget(plan: Plan) -> Plan:
     longest_s = (
         np.nan_to_num(known.ms * matrix.wanted).max(axis=1, initial=0.0) + np.nan_to_num(known.prepare_ms)
     ) / 1e3
+    if (longest_s < LONG_S).all():
+        return replace(plan, learned=known)
     order = np.argsort(-np.floor(np.log2(np.maximum(longest_s / LONG_S, 0.5))), kind="stable").tolist()
     return replace(plan, matrix=matrix.reorder_groups(order), learned=known.of(order))
 

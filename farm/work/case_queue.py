@@ -20,22 +20,21 @@ class CaseQueue:
         self.isolated: list[deque[list[CaseRef]]] = [deque() for _ in plan.matrix.backends]
         self.doubts: list[deque[DeviceDoubt]] = [deque() for _ in plan.matrix.backends]
         self.cases = [0] * len(plan.matrix.backends)  # in ready
-        self._known_ms, self._known = (
-            [0.0] * len(plan.matrix.backends),
-            [0] * len(plan.matrix.backends),
-        )  # of those, by earlier runs
+        #: How many of those an earlier run has timed, and their milliseconds then.
+        self.timed = [0] * len(plan.matrix.backends)
+        self._timed_ms = [0.0] * len(plan.matrix.backends)
         joint = any(offer.joint for offer in plan.offers.values())
-        self._unprepared = Counter(plan.unit(g) for g in to_prepare) if joint else Counter[str]()
+        self._unprepared = Counter(plan.matrix.groups[g].unit for g in to_prepare) if joint else Counter[str]()
         self._waiting: dict[tuple[str, int], list[Portion]] = {}
 
     def add(self, b: int, portion: Portion) -> None:
         """Cases that can be run now."""
         ready = self.ready[b]
-        if self._plan.rank is None:
+        if (ranks := self._plan.rank) is None:
             ready.append(portion)
         else:  # before those that tell less
-            rank = self._plan.rank_of(portion[0], b)
-            behind = sum(1 for _ in itertools.takewhile(lambda p: self._plan.rank_of(p[0], b) > rank, reversed(ready)))
+            rank = ranks[portion[0], b]
+            behind = sum(1 for _ in itertools.takewhile(lambda p: ranks[p[0], b] > rank, reversed(ready)))
             ready.insert(len(ready) - behind, portion)
         self._count(b, portion, 1)
 
@@ -43,16 +42,12 @@ class CaseQueue:
         cases = sign * len(portion[1])
         self.cases[b] += cases
         if (ms := self._plan.case_ms(portion[0], b)) is not None:
-            self._known[b] += cases
-            self._known_ms[b] += cases * ms
-
-    def count_timed(self, b: int) -> int:
-        """How many of the cases that can be run now an earlier run has timed."""
-        return self._known[b]
+            self.timed[b] += cases
+            self._timed_ms[b] += cases * ms
 
     def rank(self, b: int) -> int:
-        """Of what comes next."""
-        return self._plan.rank_of(self.ready[b][0][0], b) if self.ready[b] else 0
+        """Of what comes next; 0 without a budget."""
+        return 0 if self._plan.rank is None or not self.ready[b] else int(self._plan.rank[self.ready[b][0][0], b])
 
     def place(self, b: int) -> tuple[int, int]:
         """Of what comes next: its rank, and its group; a budget's groups stand in the order of their worth."""
@@ -60,7 +55,7 @@ class CaseQueue:
 
     def left_s(self, b: int, usual_ms: float) -> float:
         """Seconds of work that can be done now; usual_ms: of a case that no earlier run has timed."""
-        return (self._known_ms[b] + (self.cases[b] - self._known[b]) * usual_ms) / 1e3
+        return (self._timed_ms[b] + (self.cases[b] - self.timed[b]) * usual_ms) / 1e3
 
     def take(self, b: int, seconds: float, usual_ms: float, most: int, torn: bool) -> list[Portion]:
         """Portions for a batch of about so much work and at most so many cases, at least one portion, of what is timed
@@ -74,11 +69,14 @@ class CaseQueue:
             cases += len(positions)
             ms = self._plan.case_ms(g, b)
             left_ms -= len(positions) * (usual_ms if ms is None else ms)
-        while not torn and ready and self._plan.unit(ready[0][0]) == self._plan.unit(chosen[-1][0]):
+        while not torn and ready and self._unit(ready[0]) == self._unit(chosen[-1]):
             chosen.append(ready.popleft())
         for portion in chosen:
             self._count(b, portion, -1)
         return chosen
+
+    def _unit(self, portion: Portion) -> str:
+        return self._plan.matrix.groups[portion[0]].unit
 
     def _alike(self, b: int) -> tuple[int, bool]:
         """What the cases of one batch have in common, of those that come next."""
@@ -86,14 +84,14 @@ class CaseQueue:
 
     def add_prepared(self, b: int, portion: Portion) -> None:
         """Cases of a group whose unit may not be complete yet."""
-        if self._unprepared and self._plan.offer(b).joint and self._unprepared[unit := self._plan.unit(portion[0])] > 0:
+        if self._unprepared and self._plan.offer(b).joint and self._unprepared[unit := self._unit(portion)] > 0:
             self._waiting.setdefault((unit, b), []).append(portion)
         else:
             self.add(b, portion)
 
     def group_came(self, g: int) -> None:
         """A group is prepared, or cannot be: its unit may be complete with that."""
-        unit = self._plan.unit(g) if self._unprepared else ""
+        unit = self._plan.matrix.groups[g].unit if self._unprepared else ""
         if unit in self._unprepared:
             self._unprepared[unit] -= 1
             if not self._unprepared[unit]:
@@ -117,4 +115,4 @@ class CaseQueue:
             yield self.ready[b].popleft()
         while self.isolated[b]:
             yield from portions(self.isolated[b].popleft())
-        self.cases[b], self._known[b], self._known_ms[b] = 0, 0, 0.0
+        self.cases[b], self.timed[b], self._timed_ms[b] = 0, 0, 0.0

@@ -18,7 +18,7 @@ from farm.work import budget
 from farm.work.claims import ONE
 from farm.work.executor import Unplaced
 from farm.work.fleet_changes import FleetChanges
-from farm.work.job_source import JobSource
+from farm.work.job_source import JobSource, expect_first_jobs
 from farm.work.lost_work import LostWork
 from farm.work.run_state import RunState
 from farm.work.second_opinions import SecondOpinions
@@ -54,13 +54,7 @@ class Dispatcher:
         """
         try:
             self.progress(self.state)
-            there, slots = (
-                np.flatnonzero(self.state.run_groups.wanted.any(axis=0)).tolist(),
-                self.plan.executor.slots(None, ONE),
-            )
-            offers = {b: self.plan.offer(b) for b in there}
-            for b in [b for b, o in offers.items() if o.available and not o.info.exclusive][:slots]:
-                self.plan.executor.expect(self.jobs.make_typical_job(b), self.plan.offer(b), self.plan.claim(b))
+            expect_first_jobs(self.plan)
             while time.monotonic() < self._until + budget.GRACE_S:
                 if time.monotonic() < self._until:
                     self._fill()
@@ -109,7 +103,7 @@ class Dispatcher:
             return False
         now = time.monotonic()
         self._stuck = self._stuck or now
-        if now - self._stuck > self.plan.config.node_wait_s:
+        if now - self._stuck > self.plan.request.config.node_wait_s:
             raise OSError("no node with a CPU is left to prepare cases on")
         return self.plan.executor.slots(None, ONE) == 0
 
@@ -134,7 +128,7 @@ class Dispatcher:
         steps = len(flight.cases) if to.offer is not None and to.offer.joint else 1
         for g in flight.groups:  # a group is one message, whatever number of samples
             steps = max(steps, self.plan.matrix.groups[g].samples)
-        deadline_s = flight.job.deadline_s or self.plan.config.deadline_s
+        deadline_s = flight.job.deadline_s or self.plan.request.config.deadline_s
         flight.patience_s = SILENCE_S + deadline_s * (steps + 1 + STARVED)
         handle = self.plan.executor.submit(flight.job, to.offer, to.claim, to.among)
         flight.among = tuple(self.plan.executor.nodes_of(handle)) or tuple(to.among)
@@ -238,7 +232,7 @@ class Dispatcher:
         self.state.run_groups.end_preparing(g)
         backends = range(len(self.plan.matrix.backends))
         left = [self.state.run_groups.positions(g, b) for b in backends]
-        self.state.run_counts.to_do += self.plan.work_of_groups([g], np.array([[len(positions) for positions in left]]))
+        self.state.run_counts.to_do += self.plan.work_of([g], np.array([[len(positions) for positions in left]]))
         for b, positions in enumerate(left):
             if total := self.state.run_groups.rows(g, b):
                 self.state.run_counts.count_planned(b, total, total - len(positions))
@@ -250,7 +244,7 @@ class Dispatcher:
         for b, gone in enumerate(self.state.placement.gone):
             if gone:
                 self.lost_work.fail_absent_backend(g, b)
-        waiting = self.state.run_groups.to_export(g)
+        waiting = self.state.run_groups.exporting[g]
         self._queue_group_cases(g, [b for b in backends if b not in waiting and left[b]])
         if any(self.state.placement.available[b] and left[b] for b in waiting):
             self.state.run_groups.left["export"] += 1

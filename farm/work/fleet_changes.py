@@ -54,7 +54,7 @@ class FleetChanges:
                 if not flight.begun and flight.among and not self._state.placement.has_room(flight):
                     self.call_back(handle, flight)  # the nodes that are left cannot take it
         now = time.monotonic()
-        wait_s = self._plan.config.node_wait_s
+        wait_s = self._plan.request.config.node_wait_s
         for b, available in enumerate(self._state.placement.available):
             if not available or self._state.placement.nodes(b) or self._plan.offer(b).awaited:
                 self._vanished.pop(b, None)

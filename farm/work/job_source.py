@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from farm.work import batching
+from farm.work.claims import ONE, Claim
 from farm.work.job import Job
 from farm.work.placement import Pool
 from farm.work.run_groups import PREPARE_FIRST
 from farm.work.run_state import RunState
-from farm.work.state import Cases, Flight, Portion, portions
+from farm.work.state import Cases, Flight, Plan, Portion, limits, portions
 from farm.work.supervisor import CHUNK_S
 from tasks.backends.base import FRACTION
 from tasks.wire import ToExport, ToPrepare, ToRun
@@ -24,6 +25,32 @@ MESSAGES = 300.0
 MANY, MANY_PREPARE, MANY_GROUPS = 128, 8, 64
 #: Most cases of one second opinion; times that a case may take what it took in an earlier run.
 OPINION_CASES, PATIENCE = 4, 5.0
+
+
+def make_typical_job(plan: Plan, b: int, claim: Claim) -> Job:
+    """A batch of a backend without cases: what its children serve. claim: of the devices."""
+    shared = bool(plan.offer(b).device_vendor) and claim.fraction < 1
+    return Job(
+        name=plan.name(b),
+        cache=str(plan.request.cache),
+        limits=limits(plan.request.config, plan.name(b)),
+        backend=plan.matrix.backends[b],
+        policy=plan.request.policy,
+        passports=plan.passports.get(plan.name(b), ()),
+        run_id=plan.run_id,
+        info=plan.offer(b).info,
+        env={FRACTION: str(claim.fraction)} if shared else {},
+    )
+
+
+def expect_first_jobs(plan: Plan) -> None:
+    """Have the children of the first jobs started, as many as run at once. Those that are there, or are being started,
+    are not started again: whoever has much to do before the first job asks for them early."""
+    offers = {b: plan.offer(b) for b in np.flatnonzero(plan.matrix.wanted.any(axis=0)).tolist()}
+    first = [b for b, offer in offers.items() if offer.available and not offer.info.exclusive]
+    for b in first[: plan.executor.slots(None, ONE)]:
+        claim = plan.claim(b)
+        plan.executor.expect(make_typical_job(plan, b, claim), offers[b], claim)
 
 
 class JobSource:
@@ -42,7 +69,7 @@ class JobSource:
         # if nothing else is ready.
         many = pool.devices >= MANY
         slots = pool.devices // MANY_PREPARE if many else pool.devices
-        half = preparing >= slots or self._has_plenty_to_run(pool)
+        half = preparing >= slots or (many and self._has_plenty_to_run(pool))
         if not self._begun:
             return self._first(pool, half, slots)
         most = MANY_GROUPS if many else 0
@@ -55,10 +82,8 @@ class JobSource:
         return flight or self._batch_for(pool, small=True)
 
     def _has_plenty_to_run(self, pool: Pool) -> bool:
-        """Whether very many slots have two batches each to run: what is prepared beyond that keeps the driver from
+        """Whether each of very many slots has two batches to run: what is prepared beyond that keeps the driver from
         handing them out."""
-        if pool.devices < MANY:
-            return False
         left_s = sum(
             self._state.case_queue.left_s(b, self._state.run_counts.case_ms(b)) for b in pool.backends if self._may(b)
         )
@@ -96,11 +121,11 @@ class JobSource:
         return self._make_group_flight("export", groups, export=tuple(items), parcels=parcels) if groups else None
 
     def _make_group_flight(self, kind: str, groups: list[int], **what: Any) -> Flight:
-        name = f"{kind} {self._plan.unit(groups[0])} +{len(groups) - 1}"
+        name = f"{kind} {self._plan.matrix.groups[groups[0]].unit} +{len(groups) - 1}"
         job = Job(
             name=name,
             cache=str(self._plan.request.cache),
-            limits=self._plan.limits(-1),
+            limits=limits(self._plan.request.config),
             chunk_s=self._choose_message_interval_s(),
             **what,
         )
@@ -137,7 +162,7 @@ class JobSource:
                 return self._second_opinion(b)
             if self._state.case_queue.isolated[b]:
                 return self._batch(b, portions(self._state.case_queue.isolated[b].popleft()))
-            timed = self._state.run_counts.count(b).done + self._state.case_queue.count_timed(b)
+            timed = self._state.run_counts.count(b).done + self._state.case_queue.timed[b]
             if not compiles and batching.waits(
                 demands[b], timed, self._state.run_counts.starts(b), self._state.flights.batches[b]
             ):
@@ -171,22 +196,6 @@ class JobSource:
         flight.asked = asked
         return flight
 
-    def make_typical_job(self, b: int, timed: bool = False) -> Job:
-        """A batch of a backend without cases: what its children serve."""
-        fraction = self._state.placement.claim(b, timed).fraction
-        shared = bool(self._plan.offer(b).device_vendor) and fraction < 1
-        return Job(
-            name=self._plan.name(b),
-            cache=str(self._plan.request.cache),
-            limits=self._plan.limits(b),
-            backend=self._plan.matrix.backends[b],
-            policy=self._plan.request.policy,
-            passports=self._plan.passports.get(self._plan.name(b), ()),
-            run_id=self._plan.run_id,
-            info=self._plan.offer(b).info,
-            env={FRACTION: str(fraction)} if shared else {},
-        )
-
     def _deadline_s(self, b: int, chosen: list[Portion]) -> float:
         """Seconds that a case may take, 0 for what the config says. What took long and came right is given more;
         nothing is ever given less than the config says: on a machine that is busy or has just been asleep, a short
@@ -194,7 +203,7 @@ class JobSource:
         learned = self._plan.learned
         groups = [g for g, _ in chosen if learned.finding[g, b] < 0] if learned is not None else []
         longest_s = PATIENCE * max((self._plan.case_ms(g, b) or 0.0 for g in groups), default=0.0) / 1e3
-        return longest_s if longest_s > self._plan.config.deadline_s else 0.0
+        return longest_s if longest_s > self._plan.request.config.deadline_s else 0.0
 
     def _batch(self, b: int, chosen: list[Portion]) -> Flight:
         self._begun.add(b)
@@ -209,8 +218,8 @@ class JobSource:
             )
             parcels |= self._state.run_groups.parcels(g)
         job = replace(
-            self.make_typical_job(b, timed),
-            name=f"{self._plan.unit(chosen[0][0])} +{len(chosen) - 1}/{self._plan.name(b)}",
+            make_typical_job(self._plan, b, self._state.placement.claim(b, timed)),
+            name=f"{self._plan.matrix.groups[chosen[0][0]].unit} +{len(chosen) - 1}/{self._plan.name(b)}",
             run=tuple(items),
             attempts=self._state.run_counts.find_attempts(cases),
             known=self._state.supports.find_unsupported(b, chosen),
@@ -218,5 +227,6 @@ class JobSource:
             deadline_s=self._deadline_s(b, chosen),
             chunk_s=self._choose_message_interval_s(),
         )
-        work = sum((self._plan.work_of(g, b, len(positions)) for g, positions in chosen), np.zeros(3))
+        counts = np.array([[len(positions)] for _, positions in chosen])
+        (work,) = self._plan.work_of([g for g, _ in chosen], counts, b)
         return Flight(job, b, cases, timed=timed, work=work)

@@ -170,9 +170,10 @@ class Line:
         return math.inf
 
     def _start_missing_lanes(self) -> None:
-        """Start the lanes that are missing: one for each job that could begin now and finds no idle lane."""
+        """Start the lanes that are missing: one for each job that could begin now and finds no idle lane. One that
+        starts a child is idle for jobs of that child alone."""
         asked = [*self._waiting.values(), *self._expected]
-        idle = [lane.capacity for lane in self._lanes if lane.idle]
+        idle = [lane for lane in self._lanes if lane.idle]
         free = {id(c): c.free for c in self._capacities}
         for one in asked:
             if self._closed:
@@ -180,11 +181,12 @@ class Line:
             where = [c for c in self._capacities if _may(one, c) and free[id(c)] >= c.needs(one.claim) - ROUNDING]
             if not where:
                 continue
-            with_lane = [c for c in where if c in idle]
-            chosen = max(with_lane or where, key=lambda c: free[id(c)])
+            may = [lane for lane in idle if lane.starting is None or lane.has(one.job)]
+            with_lane = [lane for lane in may if lane.capacity in where]
+            chosen = max([lane.capacity for lane in with_lane] or where, key=lambda c: free[id(c)])
             free[id(chosen)] -= chosen.needs(one.claim)
             if with_lane:
-                idle.remove(chosen)
+                idle.remove(next(lane for lane in with_lane if lane.capacity is chosen))
             else:
                 lane = Lane(self, chosen, self._came)
                 self._lanes.append(lane)

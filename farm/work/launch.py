@@ -107,16 +107,16 @@ def ready(
         labels = {b.name: b.labels for b in request.config.backends}
         if asking is None:
             answers = executor.probe(specs, str(request.cache), request.fresh)
-            yield Plan(request, matrix, executor, offers(specs, executor.nodes, answers, labels), passports=adds)
+            plan = Plan(request, matrix, executor, offers(specs, executor.nodes, answers, labels), passports=adds)
         else:
             plan = Plan(request, matrix, executor, offers(specs, (), {}, labels), passports=adds)
-            if not rehearsal.is_worth_it(request):
-                yield _await_answers(plan, asking, awaits)
-                return
-            with contextlib.closing(rehearsal.Rehearsal(plan, asking.fail, tell)) as rehearsed:
+            if rehearsal.is_worth_it(request):
+                with contextlib.closing(rehearsal.Rehearsal(plan, asking.fail, tell)) as rehearsed:
+                    plan = _await_answers(plan, asking, awaits)
+                    rehearsed.wait()
+            else:
                 plan = _await_answers(plan, asking, awaits)
-                rehearsed.wait()
-            yield plan
+        yield plan
 
 
 def _use_installed_runtimes(config: configs.Config, cache: Path) -> configs.Config:
@@ -136,10 +136,10 @@ def _await_answers(plan: Plan, asking: Asking, awaits: Callable[[Collection[str]
     """The plan of a run on this machine, with the answers that it cannot begin without: those of the farm's own
     environment, and of one backend that is available. A run that is resumed or only shown, or downloads nothing and so
     has none to wait for long, has all of them."""
-    specs = [b.spec() for b in plan.config.backends]
+    specs = [b.spec() for b in plan.request.config.backends]
     own = {s.name for s in specs if envs.of(s) is None}
     node = plan.executor.nodes[0]["id"]
-    labels = {b.name: b.labels for b in plan.config.backends}
+    labels = {b.name: b.labels for b in plan.request.config.backends}
 
     def make_offers(answers: Answers) -> list[Offer]:
         asked = [s for s in specs if s.name in answers]
@@ -149,7 +149,7 @@ def _await_answers(plan: Plan, asking: Asking, awaits: Callable[[Collection[str]
     for offer in plan.offers.values():
         offer.awaited, offer.reason = True, AWAITED
     plan.offers.update((offer.name, offer) for offer in known)
-    whole = plan.request.record is not None or plan.request.dry or not plan.config.download
+    whole = plan.request.record is not None or plan.request.dry or not plan.request.config.download
     while asking.awaited_names and (whole or asking.awaited_names & own or not plan.runs):
         awaits(asking.awaited_names)
         plan.offers.update((offer.name, offer) for offer in make_offers(asking.take(wait=True)))
@@ -175,7 +175,7 @@ def _build_plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:
     """The matrix of a request. Raises ConfigError if it is empty, or an op is unknown."""
     config = request.config
     if request.record is None:  # a resumed run has its policy, and keeps it
-        labels = {n: [e.label for e in listed] for n, listed in entries.items()}
+        labels = {n: (e.label for e in listed) for n, listed in entries.items()}
         try:
             policies.check_ops(request.policy, config.policy, labels)
         except PolicyError as error:
@@ -223,10 +223,9 @@ class Run:
         self.before = Before()
         self.had: list[str] = []
         self.state: RunState | None = None  # as soon as it is dispatched
-        if self.request.record is None:
-            self.record = new_record(self.request)
-        else:
-            self.record = dict(self.request.record)
+        self.record = new_record(self.request) if self.request.record is None else dict(self.request.record)
+        self.run_id = str(self.record["run_id"])
+        if self.request.record is not None:
             there = [name for name, offer in plan.offers.items() if offer.available]
             self.before = durable(self.request.lake, self.run_id, plan.matrix, there)
             before = self.record.get("inventory", {}).get("backends", {})
@@ -234,10 +233,6 @@ class Run:
                 self.record["finished_at"] = None
                 del self.record["planned"]
             self.had = self.record.get("had") or [n for n, offer in before.items() if offer.get("available")]
-
-    @property
-    def run_id(self) -> str:
-        return str(self.record["run_id"])
 
     def begin(self) -> None:
         """Write the record: from here on the run can be resumed. Raises OSError, LakeError."""

@@ -147,7 +147,7 @@ class Inline(Executor):
 
     def probe(self, specs: Sequence[BackendSpec], cache: str, fresh: bool = True) -> dict[str, Answers]:
         apart = [spec for spec in specs if not (spec.name in self._running or envs.of(spec))]
-        answers: Answers = asking.probe(apart, Path(cache), fresh=fresh)
+        answers: Answers = asking.probe(apart, Path(cache), fresh=fresh) if apart else {}
         return {HERE.node: {s.name: answers.get(s.name) or self._ask(s, Path(cache), fresh) for s in specs}}
 
     def _ask(self, spec: BackendSpec, cache: Path, fresh: bool) -> BackendInfo | wire.Refused:

@@ -9,7 +9,7 @@ from farm.plan.config import ConfigError
 from farm.plan.request import Request
 from farm.work.child_pool import ChildPool, Closed
 from farm.work.job import Job
-from farm.work.state import Plan
+from farm.work.state import Plan, limits
 from farm.work.supervisor import run_job
 from tasks.catalogs.base import Failure
 from tasks.prepare.cases import PreparedGroup
@@ -50,7 +50,12 @@ class Rehearsal:
     def _prepare(self) -> None:
         found: list[Failure | None] = []
         groups = tuple(map(ToPrepare, self._plan.matrix.groups))
-        job = Job(name="rehearsal", cache=str(self._plan.request.cache), limits=self._plan.limits(-1), prepare=groups)
+        job = Job(
+            name="rehearsal",
+            cache=str(self._plan.request.cache),
+            limits=limits(self._plan.request.config),
+            prepare=groups,
+        )
         try:
             for message in run_job(job, self._children):
                 if isinstance(message, Failed):

@@ -29,8 +29,8 @@ WHOLE = -1
 class RunGroups:
     """Groups before, in and after preparing.
 
-    wanted[g, b]: samples that a backend is to run, 0 where it was never there; exporting[g]: backends that take no form
-    of the group but an exported one; done: (g, b) → indices of samples that are already in the lake. groups: how many
+    wanted[g, b]: samples that a backend is to run, 0 where it was never there; exporting[g]: backends that wait for the
+    group to be exported, since they take no other form of it; done: (g, b) → indices of samples that are already in the lake. groups: how many
     there are; group_ms: milliseconds that one of a kind of job takes; to_come: cases of groups that are still to be
     prepared, by backend, as `Plan.work_of` has them; exports_to_come: how many of these groups are to be exported then;
     exported: how many have been.
@@ -49,7 +49,7 @@ class RunGroups:
         self.left = {"prepare": len(self.queues["prepare"]), "export": 0}
         self.groups = self.left["prepare"]
         waiting = list(self.queues["prepare"])
-        self.to_come = plan.work_of_groups(waiting, self.wanted[waiting])
+        self.to_come = plan.work_of(waiting, self.wanted[waiting])
         self._unprepared = set(waiting)
         self.exports_to_come, self.exported = self._count_exports(waiting), 0
         self.suspects: dict[str, deque[list[int]]] = {
@@ -115,7 +115,7 @@ class RunGroups:
         self.left["prepare"] -= 1
         self._unprepared.discard(g)
         self.exports_to_come -= self._count_exports([g])
-        self.to_come -= self._plan.work_of_groups([g], self.wanted[[g]])
+        self.to_come -= self._plan.work_of([g], self.wanted[[g]])
 
     def end_exporting(self) -> None:
         """A group is exported, or cannot be."""
@@ -124,7 +124,7 @@ class RunGroups:
 
     def _count_exports(self, groups: Iterable[int]) -> int:
         """How many of these groups are exported for a backend that is there."""
-        return sum(bool(self.wanted[g, self.to_export(g)].any()) for g in groups)
+        return sum(bool(self.wanted[g, self.exporting[g]].any()) for g in groups)
 
     def complete(self, b: int) -> bool:
         """Whether no group is to come any more for a backend."""
@@ -157,10 +157,6 @@ class RunGroups:
             self.group_ms[kind] = taken if whole else max(taken, self.group_ms[kind])
 
     # --- what is there --------------------------------------------------------------------------------------------
-
-    def to_export(self, g: int) -> list[int]:
-        """Backends that wait for the group to be exported."""
-        return self.exporting[g] if checks.get_or_default(self._plan.matrix.groups[g].check).exported else []
 
     def positions(self, g: int, b: int) -> Sequence[int]:
         """Positions of the group's samples that the backend has still to run."""
@@ -215,14 +211,14 @@ def _all_of(samples: int) -> Sequence[int]:
 
 
 def _exporting_backends(plan: Plan) -> list[list[int]]:
-    """Per group, the backends that are given an exported form of it."""
+    """Per group, the backends that are given an exported form of it; none where its check's samples have none."""
     forms = [plan.offer(b).forms for b in range(len(plan.matrix.backends))]
-    known: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    known: dict[tuple[str, tuple[str, ...], bool], list[int]] = {}
     found = []
     for group in plan.matrix.groups:
         catalog = catalogs.get(group.catalog)
-        key = group.catalog, catalog.forms_of(group)
+        key = group.catalog, catalog.forms_of(group), checks.get_or_default(group.check).exported
         if key not in known:
-            known[key] = [b for b, some in enumerate(forms) if catalog.needs_export(some, group)]
+            known[key] = [b for b, some in enumerate(forms) if key[-1] and catalog.needs_export(some, group)]
         found.append(known[key])
     return found

@@ -97,10 +97,6 @@ class Plan:
     passports: dict[str, tuple[Passport, ...]] = field(default_factory=dict)
 
     @property
-    def config(self) -> Config:
-        return self.request.config
-
-    @property
     def with_products(self) -> bool:
         """Whether cases are prepared with their products (`tasks.prepare.cases.prepare`): a backend asks for them, or
         has not answered yet whether it does."""
@@ -121,7 +117,7 @@ class Plan:
 
     def claim(self, b: int) -> Claim:
         """What a job of the backend takes, and why."""
-        return claim_of(self.offer(b), self.config.backends[b].fraction, self.executor.nodes)
+        return claim_of(self.offer(b), self.request.config.backends[b].fraction, self.executor.nodes)
 
     def is_timed(self, g: int) -> bool:
         """Whether the cases of a group measure time, which a neighbour on the device would change."""
@@ -141,28 +137,13 @@ class Plan:
         ms: float = self.learned.ms.item(g, b)
         return ms if isfinite(ms) else None
 
-    def work_of(self, g: int, b: int, cases: int) -> np.ndarray:
-        """What so many cases of a cell are: [cases, those of them that no earlier run has timed, milliseconds of the
-        others]."""
-        ms = self.case_ms(g, b)
-        return np.array((cases, cases, 0.0) if ms is None else (cases, 0.0, cases * ms))
-
-    def work_of_groups(self, groups: Sequence[int], cases: np.ndarray) -> np.ndarray:
-        """`work_of` of all backends, summed over groups, [backends, 3]. cases: [groups, backends]."""
-        known = np.full(cases.shape, np.nan) if self.learned is None else self.learned.ms[groups]
+    def work_of(self, groups: Sequence[int], cases: np.ndarray, b: int | None = None) -> np.ndarray:
+        """What so many cases of some groups are, summed over the groups, [backends, 3]: cases, those of them that no
+        earlier run has timed, milliseconds of the others. cases: [groups, backends]; b: of that backend alone."""
+        chosen = slice(None) if b is None else slice(b, b + 1)
+        known = np.full(cases.shape, np.nan) if self.learned is None else self.learned.ms[groups, chosen]
         timed = np.isfinite(known)
         return np.stack([x.sum(axis=0) for x in (cases, cases * ~timed, cases * np.where(timed, known, 0.0))], axis=1)
-
-    def rank_of(self, g: int, b: int) -> int:
-        """Of a cell: 0 without a budget."""
-        return 0 if self.rank is None else int(self.rank[g, b])
-
-    def unit(self, g: int) -> str:
-        return self.matrix.groups[g].unit
-
-    def limits(self, b: int) -> Limits:
-        """Of a backend's children; of those that prepare and export for −1."""
-        return limits(self.config, self.name(b) if b >= 0 else "")
 
 
 def limits(config: Config, backend: str = "") -> Limits:

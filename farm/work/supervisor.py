@@ -16,7 +16,7 @@ from farm.fleet import envs, scratch, visible
 from farm.fleet.child_process import KILLS, Death
 from farm.lake import Origin, beside, from_stream, to_stream
 from farm.work.child_pool import POOL, Children
-from farm.work.culprits import is_sought, localise
+from farm.work.culprits import SOUGHT, is_sought, localise
 from farm.work.job import Job
 from farm.work.sequences import MOST, SequenceDoubt, culprits
 from tasks import wire
@@ -241,17 +241,20 @@ def _run_cases_in_child(batch: _Batch, children: Children) -> Iterator[wire.Rows
                 return
             batch.sure()
         if isinstance(message, Done):
-            if batch.doubts_memory(message):
+            failed = message.row.status in FAILING
+            if failed and batch.doubts_memory(message):
                 children.forget(job)
                 time.sleep(PAUSES[0])  # whoever shares the device may be done by then
                 yield children.take_costs()
                 return
             batch.strikes = 0
-            streak = streak + 1 if message.row.status in FAILING else 0
+            streak = streak + 1 if failed else 0
             child.served += 1
             child.before[: 1 - MOST] = []
             child.before.append(batch.alone(message.number))
-            batch.take(batch.explain_acquittal(message))
+            if message.number in batch.doubted:
+                message = batch.explain_acquittal(message)
+            batch.add_confirmed(message, sought=batch.has_culprit(message))
         if batch.due():
             yield batch.flush()
         if streak >= STREAK and answer.info.device_vendor and not batch.asked_again:
@@ -409,9 +412,9 @@ class _Batch:
         return True
 
     def explain_acquittal(self, done: Done) -> Done:
-        """A row as it is, with what is to be said of a crash that was not its case's own."""
-        story = self.doubted.get(done.number)
-        if not story or done.row.status == Status.OOM:
+        """The row of a case that was doubted, with what is to be said of a crash that was not its own."""
+        story = self.doubted[done.number]
+        if done.row.status == Status.OOM:
             return done
         if isinstance(story, SequenceDoubt):
             return replace(done, row=done.row.with_values(story.make_columns(done.row.note)))
@@ -436,15 +439,15 @@ class _Batch:
         attempts = self.attempts[done.number] + 1
         self.rows.append(done if attempts == 1 else replace(done, row=done.row.with_values({"attempts": attempts})))
 
-    def take(self, done: Done) -> None:
-        """`add`, when its culprit has been looked for and its device has given the known answers again."""
-        self._put(done, is_sought(self.job, done.row) or self.in_sequence(done))
+    def has_culprit(self, done: Done) -> bool:
+        """Whether something else than the case as a whole may be to blame, and is looked for."""
+        if done.number in self.doubted and self.in_sequence(done):
+            return True
+        return done.row.status in SOUGHT and is_sought(self.job, done.row)
 
-    def add_confirmed(self, done: Done) -> None:
-        """`add`, when its device has given the known answers again."""
-        self._put(done, False)
-
-    def _put(self, done: Done, sought: bool) -> None:
+    def add_confirmed(self, done: Done, sought: bool = False) -> None:
+        """`add`, when its device has given the known answers again. sought: when its culprit has been looked for as
+        well."""
         self.done.add(done.number)
         self.unsure.append((done, sought))
         if not self.watched:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -126,6 +125,15 @@ class Check:
     timed: bool = False
     judges: bool = False
     distributions: tuple[str, ...] = DISTRIBUTIONS
+    #: Whether it has a `name_fault` of its own, which is asked of a single step as well.
+    names_faults: bool = False
+    #: Whether a program that it has built is run once, as it is.
+    _runs_as_it_is: bool = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.names_faults = cls.name_fault is not Check.name_fault
+        cls._runs_as_it_is = cls.runs and (cls.run, cls.stages) == (Check.run, Check.stages)
 
     @property
     def samples(self) -> str:
@@ -187,11 +195,6 @@ class Check:
         """
         return backend.build_to_run(form) if self._runs_as_it_is else backend.build(form)
 
-    @functools.cached_property
-    def _runs_as_it_is(self) -> bool:
-        """Whether a program that it has built is run once, as it is."""
-        return self.runs and (type(self).run, type(self).stages) == (Check.run, Check.stages)
-
     def build_all(self, backend: Backend, forms: Sequence[Form]) -> list[Program | Exception]:
         """Build several samples of one op: by the backend's own way, or one after another where `build` is the
         check's."""
@@ -212,11 +215,6 @@ class Check:
         yield Observation(program.way, self.run(program, form))
         for name, outputs in program.ways.items():
             yield Observation(name, outputs)
-
-    @property
-    def names_faults(self) -> bool:
-        """Whether it has a `name_fault` of its own, which is asked of a single step as well."""
-        return type(self).name_fault is not Check.name_fault
 
     def name_fault(
         self, seen: Sequence[Observation], statuses: Sequence[Status], expected: Sequence[Leaf], find_beyond: FindBeyond

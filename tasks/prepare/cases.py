@@ -453,6 +453,8 @@ class PreparedGroup:
             records = [SampleRecord.read(x) for x in self.pack.header["samples"]]
         self.samples = [PreparedSample(self, record) for record in records]
         self.columns = self.group.columns
+        #: What the user promises of every result (`tasks.judge.invariants`).
+        self.invariants: list[tuple[str, Any]] = [tuple(x) for x in self.pack.header.get("invariants", ())]
 
     @property
     def with_products(self) -> bool:
@@ -593,11 +595,6 @@ class PreparedSample:
         return [x.leaf(self.owner.pack.array, of_products) for x in self.record.expected]
 
     @property
-    def invariants(self) -> list[tuple[str, Any]]:
-        """What the user promises of every result (`tasks.judge.invariants`)."""
-        return [(name, argument) for name, argument in self.owner.pack.header.get("invariants", ())]
-
-    @property
     def products(self) -> bool:
         """Whether products are computed in it that a matrix unit may take coarser than the dtype. Raises PackError
         where the group was prepared without."""
@@ -677,7 +674,8 @@ class PreparedSample:
             why = "" if there else ": its package is not installed in the backend's environment"
             raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op{why}")
         usual: dict[str, Any] = {"arrays": self.inputs(), "args": record.args, "batched": tuple(record.batched)}
-        usual["terms"] = self.terms(range(len(usual["arrays"])))
+        if record.terms:
+            usual["terms"] = self.terms(range(len(usual["arrays"])))
         return Form(
             kind,
             group.op,

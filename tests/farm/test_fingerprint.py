@@ -16,7 +16,7 @@ import pytest
 from farm import lake
 from farm.__main__ import main
 from farm.commands.fingerprint import _describe_left_out
-from farm.lake import beside
+from farm.lake import store
 from farm.report.tables.passports import (
     compare_passports,
     describe_orders,
@@ -227,7 +227,7 @@ def test_readings_are_compacted_with_their_rows(kept: Path) -> None:
     (run,) = lake.run_ids(opened)
     before = lake.read_passports(opened, run)
     lake.compact(opened, run)
-    assert len(beside.PASSPORTS.paths(opened, run)) == 1
+    assert len(store.list_parts(opened, run, "passports")) == 1
     assert lake.read_passports(opened, run).equals(before)
 
 

@@ -147,7 +147,7 @@ def test_a_job_prepares_in_one_environment(other: Path) -> None:
     assert own.home == config.backends[0].spec() and theirs.home is None
     groups = [Group(op, "", "float32", 1) for op in ("user:there", "user:thrice", "critical:relu", "user:anywhere")]
     matrix = SimpleNamespace(groups=groups, backends=[], wanted=np.ones((4, 1), dtype=np.int32))
-    plan = SimpleNamespace(matrix=matrix, learned=None, work_of_groups=lambda groups, cases: np.zeros((1, 3)))
+    plan = SimpleNamespace(matrix=matrix, learned=None, work_of=lambda groups, cases: np.zeros((1, 3)))
     run_groups = RunGroups(plan, [True], {})  # type: ignore[arg-type]
     assert [run_groups.take("prepare", 1) for _ in range(4)] == [[0, 1], [2], [3], []]
     user.announce(config)

@@ -438,6 +438,38 @@ def test_a_job_that_needs_a_whole_device_is_not_passed_over_for_ever(monkeypatch
         made.close(5)
 
 
+def test_a_child_that_is_started_ahead_holds_up_no_other_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    begins, goes_on = threading.Event(), threading.Event()
+
+    class Slow(FakeChildren):
+        def get(self, job: Job) -> None:
+            if job.name == "slow":
+                begins.set()
+                assert goes_on.wait(30)
+            super().get(job)
+
+    def run(job: Job, own: FakeChildren) -> Any:
+        yield job.name
+
+    monkeypatch.setattr(lanes, "ChildPool", Slow)
+    monkeypatch.setattr(lanes, "run_job", run)
+    came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    made = Line([Capacity(2.0)], came)
+    try:
+        made.expect(job("slow"))
+        assert begins.wait(30)
+        made.put(1, job("other"))
+        assert [came.get(timeout=30)[0] for _ in range(3)] == [1, 1, 1]  # begun, done, at its end
+        assert not goes_on.is_set() and len(made._lanes) == 2
+        made.put(2, job("slow"))  # waits for the child that is being started
+        assert len(made._lanes) == 2
+        goes_on.set()
+        assert [came.get(timeout=30)[0] for _ in range(3)] == [2, 2, 2]
+    finally:
+        goes_on.set()
+        made.close(5)
+
+
 def test_a_child_that_cannot_be_started_ahead_costs_no_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(FakeChildren):
         def get(self, job: Job) -> None:

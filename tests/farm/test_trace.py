@@ -57,7 +57,7 @@ def test_a_row_for_each_step_by_key(opened: lake.Lake) -> None:
 def test_rows_without_steps_write_no_file_and_a_lake_without_a_trace_reads_as_none(opened: lake.Lake) -> None:
     write(opened, 0, ())
     lake.compact(opened, RUN)
-    assert not beside.TRACE.paths(opened, RUN) and lake.read_trace(opened, RUN).empty
+    assert not store.list_parts(opened, RUN, "trace") and lake.read_trace(opened, RUN).empty
     assert beside.TRACE.to_stream([(Row(**row(0)), ())], ORIGIN) == b"" and beside.from_stream(b"") == []
 
 
@@ -67,7 +67,7 @@ def test_a_case_that_was_run_again_has_the_steps_of_the_row_that_is_kept(opened:
     for _ in range(2):  # before and after compaction
         assert lake.read_trace(opened, RUN)["status"].tolist() == ["pass", "wrong", "pass"]
         lake.compact(opened, RUN)
-    assert len(beside.TRACE.paths(opened, RUN)) == 1 and len(store.list_parts(opened, RUN)) == 1
+    assert len(store.list_parts(opened, RUN, "trace")) == 1 and len(store.list_parts(opened, RUN)) == 1
 
 
 def test_no_row_is_without_its_steps_and_a_second_try_doubles_nothing(
@@ -79,7 +79,7 @@ def test_no_row_is_without_its_steps_and_a_second_try_doubles_nothing(
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
         patch.setattr(store, "append", full)
         write(opened, 0, steps(4))
-    assert len(beside.TRACE.paths(opened, RUN)) == 1 and lake.read_trace(opened, RUN).empty
+    assert len(store.list_parts(opened, RUN, "trace")) == 1 and lake.read_trace(opened, RUN).empty
     write(opened, 0, steps(4))
     assert lake.read_trace(opened, RUN)["step"].tolist() == [0, 1, 2, 3]
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
@@ -91,13 +91,13 @@ def test_no_row_is_without_its_steps_and_a_second_try_doubles_nothing(
 def test_a_damaged_trace_is_told_and_kept_from_compaction(opened: lake.Lake) -> None:
     write(opened, 0, steps(2))
     write(opened, 1, steps(2))
-    Path(beside.TRACE.paths(opened, RUN)[0]).write_bytes(b"PAR1")
+    Path(store.list_parts(opened, RUN, "trace")[0]).write_bytes(b"PAR1")
     with pytest.warns(LakeWarning, match="not a readable trace"):
         assert len(lake.read_trace(opened, RUN)) == 2
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         lake.compact(opened, RUN)
-    assert len(beside.TRACE.paths(opened, RUN)) == 2
+    assert len(store.list_parts(opened, RUN, "trace")) == 2
 
 
 def test_a_signature_holds_for_the_trace(opened: lake.Lake, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_signature_holds_for_the_trace(opened: lake.Lake, tmp_path: Path) -> N
     public = manifest.new_key(tmp_path / "key.pem")
     manifest.sign_run(opened, RUN, tmp_path / "key.pem")
     assert manifest.check_manifest(opened, RUN, public).good and manifest.check_manifest(opened, RUN, public).files == 3
-    (path,) = beside.TRACE.paths(opened, RUN)
+    (path,) = store.list_parts(opened, RUN, "trace")
     pq.write_table(pq.read_table(path).slice(0, 1), path)
     assert manifest.check_manifest(opened, RUN, public).changed == (Path(path).name,)
 

@@ -46,6 +46,12 @@ def render(
     return _environment().get_template(template).render({**given, "pagers": defaultdict(tuple, pagers or {}), **more})
 
 
+def compile_templates() -> None:
+    """Compile what every page of a run is rendered with: whoever waits for something else may do it before."""
+    for name in ("page.html.j2", "base.html.j2"):
+        _environment().get_template(name)
+
+
 def style() -> str:
     """The style sheet of every page."""
     return _colours() + (HERE / "style.css").read_text(encoding="utf-8")

@@ -237,7 +237,16 @@ class Report:
     @functools.cached_property
     def views(self) -> list[View]:
         """All views, in their order, for every face the same ones."""
-        return views(self)
+        import_tables()
+        found: list[View] = []
+        for _, only, make in sorted(_MAKERS.values(), key=lambda one: one[0]):
+            try:
+                made = make(self) if only(self) else ()
+                found.extend([made] if isinstance(made, View) else list(made or ()))  # a generator may fail on its way
+            except Exception as error:  # one view must not take the others, nor the end of a run, with it
+                name = f"{make.__module__}.{make.__name__}"
+                warnings.warn(f"the view {name} failed: {type(error).__name__}: {error}", ViewWarning, stacklevel=2)
+        return found
 
     @property
     def inventory(self) -> Mapping[str, Any]:
@@ -283,17 +292,8 @@ def view(place: int, only: Callable[[Report], Any] = lambda report: True) -> Cal
     return register
 
 
-def views(report: Report) -> list[View]:
-    """All views of a report, in their order: those of every module of this package."""
+def import_tables() -> None:
+    """Import every module of this package, which registers its views."""
     package = __name__.rpartition(".")[0]
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")
-    found: list[View] = []
-    for _, only, make in sorted(_MAKERS.values(), key=lambda one: one[0]):
-        try:
-            made = make(report) if only(report) else ()
-            found.extend([made] if isinstance(made, View) else list(made or ()))  # a generator may fail on its way
-        except Exception as error:  # one view must not take the others, nor the end of a run, with it
-            name = f"{make.__module__}.{make.__name__}"
-            warnings.warn(f"the view {name} failed: {type(error).__name__}: {error}", ViewWarning, stacklevel=2)
-    return found
