@@ -12,6 +12,7 @@ import numpy as np
 
 from tasks.arrays import torch_tree
 from tasks.arrays.training import TrainingStep
+from tasks.arrays.tree import map_leaves
 from tasks.gradients import analytic, differences
 from tasks.model import Form, Misbehaviour, OpClass, Oracle, Unsupported, is_complex, np_dtype
 
@@ -53,18 +54,8 @@ def tensors(*trees: Any) -> list[Any]:
     import torch
 
     found: list[Any] = []
-    _replace(trees, lambda x: found.append(x) if isinstance(x, torch.Tensor) else None)
+    map_leaves(trees, lambda x: found.append(x) if isinstance(x, torch.Tensor) else None)
     return found
-
-
-def _replace(value: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(value, tuple) and type(value) is tuple:
-        return tuple([_replace(x, change) for x in value])
-    if isinstance(value, list):
-        return [_replace(x, change) for x in value]
-    if isinstance(value, dict):
-        return {k: _replace(x, change) for k, x in value.items()}
-    return change(value)
 
 
 def with_inputs(args: Any, kwargs: Any, wrt: Sequence[int], inputs: Sequence[Any]) -> tuple[Any, Any]:
@@ -79,7 +70,7 @@ def with_inputs(args: Any, kwargs: Any, wrt: Sequence[int], inputs: Sequence[Any
         count[0] += 1
         return chosen.get(count[0], x)
 
-    return _replace(args, change), _replace(kwargs, change)
+    return map_leaves(args, change), map_leaves(kwargs, change)
 
 
 def cotangents(outputs: Sequence[tuple[tuple[int, ...], str]], seed: str) -> list[np.ndarray]:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tasks.arrays import noise, torch_tree
+from tasks.arrays.tree import map_leaves
 from tasks.model import EPS
-
-
-def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    kind = type(value)
-    if kind is tuple:
-        return tuple([map_leaves(x, change) for x in value])
-    if kind is list:
-        return [map_leaves(x, change) for x in value]
-    if kind is dict:
-        return {k: map_leaves(x, change) for k, x in value.items()}
-    return change(value)
 
 
 def widen(x: Any) -> Any:

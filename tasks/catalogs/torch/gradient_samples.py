@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.arrays import noise, torch_tree
-from tasks.arrays.tree import decode
+from tasks.arrays.tree import decode, map_leaves
 from tasks.catalogs.base import Failure, Sample
-from tasks.catalogs.torch.arguments import clone, map_leaves, perturb_tensor, widen
+from tasks.catalogs.torch.arguments import clone, perturb_tensor, widen
 from tasks.catalogs.torch.differentiable import PROCESS, process_name
 from tasks.catalogs.torch.samples import Maker, draws, read_rng_state
 from tasks.gradients import autograd as gradients

@@ -13,7 +13,7 @@ import numpy as np
 
 from tasks.arrays import torch_tree
 from tasks.arrays.pack import dtype_name
-from tasks.catalogs.torch.arguments import map_leaves
+from tasks.arrays.tree import map_leaves
 from tasks.catalogs.user import accesses, baselines, functions, interpreted
 from tasks.catalogs.user.ops import UserOp
 from tasks.gradients.autograd import DECLARED_ONCE, DeclaredOnce, OnceDifferentiable
