@@ -37,7 +37,7 @@ class Cell:
     sum (`tasks.passport.trees.encode_tree`), drawn under the text on a page; parts: the text in parts, each with a
     status that colours it; href: the page that the text leads to; strip: outcomes in their order, as (status, how many,
     words), drawn beside the text; heat: (value, words) in their order, drawn on a page instead of the text as squares
-    that are coloured by how far they are from ``bound``, that at the place ``marked`` with a frame; spark: counts in
+    that are coloured by how far they are from ``bound``, those at the places ``marked`` with a frame; spark: counts in
     their order, as a small picture; tone: "alarm", "bad", "warn", "good" or "dim"."""
 
     text: str
@@ -56,7 +56,7 @@ class Cell:
     spark: tuple[int, ...] = ()
     tree: tuple[int, ...] = ()
     heat: tuple[tuple[float, str], ...] = ()
-    marked: int = -1
+    marked: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
