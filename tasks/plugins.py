@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -38,22 +39,48 @@ class Part:
         try:
             found = getattr(import_module(module), attribute)
         except Exception as error:
-            fix = (
-                f"; it is written for another version of the farm: bring {self.package} up to date, or uninstall it "
-                "(docs/stability.md has the names that stay)"
-                if self.package and _misses_a_name_of_ours(error)
-                else ""
-            )
+            fix = self._name_update if self.package and _misses_a_name_of_ours(error) else ""
             raise PluginError(f"{where} cannot be imported: {type(error).__name__}: {error}{fix}") from error
         if not isinstance(found, type):
             raise PluginError(f"{where} is a {type(found).__name__}, not a class; name a class in the entry point")
+        if self.package and (other := _find_other_method(found)):
+            raise PluginError(f"{where}: {other}{self._name_update}")
         return found
+
+    @property
+    def _name_update(self) -> str:
+        return (
+            f"; it is written for another version of the farm: bring {self.package} up to date, or uninstall it "
+            "(docs/stability.md has the names that stay)"
+        )
 
 
 def _misses_a_name_of_ours(error: Exception) -> bool:
     """Whether it says that a module of the farm is not there, or lacks a name."""
     module = error.name if isinstance(error, ImportError) else getattr(getattr(error, "obj", None), "__name__", "")
     return (module or "").partition(".")[0] in ("tasks", "farm")
+
+
+def _find_other_method(found: type[Any]) -> str:
+    """How a method of a class cannot be called as the farm calls that of its own class which it stands for; "" if all
+    can be."""
+    ours = [x for x in found.__mro__ if x.__module__.partition(".")[0] in ("tasks", "farm")]
+    for name, asked in {k: v for x in reversed(ours) for k, v in vars(x).items()}.items():
+        own = inspect.getattr_static(found, name)
+        if own is asked or not (inspect.isfunction(own) and inspect.isfunction(asked)):
+            continue
+        try:
+            inspect.signature(own).bind(*_list_required(asked))
+        except TypeError as error:
+            takes = ", ".join(_list_required(asked)[1:])
+            return f"{found.__name__}.{name} cannot be called as {name}({takes}): {error}"
+    return ""
+
+
+def _list_required(function: Any) -> list[str]:
+    """The arguments that a method is always called with, by position."""
+    known = inspect.signature(function).parameters.values()
+    return [p.name for p in known if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 def list_plugin_parts(kind: str, built_in: Mapping[str, str]) -> dict[str, Part]:

@@ -116,6 +116,15 @@ class Page:
         SAID.pack_into(self._map, PAGE.size, size)
 
 
+class _Thread(NamedTuple):
+    """A thread from one look to the next. ran_s: for how many seconds; state: now, as /proc has it ("R": it runs or
+    wants to); processors: those that it may use."""
+
+    ran_s: float
+    state: str
+    processors: frozenset[int]
+
+
 class Starved:
     """For how long the machine has kept a process, or one that it waits for (a kernel's, a compiler), from running: its
     slowness is no case's.
@@ -137,33 +146,36 @@ class Starved:
         ``since``: from look to look the time that passed, less what the thread ran, for that thread which lost most; of
         its processors, no more than all these threads together left of them."""
         now, stalled = time.monotonic(), self._stalls()
-        passed, lost, ran = now - self._looked, 0.0, dict[str, float]()
-        # By the processors that they may use.
-        took, waited = dict[frozenset[int], float](), dict[frozenset[int], float]()
+        passed, threads = now - self._looked, self._look_at_threads(now)
+        lost = 0.0
+        # D is a wait that no signal ends: for the disk, where others of this machine wait for it too, or in a driver.
+        if stalled > self._stalled:
+            lost = max((passed - x.ran_s for x in threads if x.state == "D"), default=0.0)
+        waiting = [x for x in threads if x.state == "R"]
+        for processors in {x.processors for x in waiting}:
+            seconds = max(passed - x.ran_s for x in waiting if x.processors == processors)
+            here = sum(x.ran_s * len(processors & x.processors) / len(x.processors) for x in threads)
+            left = min(len(processors) * passed - here, self._quota * passed - sum(x.ran_s for x in threads))
+            lost = max(lost, min(seconds, left))
+        self._kept = self._kept + max(lost, 0.0) if since == self._since else 0.0
+        self._since, self._looked, self._stalled = since, now, stalled
+        return self._kept
+
+    def _look_at_threads(self, now: float) -> list[_Thread]:
+        """Those that were there at the look before as well."""
         if now - self._listed >= LISTED_S:
             self._session, self._listed = self._members(), now
             self._processors.clear()
+        ran, found = dict[str, float](), []
         for thread in (x for process in self._session for x in _list_threads(process)):
             with contextlib.suppress(OSError, IndexError, ValueError):  # gone, or a kernel without schedstat
                 ran[thread.name] = float((thread / "schedstat").read_text().split()[0]) / 1e9
                 state = _read_proc_fields(thread)[0]
-                if thread.name not in self._ran:
-                    continue
-                own, where = ran[thread.name] - self._ran[thread.name], self._list_processors(thread.name)
-                took[where] = took.get(where, 0.0) + own
-                if state == "R":
-                    waited[where] = max(waited.get(where, 0.0), passed - own)
-                # D is a wait that no signal ends: for the disk, where others of this machine wait for it too, or in a
-                # driver.
-                elif state == "D" and stalled > self._stalled:
-                    lost = max(lost, passed - own)
-        for where, seconds in waited.items():
-            here = sum(own * len(where & others) / len(others) for others, own in took.items())
-            left = min(len(where) * passed - here, self._quota * passed - sum(took.values()))
-            lost = max(lost, min(seconds, left))
-        self._kept = self._kept + lost if since == self._since else 0.0
-        self._since, self._looked, self._ran, self._stalled = since, now, ran, stalled
-        return self._kept
+                if thread.name in self._ran:
+                    since = ran[thread.name] - self._ran[thread.name]
+                    found.append(_Thread(since, state, self._list_processors(thread.name)))
+        self._ran = ran
+        return found
 
     def _list_processors(self, thread: str) -> frozenset[int]:
         """Those that a thread may use."""

@@ -13,7 +13,7 @@ from farm.client.keeping import Keeper
 from farm.client.kernels import ClientError, Kernel, kernel_of
 from farm.client.process import backend_here, isolate_settings, message_of, to_device
 from farm.client.running import Options
-from farm.client.trying import Computed, judge_sample, passes
+from farm.client.trying import have_computed, judge_sample, passes
 from farm.client.validating import collect_outputs
 from tasks.arrays import layouts, torch_tree
 from tasks.arrays.noise import DRAWS
@@ -119,8 +119,8 @@ class Case:
             made.columns["choices"] = self.choices.taken
             if self.structure:
                 made.columns["structure"] = self.structure
-            backend = Computed(lambda form: collect_outputs(form, kernel, self.inputs, output))
-            return judge_sample(group, replace(made, repeats=1), backend, backend.probe(), cases.policy).row
+            given = have_computed(lambda form: collect_outputs(form, kernel, self.inputs, output))
+            return judge_sample(group, replace(made, repeats=1), given, cases.policy).row
 
 
 def _lay_argument(x: np.ndarray, place: TensorSpec | None, framework: str) -> Any:
@@ -197,7 +197,7 @@ class Kept:
 
     def add(self, kernel: Kernel, settings: dict[str, Any], row: Row) -> None:
         if self._keeper is None:
-            self._keeper = Keeper(Options(backend_here(), results=self.results), Computed(lambda form: []).probe())
+            self._keeper = Keeper(Options(backend_here(), results=self.results), have_computed(lambda form: []).info)
         self._keeper.add(kernel, settings, row)
 
     def write(self) -> str:

@@ -13,14 +13,16 @@ import numpy as np
 from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
 from farm.client.process import LIVE, isolate_settings, message_of
-from farm.client.trying import NotHere, judge_sample, start_backend
+from farm.client.trying import judge_sample
 from farm.lake.key import Key
 from farm.plan import kernels
 from farm.plan.config import Config
+from farm.reproduction.again import NotHere, Started, start_here
 from farm.reproduction.find import ReproduceError, by_seed, find_row_of_key, parse_row_key, seed_of
 from tasks import catalogs
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import contiguous
+from tasks.backends import BackendSpec
 from tasks.catalogs.base import Sample
 from tasks.catalogs.user import load
 from tasks.judge import verdict
@@ -82,8 +84,8 @@ def reproduce(
     are those of this process where it judged them, else they are imported. Raises ClientError.
     """
     with open_case(key, seed, results, dtype, run) as case:
-        backend, info = started_here(str(case.row["backend"]))
-        found = judge_sample(case.group, case.sample, backend, info, case.policy)
+        here = started_here(str(case.row["backend"]))
+        found = judge_sample(case.group, case.sample, here, case.policy)
     row = found.row
     return Reproduction(
         str(Key.of(case.row)),
@@ -102,16 +104,17 @@ def reproduce(
         message_of(row.values()),
         row.status == case.row["status"],
         row,
-        case.describe_version_change(info),
+        case.describe_version_change(here.info),
     )
 
 
-def started_here(name: str) -> Any:
-    """A backend of this process, with what it says of itself. Raises ClientError."""
+def started_here(name: str) -> Started:
+    """A backend of this process. Raises ClientError."""
     try:
-        return start_backend(name)
-    except (NotHere, KeyError, ValueError) as error:
-        raise ClientError(f"{error}; `farm reproduce` runs it in the backend's own environment") from None
+        return start_here(BackendSpec.parse(name))
+    except (NotHere, KeyError) as error:
+        how = "`farm reproduce` runs it in the backend's own environment"
+        raise ClientError(f"{name} is unavailable here: {error}; {how}") from None
 
 
 @contextmanager

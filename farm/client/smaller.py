@@ -121,7 +121,7 @@ def _taken_apart(case: KernelCase) -> CallCase:
 
 def _run_search(case: KernelCase, hunt: Search[Minimal]) -> tuple[Minimal, tuple[str, ...]]:
     """What a search comes to whose cases are run here, and what is to be said of them beside it."""
-    backend, info = started_here(str(case.row["backend"]))
+    here = started_here(str(case.row["backend"]))
     ran: Any = None
     longest, hung = 0.0, 0
     while True:
@@ -130,13 +130,13 @@ def _run_search(case: KernelCase, hunt: Search[Minimal]) -> tuple[Minimal, tuple
         except StopIteration as end:
             found: Minimal = end.value
             words = f"{hung} smaller cases did not end and were interrupted: the kernel hangs there"
-            return found, (*case.describe_version_change(info), *([words] if hung else []))
+            return found, (*case.describe_version_change(here.info), *([words] if hung else []))
         assert not isinstance(asked.case, Piece)
         group, sample = (case.group, case.sample) if asked.case is None else asked.case.make_sample()
         begun = time.monotonic()
         try:
             with _limit_time(limit_of(longest, hung) if longest else 0.0):
-                row = judge_sample(group, sample, backend, info, case.policy).row
+                row = judge_sample(group, sample, here, case.policy).row
         except TimeoutError as late:  # in what is the farm's own around the call
             late_row = {"status": Status.ERROR, "kind": "", "error_type": TimeoutError.__name__, "error": str(late)}
             row = row_of(case.row | late_row)

@@ -11,19 +11,14 @@ from typing import Any
 import numpy as np
 
 from farm.fleet import scratch
-from tasks.arrays.pack import Pack
-from tasks.backends import BackendSpec
+from farm.reproduction.again import Started, read_outputs
 from tasks.backends.base import Backend
 from tasks.catalogs.base import Sample
 from tasks.judge.policy import Policy
-from tasks.model import Form, Group, Leaf, Program, RuntimeInfo, Status, Unavailable
+from tasks.model import Form, Group, Leaf, Program, RuntimeInfo, Status
 from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, save_alone
-from tasks.runner import Runner, ask_whole_group
-
-
-class NotHere(Exception):
-    """A backend that this process does not have; the text says why."""
+from tasks.runner import ask_whole_group
 
 
 @dataclass(frozen=True)
@@ -40,46 +35,34 @@ def passes(row: Row, imprecise: bool = True) -> bool:
     return row.status == Status.PASS or (imprecise and row.status == Status.IMPRECISE)
 
 
-def start_backend(name: str) -> tuple[Backend, RuntimeInfo]:
-    """A backend of this process. Raises NotHere."""
-    backend = BackendSpec.parse(name).create()
-    try:
-        return backend, backend.start()
-    except Unavailable as error:
-        raise NotHere(f"{name} is unavailable here: {error}") from None
-
-
-def judge_sample(group: Group, sample: Sample, backend: Backend, info: RuntimeInfo, policy: Policy) -> Tried:
+def judge_sample(group: Group, sample: Sample, here: Started, policy: Policy) -> Tried:
     """Run a sample on a backend of this process and judge it."""
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         path = Path(folder, "case.pack")
         save_alone(path, group, sample)
-        return judge_prepared(PreparedGroup(path), 0, backend, info, policy, Path(folder))
+        return judge_prepared(PreparedGroup(path), 0, here, policy, Path(folder))
 
 
-def judge_prepared(
-    prepared: PreparedGroup, place: int, backend: Backend, info: RuntimeInfo, policy: Policy, folder: Path
-) -> Tried:
+def judge_prepared(prepared: PreparedGroup, place: int, here: Started, policy: Policy, folder: Path) -> Tried:
     """Run the sample at a place of a prepared group. folder: where its outputs are kept for a moment."""
-    keep = folder / "outputs.pack"
-    runner = Runner(backend, info, policy, lambda number, stage, span: None)
-    (done,) = runner.run([replace(ask_whole_group(prepared), positions=(place,), keep=str(keep))])
-    actual = None
-    if keep.exists():
-        pack = Pack(keep)
-        actual = [pack.array(i).copy() for i in range(pack.header["outputs"])]
-    return Tried(done.row, prepared.samples[place].on(backend.torch_device).expected(), actual)
+    asked = replace(ask_whole_group(prepared), positions=(place,), keep=str(folder / "outputs.pack"))
+    (done,) = here.run(asked, policy)
+    return Tried(done.row, prepared.samples[place].on(here.backend.torch_device).expected(), read_outputs(asked))
 
 
-class Computed(Backend):
-    """Outputs that somebody has computed already: all that is left is to judge them. outputs: of a form, raises what
-    they do; execution: how they were computed (`tasks.model.row`), as far as that is known."""
+def have_computed(outputs: Callable[[Form], list[Any]], execution: str = "") -> Started:
+    """A backend of outputs that somebody has computed already: all that is left is to judge them. outputs: of a form,
+    raises what they do; execution: how they were computed (`tasks.model.row`), as far as that is known."""
+    backend = _Computed(outputs, execution)
+    return Started(backend, backend.probe())
 
+
+class _Computed(Backend):
     name = "given"
     forms = ("torch",)
     checks = ("forward", "backward", "double_backward")
 
-    def __init__(self, outputs: Callable[[Form], list[Any]], execution: str = "") -> None:
+    def __init__(self, outputs: Callable[[Form], list[Any]], execution: str) -> None:
         super().__init__("given", "cpu", {})
         self.outputs, self.execution = outputs, execution
 

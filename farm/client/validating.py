@@ -18,7 +18,7 @@ from farm.client.judging import build_given_kernel
 from farm.client.keeping import Keeper
 from farm.client.kernels import ClientError, Kernel, array_of, is_array
 from farm.client.running import Options
-from farm.client.trying import Computed, Tried, judge_prepared, passes
+from farm.client.trying import Tried, have_computed, judge_prepared, passes
 from farm.fleet import scratch
 from farm.fleet.child_process import Limits
 from farm.plan import kernels
@@ -131,7 +131,7 @@ def validate(
             rows.append(_judge_group(kernel, group, named or {}, found.output, options, watch).row)
     if results is not None:
         try:
-            keeper = Keeper(options, Computed(lambda form: []).probe())
+            keeper = Keeper(options, have_computed(lambda form: []).info)
             keeper.add(kernel, {"samples": 1}, *rows)
             found.run_id = keeper.write()
         except (lakes.LakeError, OSError) as error:
@@ -153,8 +153,8 @@ def _judge_group(
 
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         prepared = _prepare_reference(kernel, group, Path(folder), options.deadline_s)
-        backend = Computed(outputs, watch.execution)
-        return judge_prepared(prepared, 0, backend, backend.probe(), verdict.load(options.policy), Path(folder))
+        given = have_computed(outputs, watch.execution)
+        return judge_prepared(prepared, 0, given, verdict.load(options.policy), Path(folder))
 
 
 def _prepare_reference(kernel: Kernel, group: Group, cache: Path, deadline_s: float) -> PreparedGroup:

@@ -15,6 +15,7 @@ from rich.console import Console
 from farm import lake
 from farm.commandline import refusing, warn
 from farm.exits import FOUND, INCOMPLETE, OK
+from farm.lake.key import Key
 from farm.options.report import make_parser
 from farm.report.faces.files import describe_written, write, write_checklist, write_diff
 from farm.report.faces.inputs import draw as draw_inputs
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = _parse_report_arguments(argv)
     try:
+        if args.case:
+            args.run, args.case = _find_case(args)
         rows, run = _load_report_rows(args)
         console = screen()
         if args.plot and not args.inputs:
@@ -89,6 +92,19 @@ def _parse_report_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     args.dtype = args.dtype or "bfloat16"
     args.results = next((r for r in (args.results_option, args.results) if r is not None), "results")
     return args
+
+
+def _find_case(args: argparse.Namespace) -> tuple[str, str]:
+    """The run and the case id that a command line names: the case alone, or a key or a seed as all commands take them."""
+    from farm.reproduction.find import SEED, parse_row_key  # all that runs a case, for this alone
+
+    key = Key.parse(args.case)
+    if not args.case.startswith(SEED) and (key is None or key.names_no_run):
+        return args.run, args.case
+    found = parse_row_key(args.case, lake.open_lake(args.results))
+    if args.run not in ("last", found.run_id):
+        raise Refusal(f"--run: {args.case} names the run {found.run_id}; leave --run out")
+    return found.run_id, found.case_id
 
 
 def _draw_all_inputs(rows: pd.DataFrame, args: argparse.Namespace) -> int:

@@ -18,6 +18,11 @@ class Key:
     def __str__(self) -> str:
         return f"{self.run_id}:{self.case_id}:{self.backend}"
 
+    @property
+    def names_no_run(self) -> bool:
+        """Whether it is a case id and a backend: a case id begins with its check and a slash, which no run id has."""
+        return "/" in self.run_id
+
     @classmethod
     def of(cls, row: Mapping[Any, Any]) -> Key:
         """The key of a row of the lake, or of a mapping with its key columns."""

@@ -41,7 +41,10 @@ def make_parser() -> Parser:
         "(to --plot, or inputs-OP-DTYPE.png)",
     )
     one.add_argument(
-        "--case", metavar="CASE_ID", help="only show all backends side by side on one case, the outlier named"
+        "--case",
+        metavar="CASE",
+        help="only show all backends side by side on one case, the outlier named: a case id, or a key (run_id:case_id:backend) or "
+        "seed:NUMBER as a report tells them",
     )
     one.add_argument(
         "--new", action="store_true", help="only show every cell that no known failure covers, with its command"

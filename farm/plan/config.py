@@ -170,6 +170,12 @@ def place(path: str | Path, key: tuple[Any, ...]) -> str:
     return _place(file, yaml.compose(_read_text(file), Loader=yaml.SafeLoader), key)
 
 
+def locate(path: str | Path, key: tuple[Any, ...]) -> str:
+    """How an error at a key of a config begins: "file:line:column: key: ". Of a Python file, which has no keys, "": its
+    kernels' errors have their own place."""
+    return "" if _is_python(Path(path)) else f"{place(path, key)}: {'.'.join(map(str, key))}: "
+
+
 def _read_known_failures(file: Path, node: Any, name: str) -> list[dict[str, Any]]:
     """The known failures of a file of their own, of all in a folder, or of those that a glob matches; named from the
     config's directory. Raises ConfigError."""

@@ -1,4 +1,4 @@
-"""Runs a case again, in this process or in a child, its outputs kept."""
+"""Runs cases again, in this process or in a child: a stored one with its outputs kept, or some samples of a group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from farm.fleet import envs, scratch
-from farm.fleet.child_process import Death
+from farm.fleet.child_process import Death, Limits
 from farm.program import program
 from farm.reproduction.find import ReproduceError, StoredCase
 from farm.work.child_pool import POOL
@@ -21,11 +21,13 @@ from farm.work.state import limits
 from farm.work.supervisor import CannotRun, rows_of
 from tasks import wire
 from tasks.arrays.pack import Pack
+from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs.user_definitions import announce, get_announcement, with_kernel
+from tasks.judge.policy import Policy
 from tasks.model import RuntimeInfo, Status
 from tasks.model.trace import Step
-from tasks.runner import Runner
+from tasks.runner import Done, Runner
 from tasks.wire import ToRun
 
 
@@ -41,19 +43,58 @@ class Outcome:
     steps: Sequence[Step] = ()
 
 
+class NotHere(Exception):
+    """A backend that cannot be run here; the text says why."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A backend that this process runs cases on."""
+
+    backend: Backend
+    info: RuntimeInfo
+
+    def run(self, asked: ToRun, policy: Policy, alone: bool = False) -> Iterator[Done]:
+        """What becomes of each sample, in their order. alone: each is built by itself, also where a run builds the
+        samples of an op together."""
+        runner = Runner(self.backend, self.info, policy, lambda number, stage, span: None)
+        return runner.run([asked], solo=set(range(len(asked.positions))) if alone else ())
+
+
+def start_here(spec: BackendSpec) -> Started:
+    """A backend of this process. Raises NotHere."""
+    try:
+        backend = spec.create()
+        return Started(backend, backend.start())
+    except Exception as error:  # as a run does it: whatever a probe raises is the reason
+        raise NotHere(str(error) or type(error).__name__) from None
+
+
+def run_samples(asked: ToRun, spec: BackendSpec, policy: Policy, cache: Path) -> Iterator[dict[str, Any]]:
+    """The rows of samples of a group, by column: from this process, or from a child with the Python of the backend's
+    environment, if it has one. Raises NotHere."""
+    if not envs.of(spec):
+        yield from (done.row.values() for done in start_here(spec).run(asked, policy))
+        return
+    job = Job(name=f"again {spec.name}", cache=str(cache), limits=Limits(), run=(asked,), backend=spec, policy=policy)
+    try:
+        yield from rows_of(job)
+    except CannotRun as error:
+        raise NotHere(str(error)) from None
+    finally:
+        POOL.close()
+
+
 def run_here(case: StoredCase) -> Outcome:
     """Run the case in this process, its outputs kept."""
     announce(with_kernel(get_announcement(), case.spec.kernel))
     try:
-        backend = case.spec.create()
-        info = backend.start()
-    except Exception as error:  # as a run does it: whatever a probe raises is the reason
-        return _make_unavailable_outcome(str(error) or type(error).__name__)
-    runner = Runner(backend, info, case.policy, lambda number, stage, span: None)
+        here = start_here(case.spec)
+    except NotHere as error:
+        return _make_unavailable_outcome(str(error))
     with _keep_outputs(case) as asked:
-        # Built by itself also where the run built the op's samples together.
-        (done,) = runner.run([asked], solo={0})
-        return Outcome(done.row.values(), info, backend, _run_case_again(asked), done.trace)
+        (done,) = here.run(asked, case.policy, alone=True)
+        return Outcome(done.row.values(), here.info, here.backend, read_outputs(asked), done.trace)
 
 
 def job_of(case: StoredCase, *run: ToRun, **bounds: Any) -> Job:
@@ -91,7 +132,7 @@ def run_child(case: StoredCase) -> Outcome:
         except CannotRun as error:
             return _make_unavailable_outcome(str(error))
         info = RuntimeInfo(row["runtime_version"], row["device"], row["driver_version"])
-        return Outcome(row, info if row["runtime_version"] else None, actual=_run_case_again(asked))
+        return Outcome(row, info if row["runtime_version"] else None, actual=read_outputs(asked))
 
 
 def _make_unavailable_outcome(why: str) -> Outcome:
@@ -105,7 +146,8 @@ def _keep_outputs(case: StoredCase) -> Iterator[ToRun]:
         yield replace(case.asked, keep=f"{folder}/outputs.pack")
 
 
-def _run_case_again(asked: ToRun) -> list[np.ndarray] | None:
+def read_outputs(asked: ToRun) -> list[np.ndarray] | None:
+    """The outputs that a run has kept of a case; None where it gave none."""
     if not Path(asked.keep).exists():
         return None
     pack = Pack(asked.keep)

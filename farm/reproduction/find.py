@@ -117,7 +117,7 @@ def parse_row_key(text: str, results: lakes.Lake) -> Key:
             f"{text!r} is no key: a key is run_id:case_id:backend, e.g. "
             "'last:forward/torch:log_softmax/float16/4:torch-cpu'"
         )
-    if "/" in key.run_id:  # of a case id
+    if key.names_no_run:
         raise ReproduceError(f"{text!r} names no run: 'last:{text}' is of the newest")
     if key.run_id == "last":
         return replace(key, run_id=lakes.known_runs(results)[-1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,26 +10,21 @@ import numpy as np
 import pandas as pd
 
 from farm.commandline import plain
-from farm.fleet import envs
-from farm.fleet.child_process import Limits
 from farm.plan.patterns import names
 from farm.report.runs import load_rows_and_record
 from farm.report.tables.coverage import FAILED_STATUSES
 from farm.report.tables.gradient_oracles import AGREE, MEANING, WORST_FIRST, compare_gradient_oracles, two_oracles
-from farm.work.child_pool import POOL
-from farm.work.job import Job
-from farm.work.supervisor import CannotRun, rows_of
+from farm.reproduction.again import NotHere, run_samples
 from tasks import catalogs
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
 from tasks.catalogs.base import Entry
 from tasks.gradients import differences
 from tasks.judge import verdict
-from tasks.model import EPS, Group, Refusal, Status, Unavailable
+from tasks.model import EPS, Group, Refusal, Status
 from tasks.nearest import nearest
 from tasks.prepare.cases import PreparedGroup, PreparedSample, prepare
-from tasks.runner import Runner, ask_whole_group
-from tasks.wire import ToRun
+from tasks.runner import ask_whole_group
 
 #: Steps of the curve, relative to the inputs.
 STEPS = np.logspace(-1, -13, 49)
@@ -86,7 +80,14 @@ def table_run_gradients(results: str, run: str) -> pd.DataFrame:
 
 def check_op_gradients(question: Question, cache: Path | None = None) -> Answer:
     """Differentiate and judge. cache: where samples are prepared (None: where all are). Raises GradcheckError."""
-    prepared = _prepare_samples(question, cache or default_cache())
+    cache = cache or default_cache()
+    try:
+        spec = BackendSpec.parse(question.backend)
+    except KeyError:
+        raise GradcheckError(
+            f"--backend: unknown {question.backend!r}; torch-cpu or inductor-cpu can differentiate"
+        ) from None
+    prepared = _prepare_samples(question, cache)
     places = [i for i, s in enumerate(prepared.samples) if question.sample is None or s.index == question.sample]
     group = prepared.group
     if not places:
@@ -95,7 +96,11 @@ def check_op_gradients(question: Question, cache: Path | None = None) -> Answer:
             f"--sample: {group.label} has no sample {question.sample} in {question.dtype}; it has {valid}"
         )
     asked = replace(ask_whole_group(prepared), positions=tuple(places))
-    rows = pd.DataFrame(list(_judge_gradient_rows(asked, question.backend))).reindex(columns=_COLUMNS)
+    try:
+        judged = list(run_samples(asked, spec, verdict.load("error_units"), cache))
+    except NotHere as error:
+        raise GradcheckError(f"--backend: {spec.name} is unavailable: {error}") from None
+    rows = pd.DataFrame(judged).reindex(columns=_COLUMNS)
     rows["agreement"] = compare_gradient_oracles(rows)
     return Answer(
         f"{group.label} {question.dtype}, {group.check} on {question.backend}",
@@ -136,41 +141,6 @@ def _prepare_samples(question: Question, cache: Path) -> PreparedGroup:
         )
     count = question.samples if question.sample is None else 2**31 - 1
     return prepare(Group(entry.op, entry.variant, question.dtype, count, 0, check), cache)[1]
-
-
-def _judge_gradient_rows(asked: ToRun, name: str) -> Iterator[dict[str, Any]]:
-    try:
-        spec = BackendSpec.parse(name)
-        backend = spec.create()
-        if envs.of(spec):
-            yield from _run_in_backend_environment(asked, spec)
-            return
-        info = backend.start()
-    except KeyError:
-        raise GradcheckError(f"--backend: unknown {name!r}; torch-cpu or inductor-cpu can differentiate") from None
-    except Unavailable as error:
-        raise GradcheckError(f"--backend: {name} is unavailable: {error}") from None
-    runner = Runner(backend, info, verdict.load("error_units"), lambda number, stage, span: None)
-    yield from (done.row.values() for done in runner.run([asked]))
-
-
-def _run_in_backend_environment(asked: ToRun, spec: BackendSpec) -> Iterator[dict[str, Any]]:
-    """The rows of a backend that this process cannot run: from a child with its environment's Python. Raises
-    GradcheckError."""
-    job = Job(
-        name=f"gradcheck {spec.name}",
-        cache=str(default_cache()),
-        limits=Limits(),
-        run=(asked,),
-        backend=spec,
-        policy=verdict.load("error_units"),
-    )
-    try:
-        yield from rows_of(job)
-    except CannotRun as error:
-        raise GradcheckError(f"--backend: {spec.name} is unavailable: {error}") from None
-    finally:
-        POOL.close()
 
 
 def describe_gradient_sample(row: dict[str, Any]) -> str:

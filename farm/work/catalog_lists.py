@@ -118,8 +118,8 @@ def list_entries(
             f"{_find_crashing_module(name, config, answer)}catalog {name} cannot be listed: {answer.text}"
         )
     assert answer is not None
-    where = f"{configs.place(config, answer.key)}: " if config and answer.key else ""
-    told = f"{where}{'.'.join(map(str, answer.key)) or f'catalog {name}'}: {answer.error}"
+    where = _locate(config, answer.key) if answer.key else f"catalog {name}: "
+    told = f"{where}{answer.error}"
     raise ConfigError("; ".join([told, *(whys or [_explain_missing_import(answer.lacks)] if answer.lacks else [])]))
 
 
@@ -156,5 +156,9 @@ def _find_crashing_module(name: str, config: str, death: Death) -> str:
     if found is None:
         return ""
     key, module = found
-    where = f"{configs.place(config, key)}: " if config else ""
-    return f"{where}{'.'.join(map(str, key))}: {module}: "
+    return f"{_locate(config, key)}{module}: "
+
+
+def _locate(config: str, key: tuple[Any, ...]) -> str:
+    """How an error at a key begins. config: its file, "" where there is none."""
+    return configs.locate(config, key) if config else f"{'.'.join(map(str, key))}: "

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -149,6 +150,22 @@ def by_value(eps: float, draw: int, place: int) -> tuple[np.ndarray, int]:
     """As `perturb_values`, where equal elements of tensors of one place must stay equal: 2¹⁸ factors or more, and what
     is added to the bits of an element before they are hashed to the number of its factor."""
     return _draw_factors(eps, draw % _TABLES), place + draw // _TABLES
+
+
+def perturb_tensor(x: Any, eps: float, draw: int, place: int) -> Any:
+    """``x`` with every element times a factor that its value, the draw and ``place`` decide: what is equal and has the
+    same place stays equal (the gradient of a maximum looks for the elements that are equal to it)."""
+    import torch
+
+    x = x.detach()
+    if x.dtype not in (torch.float64, torch.complex128) or x.layout != torch.strided:
+        return x
+    parts = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+    bits = parts.contiguous().view(torch.int64)
+    factors, start = by_value(eps, draw, place)
+    # Fibonacci hashing to 18 bits.
+    moved = parts * torch.from_numpy(factors)[((bits + start) * -0x61C8864680B583EB >> 46) & 0x3FFFF]
+    return torch.view_as_complex(moved) if x.is_complex() else moved
 
 
 def moved_each(x: np.ndarray, eps: float, draws: Sequence[int], place: int) -> np.ndarray:

@@ -192,6 +192,18 @@ def with_tensors(node: Any, function: Callable[[dict[str, Any]], Any]) -> Any:
     return {**node, "v": with_tensors(node["v"], function)} if "v" in node else node
 
 
+def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Arguments with everything that is in their tuples, lists and dicts changed; a tuple of a class of its own (a
+    torch.Size) is changed as a whole."""
+    if type(value) is tuple:
+        return tuple([map_leaves(x, change) for x in value])
+    if isinstance(value, list):
+        return [map_leaves(x, change) for x in value]
+    if isinstance(value, dict):
+        return {k: map_leaves(x, change) for k, x in value.items()}
+    return change(value)
+
+
 def contiguous(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     """The tensor that ``spec`` describes over its stored ``array``, as a contiguous array in the dtype that it is
     declared with."""

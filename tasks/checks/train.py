@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: The kind of a row in which all is within its floor, and a gradient, a buffer or the loss too large or too small at
 #: every step.
 KIND_SLOPE = "slope"
+#: The flag of such a row that says of which phase, with _ for blanks.
+FLAG_SLOPE = "slope_of"
 #: The kind of a row where each rank's own gradients are right, and what all of them have after the reduction is not.
 KIND_REDUCTION = "reduction"
 #: The kind of a row where the output of a module is off as well: the fault is in the forward pass.
@@ -157,7 +159,8 @@ class Train(Scenario):
             return None
         subject = f"the gradient of {one.name}" if one.phase == RAW else one.name
         words = f"{subject} is off along itself at all steps, {abs(one.score):.3g} standard errors"
-        return worst.rule(Status.WRONG, KIND_SLOPE, {"culprit": one.name, "error": words})
+        found = worst.rule(Status.WRONG, KIND_SLOPE, {"culprit": one.name, "error": words})
+        return found.flag(**{FLAG_SLOPE: one.phase.replace(" ", "_")})
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy as np
 
 from tasks.arrays import torch_tree
 from tasks.arrays.training import TrainingStep
+from tasks.arrays.tree import map_leaves
 from tasks.gradients import analytic, differences
 from tasks.model import Form, Misbehaviour, OpClass, Oracle, Unsupported, is_complex, np_dtype
 
@@ -53,18 +54,8 @@ def tensors(*trees: Any) -> list[Any]:
     import torch
 
     found: list[Any] = []
-    _replace(trees, lambda x: found.append(x) if isinstance(x, torch.Tensor) else None)
+    map_leaves(trees, lambda x: found.append(x) if isinstance(x, torch.Tensor) else None)
     return found
-
-
-def _replace(value: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(value, tuple) and type(value) is tuple:
-        return tuple([_replace(x, change) for x in value])
-    if isinstance(value, list):
-        return [_replace(x, change) for x in value]
-    if isinstance(value, dict):
-        return {k: _replace(x, change) for k, x in value.items()}
-    return change(value)
 
 
 def with_inputs(args: Any, kwargs: Any, wrt: Sequence[int], inputs: Sequence[Any]) -> tuple[Any, Any]:
@@ -79,7 +70,7 @@ def with_inputs(args: Any, kwargs: Any, wrt: Sequence[int], inputs: Sequence[Any
         count[0] += 1
         return chosen.get(count[0], x)
 
-    return _replace(args, change), _replace(kwargs, change)
+    return map_leaves(args, change), map_leaves(kwargs, change)
 
 
 def cotangents(outputs: Sequence[tuple[tuple[int, ...], str]], seed: str) -> list[np.ndarray]:
@@ -289,14 +280,19 @@ def backward(
     cotangents: Sequence[Any],
     saved: Callable[[Any], Any] | None = None,
     made: Callable[[Sequence[Any]], None] | None = None,
+    handed: Callable[[Any], Any] | None = None,
+    fixed: bool = False,
 ) -> list[Any]:
     """What a check other than "forward" computes: tensors, zeros where nothing depends on an input.
 
     "backward": the gradient of Σ Re⟨cotangent, output⟩ with respect to each tensor at the places ``wrt``.
     "double_backward": with one further cotangent per gradient, the gradient of Σ Re⟨cotangent, gradient⟩ with respect
     to the same tensors and then to the cotangents of the outputs. A cotangent of None leaves its output (or gradient)
-    out, and so does an output beside others that depends on no input. Nothing given is written to. saved: applied to
-    every tensor that the forward pass keeps for the backward one; made: told of the outputs before the backward pass.
+    out, and so does an output beside others that depends on no input. Nothing given is written to.
+
+    saved: applied to every tensor that the forward pass keeps for the backward one; made: told of the outputs before
+    the backward pass; handed: applied to every gradient that a node hands on, unless that is to be differentiated
+    again; fixed: a maximum or a minimum along an axis is a constant.
     """
     import torch
 
@@ -308,7 +304,44 @@ def backward(
         outputs = torch_tree.leaves(call(*args, **kwargs))
         if made is not None:
             made(outputs)
+        if fixed:
+            _change_handed(outputs, lambda g: g * 0, EXTREMA)
+        if handed is not None and check == "backward":
+            _change_handed(outputs, handed)
         return differentiate_outputs(check, outputs, inputs, cotangents)
+
+
+#: Beginnings of the names of the nodes that a maximum or a minimum along an axis makes.
+EXTREMA = ("Amax", "Amin", "Max", "Min")
+
+
+def _change_handed(outputs: Sequence[Any], change: Callable[[Any], Any], names: tuple[str, ...] = ("",)) -> None:
+    """Change every gradient that the nodes of a graph are handed whose names begin with one of ``names``."""
+
+    def change_each(found: Any) -> Any:
+        return tuple(g if g is None else change(g) for g in found)
+
+    for node in nodes(outputs):
+        if type(node).__name__.startswith(names):
+            node.register_prehook(change_each)
+
+
+@contextlib.contextmanager
+def equalities() -> Iterator[list[str]]:
+    """The comparisons for equality that torch makes inside, forward and backward, by name."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    met: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = func.overloadpacket.__name__
+            if name in ("eq", "ne"):
+                met.append(name)
+            return func(*args, **kwargs or {})
+
+    with Watch():
+        yield met
 
 
 def differentiate_outputs(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import torch_tree
-from tasks.arrays.tree import decode, tensor_specs
+from tasks.arrays.tree import decode, map_leaves, tensor_specs
 from tasks.model import EPS, PART, Leaf, OpClass, Vacuous, is_inexact, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE
 from tasks.model.errors import essential
@@ -74,7 +74,7 @@ def export_sample_to_onnx(sample: PreparedSample) -> tuple[bytes, list[int], lis
             tensors.append(x)
         return x
 
-    _map_tree_leaves((args, kwargs), collect)
+    map_leaves((args, kwargs), collect)
     if len(tensors) != len(tensor_specs(form.args) + tensor_specs(form.kwargs)):
         raise ValueError("the tensors of the arguments could not be told apart")
     if kept := [x for x in sample.record.written if not x.startswith("inputs.")]:
@@ -87,7 +87,7 @@ def export_sample_to_onnx(sample: PreparedSample) -> tuple[bytes, list[int], lis
     class Op(torch.nn.Module):
         def forward(self, *inputs: Any) -> Any:
             left = iter(inputs)
-            new = _map_tree_leaves((args, kwargs), lambda x: next(left) if isinstance(x, torch.Tensor) else x)
+            new = map_leaves((args, kwargs), lambda x: next(left) if isinstance(x, torch.Tensor) else x)
             return tuple(torch_tree.leaves(call(*new[0], **new[1])))
 
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), torch.no_grad():
@@ -237,16 +237,6 @@ def _describe_gross_difference(got: Sequence[Any], inputs: list[Any], expected: 
             count = int(odd.sum() + off.sum())
             return f"{count} of {a.size} elements of output {place} are grossly different"
     return ""
-
-
-def _map_tree_leaves(value: Any, change: Any) -> Any:
-    if isinstance(value, tuple) and type(value) is tuple:
-        return tuple(_map_tree_leaves(x, change) for x in value)
-    if isinstance(value, list):
-        return [_map_tree_leaves(x, change) for x in value]
-    if isinstance(value, dict):
-        return {k: _map_tree_leaves(x, change) for k, x in value.items()}
-    return change(value)
 
 
 def explain_export_failure(error: BaseException) -> str:

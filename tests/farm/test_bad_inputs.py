@@ -94,6 +94,13 @@ LINES: list[tuple[str, str]] = [
     ("report {d}/lake --by colour", "invalid choice: 'colour'"),
     ("report {d}/lake --case nothing", "nothing"),
     ("report {d}/lake --case forward/torch:ad/float32/0", CASE),
+    (
+        "report {d}/lake --case last:forward/torch:ad/float32/0:torch-cpu",
+        f"no case 'forward/torch:ad/float32/0'; did you mean {CASE}",
+    ),
+    (f"report {{d}}/lake --case gone:{CASE}:torch-cpu", "no run 'gone'"),
+    (f"report {{d}}/lake --run all --case last:{CASE}:torch-cpu", f"names the run {RUN}; leave --run out"),
+    ("report {d}/lake --case seed:x", "'seed:x' is no seed: seed:NUMBER"),
     ("report {d}/lake --diff torch-cpu", "expected 2 arguments"),
     ("report {d}/lake --diff torch-cpu ort-cpu", "ort-cpu"),
     ("report {d}/lake --diff nobody torch-cpu", "nobody"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ import pytest
 
 from farm.commands import gradcheck
 from farm.report.tables.gradient_oracles import MEANING, compare_gradient_oracles, two_oracles
+from farm.reproduction.again import NotHere, run_samples
+from tasks.backends import BackendSpec
 from tasks.catalogs.torch import gradient_samples as samples_of_torch
+from tasks.judge import verdict
+from tasks.model import Group
+from tasks.prepare.cases import prepare
+from tasks.runner import ask_whole_group
 from tests.conftest import here
 
 
@@ -57,6 +64,19 @@ def test_a_bad_command_line_is_one_line(
     assert gradcheck.main(argv) == 2
     text = capsys.readouterr().err
     assert text.count("\n") == 1 and all(word in text for word in words), text
+
+
+def test_a_group_gives_the_same_rows_here_and_in_an_environment(tmp_path: Path) -> None:
+    asked = ask_whole_group(prepare(Group("torch:tanh", "", "float32", 1, 0, "backward"), tmp_path)[1])
+
+    def run(python: str = "") -> list[tuple[Any, ...]]:
+        spec = BackendSpec.parse("own", "torch-cpu", python=python)
+        rows = run_samples(asked, spec, verdict.load("error_units"), tmp_path)
+        return [(row["sample"], row["status"], row["error_units"], row["output_digest"]) for row in rows]
+
+    assert run() == run(sys.executable) and len(run()) == 1
+    with pytest.raises(NotHere, match="there is no /nonexistent/python on this node; name the path of a Python"):
+        run("/nonexistent/python")
 
 
 def _row(

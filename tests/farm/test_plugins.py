@@ -128,3 +128,35 @@ def test_a_plugin_for_another_version_is_one_line_with_the_fix(
     said = str(caught.value)
     assert said.startswith(f"backend 'older' of the package farm-older 0.1: {name}:Older cannot be imported: ")
     assert ("bring farm-older up to date, or uninstall it" in said) == ours and "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        ("build(self, form): ...", ""),
+        ("build(self, form, inputs=None, **more): ...", ""),
+        ("build(self, *given): ...", ""),
+        (
+            "build(self, form, inputs): ...",
+            "build cannot be called as build(form): missing a required argument: 'inputs'",
+        ),
+        ("probe(self, deadline): ...", "probe cannot be called as probe(): missing a required argument: 'deadline'"),
+        ("own(self, anything): ...", ""),
+    ],
+)
+def test_a_method_that_takes_other_arguments_than_ours_is_one_line_with_the_fix(
+    method: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"farm_older_{abs(hash(method))}"
+    (tmp_path / f"{name}.py").write_text(
+        f"from tasks.backends.base import Backend\nclass Older(Backend):\n    def {method}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    part = Part("backend", "older", f"{name}:Older", "farm-older", "0.1")
+    if not says:
+        assert part.load().__name__ == "Older"
+        return
+    with pytest.raises(PluginError) as caught:
+        part.load()
+    where = f"backend 'older' of the package farm-older 0.1: {name}:Older: Older.{says}; "
+    assert str(caught.value).startswith(f"{where}it is written for another version of the farm: bring farm-older up to")

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from tasks.arrays import torch_tree
-from tasks.arrays.tree import encode
+from tasks.arrays.tree import encode, map_leaves
 from tasks.backends import BackendSpec
 from tasks.catalogs.torch import declared, opinfo
-from tasks.catalogs.torch.arguments import clone, map_leaves
+from tasks.catalogs.torch.arguments import clone
 from tasks.catalogs.torch.opinfo import TorchOpInfo
 from tasks.catalogs.torch.samples import unwrap_seeding
 from tasks.judge import verdict

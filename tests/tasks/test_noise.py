@@ -20,7 +20,6 @@ from tasks.catalogs import user_definitions
 from tasks.catalogs.base import Sample
 from tasks.catalogs.critical.ops import OPS, Op
 from tasks.catalogs.onnx import float64
-from tasks.catalogs.torch.arguments import perturb_tensor
 from tasks.catalogs.torch.samples import Maker
 from tasks.catalogs.user import load
 from tasks.model import EPS, Group, Leaf, OpClass
@@ -239,7 +238,9 @@ def test_one_element_makes_a_gradient_s_row_jump() -> None:
 
 
 def _jittered(draw: int, place: int) -> bytes:
-    return bytes(perturb_tensor(torch.linspace(1.0, 2.0, 64, dtype=torch.float64), 1e-3, draw, place).numpy().tobytes())
+    return bytes(
+        noise.perturb_tensor(torch.linspace(1.0, 2.0, 64, dtype=torch.float64), 1e-3, draw, place).numpy().tobytes()
+    )
 
 
 def _moved(draw: int, place: int) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 
 from tasks.catalogs.user import of_torch
 from tasks.catalogs.user.reference_gradients import Reference
+from tasks.gradients.oracle import Exact, Graph, Point, by_autograd
 
 pytest.importorskip("torch")
 EPS = 2.0**-24
@@ -24,10 +25,14 @@ def by_the_largest(x: Any) -> Any:
     return x / x.max(-1, keepdims=True)
 
 
-def _reference(function: Any, check: str = "backward") -> Reference:
+def _follow(function: Any, inputs: dict[str, np.ndarray], cotangents: list[np.ndarray]) -> tuple[Graph, Exact]:
+    """The graph of a NumPy function, and the oracle of its gradient."""
     op: Any = types.SimpleNamespace(inputs={"x": 0}, gradient=["x"], kwargs={}, reference_framework="numpy", kept=False)
     call = of_torch.of_arrays(function)
-    return Reference(op, check, "float32", lambda a: [function(a["x"])], function, call)
+    reference = Reference(op, "backward", "float32", lambda a: [function(a["x"])], function, call)
+    derivative, point = reference.derivative(), Point(inputs, cotangents)
+    found = by_autograd(derivative, point, derivative.follow(point), reference.values(inputs))
+    return derivative.graph, found
 
 
 @pytest.fixture
@@ -39,15 +44,15 @@ def given() -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
 
 
 def test_the_floor_has_what_rounding_a_sum_does(given: tuple[dict[str, np.ndarray], list[np.ndarray]]) -> None:
-    reference = _reference(softmax)
-    (exact,) = reference.first_by_autograd(*given)
-    assert reference.shifts(*given, [exact])
-    moved = [reference.by_autograd(*given, draw, True, fixed=draw % 2 == 1)[0] for draw in range(4)]
+    graph, found = _follow(softmax, *given)
+    assert graph.shifts
+    (exact,) = found.values
+    moved = [found.again(Point(*given), draw, ())[0] for draw in range(4)]
     floor = np.abs(np.array(moved) - exact).max(0)
     assert (floor[:, 1] > 0.1 * EPS).all(), "a kernel's g - Σ g·p is off by ε·g"
     assert (np.abs(exact[:, 1]) < 1e-10).all()
 
 
 def test_a_maximum_that_matters_is_no_shift(given: tuple[dict[str, np.ndarray], list[np.ndarray]]) -> None:
-    reference = _reference(by_the_largest)
-    assert not reference.shifts(*given, reference.first_by_autograd(*given))
+    graph, _ = _follow(by_the_largest, *given)
+    assert not graph.shifts

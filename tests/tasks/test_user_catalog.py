@@ -81,7 +81,11 @@ RIGHT = "def reference(x): return 2 * x\n"
         ("def kernel(x): return 1.5", "structure", "the Python float 1.5"),
         ("def kernel(x): return [x * 2]", "structure", "a list of 1"),
         ("def kernel(x): return (x * 2).tolist()", "structure", "a list of"),
-        ("def kernel(x): return (x * 2).numpy()", "structure", "a numpy.ndarray"),
+        (
+            "def kernel(x): return (x * 2).numpy()",
+            "structure",
+            "declare framework: numpy, or return torch.from_numpy(result)",
+        ),
         ("def kernel(x): return x * 2, None", "structure", "None as output 1"),
         ("def kernel(x): return x * 2, x * 2", "structure", "2 outputs, expected 1"),
         ("def kernel(x): return x.mul_(2).clone()", "mutation", "changed its input x (declare mutates: [x]"),
@@ -98,6 +102,35 @@ def test_what_a_kernel_can_do_wrong(declare: Any, cache: Path, kernel: str, kind
     found = rows(cache)
     assert {(r["status"], r["kind"]) for r in found} == {("wrong" if kind else "pass", kind)}
     assert all(says in r["error"] for r in found if r["sample"] == 0)
+
+
+#: An array as jax.numpy returns one.
+FOREIGN = """
+class Array:
+    def __init__(self, x): self.x = x
+    def __array__(self, *args, **kwargs): return self.x
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("returned", "fix"),
+    [
+        ("Array(x * 2)", "return numpy.asarray(result)"),
+        ("(x * 2, Array(x))", "return numpy.asarray(result)"),
+        ("torch.from_numpy(x * 2)", "declare framework: torch, or return result.numpy()"),
+        ("Array(x * 2).__array__()", ""),
+    ],
+)
+def test_an_array_of_another_framework_is_told_with_its_place_and_the_fix(
+    declare: Any, cache: Path, returned: str, fix: str
+) -> None:
+    source = f"{RIGHT}{FOREIGN}import torch\ndef kernel(x): return {returned}"
+    declare(source, framework="numpy")
+    found = rows(cache)
+    assert {(r["status"], r["kind"]) for r in found} == {("wrong", "structure") if fix else ("pass", "")}
+    line = (HEAD + source).count("\n") + 1
+    assert all(r["error"].endswith(f"; k.py:{line}: {fix}") for r in found if fix)
 
 
 def test_an_output_in_the_memory_of_an_input(declare: Any, cache: Path) -> None:

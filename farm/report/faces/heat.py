@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from markupsafe import Markup, escape
 
@@ -17,16 +17,16 @@ DECADES = 4.0
 FAINTEST = 0.12
 
 
-def heat(values: Sequence[tuple[float, str]], bound: float | None, marked: int) -> Markup:
+def heat(values: Sequence[tuple[float, str]], bound: float | None, marked: Collection[int]) -> Markup:
     """A square for each value, which says its words: the good colour up to the bound, the other beyond it, stronger the
-    further off. marked: the square with the fault's place, -1 for none."""
+    further off. marked: the squares with the fault's place."""
     limit = bound if bound and math.isfinite(bound) else 1.0
     squares = []
     for k, (value, words) in enumerate(values):
         beyond = not value <= limit
         share = min(1.0, value / limit) * 0.6 if not beyond else _count_decades(value, limit) / DECADES
         kind = "over" if beyond else "within"
-        ring = " marked" if k == marked else ""
+        ring = " marked" if k in marked else ""
         at = f'x="{k * SIDE + 1}" y="1" width="{SIDE - 2}" height="{SIDE - 2}"'
         title = f"<title>{escape(words)}: {number(value)}</title>"
         squares.append(

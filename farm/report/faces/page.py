@@ -25,16 +25,10 @@ from farm.lake.origin_columns import COLUMNS, KEY
 from farm.plan.config import QUICK_DUMPER
 from farm.report.faces import html
 from farm.report.faces.html import HERE, SIGNS, script_json, style
+from farm.report.once import settle
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
-from farm.report.tables.coverage import (
-    SEVERITY,
-    coverage,
-    find_reproduce_command,
-    how_option,
-    mark_distinct,
-    where_option,
-)
+from farm.report.tables.coverage import SEVERITY, coverage, find_reproduce_command, how_option, where_option
 from farm.report.tables.overview import backend_lines, count_run, list_quarantines, list_remarks
 from farm.report.tables.side_by_side import Sides, set_side_by_side
 from farm.report.tables.since import since
@@ -204,7 +198,7 @@ def payload(report: Report) -> dict[str, Any]:
     rows, run = report.rows, report.run
     results = str(rows.attrs.get("results") or run.get("results") or "results")
     if (built := rows["check"].isin(checks.where(runs=False))).any():  # a square is about numbers
-        rows = mark_distinct(rows[~built])
+        rows = settle(rows[~built])
     listed = report.verdict.listed
     backends = _backends(backend_lines(report))
     ops = rows[["label", "catalog"]].drop_duplicates("label").sort_values("label")

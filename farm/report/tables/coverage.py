@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import shlex
-import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +13,7 @@ import pandas as pd
 from farm.lake.key import Key
 from farm.lake.origin_columns import COLUMNS, KEY
 from farm.program import program
+from farm.report.once import is_settled, once, settle
 from tasks import checks
 from tasks.model import BY_SEVERITY, DEADLY, FAILED, FINDINGS, JUDGED, MEASURED, NOT_VALID, PASSED, Status, names
 
@@ -35,8 +34,6 @@ CELL = ["check", "op", "variant", "dtype", "backend"]
 _TEXT = [c.name for c in COLUMNS if c.type == "string"]
 _NUMBERS = [c.name for c in COLUMNS if c.type == "float64" or (c.type == "int64" and c.shown == "metrics")]
 NO_REASON = "no reason was given"
-#: The frames that are `distinct`, while they live, by their identity: a report asks for the same one some twenty times.
-_READY: weakref.WeakValueDictionary[int, pd.DataFrame] = weakref.WeakValueDictionary()
 #: Column order of a coverage table.
 COUNTS = ["planned", "valid", "judged", "passed", "failed", "apart", "weak", "weak_cells"]
 
@@ -48,7 +45,7 @@ def distinct(rows: pd.DataFrame) -> pd.DataFrame:
     ``weak`` is False where it is missing, and ``label`` is the op with its variant. Raises ValueError when a status
     is not one of the closed set. A frame that was made ready is returned as it is.
     """
-    if _READY.get(id(rows)) is rows:
+    if is_settled(rows):
         return rows
     made: dict[Any, pd.Series] = dict(rows.items())
     nothing = pd.Series(None, index=rows.index, dtype=object)
@@ -72,39 +69,10 @@ def distinct(rows: pd.DataFrame) -> pd.DataFrame:
         order = attempts.reset_index(drop=True).sort_values(kind="stable").index
         rows = rows.iloc[order].drop_duplicates(KEY, keep="last")
     rows["label"] = rows["op"].where(rows["variant"] == "", rows["op"] + "." + rows["variant"])
-    return mark_distinct(rows.reset_index(drop=True))
+    return settle(rows.reset_index(drop=True))
 
 
-def mark_distinct(rows: pd.DataFrame) -> pd.DataFrame:
-    """Remember that rows are `distinct`, as those are that only got more columns; nobody changes them in place."""
-    _READY[id(rows)] = rows
-    return rows
-
-
-Made = TypeVar("Made")
-
-
-def once_a_frame(make: Callable[..., Made]) -> Callable[..., Made]:
-    """A function of rows and of hashable arguments that works out once what is asked of the same `mark_distinct` rows
-    again. Nobody changes what it gives."""
-    kept: dict[int, dict[tuple[Hashable, ...], Made]] = {}
-
-    @functools.wraps(make)
-    def get(rows: pd.DataFrame, *asked: Hashable) -> Made:
-        if _READY.get(id(rows)) is not rows:
-            return make(rows, *asked)
-        if id(rows) not in kept:
-            kept[id(rows)] = {}
-            weakref.finalize(rows, kept.pop, id(rows), None)
-        of_frame = kept[id(rows)]
-        if asked not in of_frame:
-            of_frame[asked] = make(rows, *asked)
-        return of_frame[asked]
-
-    return get
-
-
-@once_a_frame
+@once
 def find_values(rows: pd.DataFrame, column: str) -> frozenset[Any]:
     """What rows have in a column."""
     return frozenset(rows[column].unique())
@@ -178,10 +146,10 @@ def count_rows_once(rows: pd.DataFrame) -> pd.DataFrame:
     return _keep_worst(rows)
 
 
-@once_a_frame
+@once
 def _keep_worst(rows: pd.DataFrame) -> pd.DataFrame:
     worst = rank_statuses(rows["status"]).sort_values(kind="stable").index
-    return mark_distinct(rows.loc[worst].drop_duplicates(["run_id", "case_id", "vendor", "code"]).sort_index())
+    return settle(rows.loc[worst].drop_duplicates(["run_id", "case_id", "vendor", "code"]).sort_index())
 
 
 def find_weak_rows_beside(rows: pd.DataFrame) -> pd.Series:
@@ -220,7 +188,7 @@ def count_built(rows: pd.DataFrame) -> pd.DataFrame:
     return table.assign(build_rate=table["built"] / tried.where(tried > 0))
 
 
-@once_a_frame
+@once
 def _mark_counted_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series, pd.Series]:
     """Of `distinct` rows those that were run, what each counts as (0 or 1, by status and "weak", "beside", "apart"),
     which are judged, and which are weak passes."""
@@ -238,7 +206,7 @@ def _mark_counted_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, 
     return rows, told, judged, weak
 
 
-@once_a_frame
+@once
 def _count_coverage(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
     rows, told, judged, weak = _mark_counted_rows(rows)
     groups: list[Any] = [rows[key] for key in keys]

@@ -11,6 +11,7 @@ import pandas as pd
 from farm.commandline import plain
 from farm.fleet.inventory import no_device_of
 from farm.program import program
+from farm.report.once import once
 from farm.report.tables.agreement import format_units, name_units
 from farm.report.tables.causes import NEW, count_noun
 from farm.report.tables.coverage import (
@@ -32,7 +33,7 @@ from farm.report.tables.coverage import (
     status_table,
     worst_matrix,
 )
-from farm.report.tables.view import Cell, Column, Line, Report, View, once_a_report, rate, view
+from farm.report.tables.view import Cell, Column, Line, Report, View, rate, view
 from farm.report.words import DASH, number, percent
 from tasks import catalogs, checks
 from tasks.arrays.layouts import CONTIGUOUS
@@ -182,7 +183,7 @@ def _describe_quarantine(record: Mapping[str, Any]) -> str:
     return plain(f"QUARANTINED: {what} for {names}: {record.get('why') or DASH}{again}")
 
 
-@once_a_report
+@once
 def backend_lines(report: Report) -> list[dict[str, Any]]:
     """One dict per backend, in the order of a report: its coverage, vendor, device (after "emulated" where none was
     used, after "interpreted" where an interpreter ran kernels), runtime_version, oldest (`Offer.oldest`), available,

@@ -11,10 +11,11 @@ from typing import Any
 
 import pandas as pd
 
+from farm.report.once import once
 from farm.report.runs import find_run_before
 from farm.report.tables.causes import KNOWN
 from farm.report.tables.changes import GROUPS, KINDS, NEW, SAME, Counts, compare_cells, with_commands
-from farm.report.tables.view import Report, once_a_report
+from farm.report.tables.view import Report
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Since:
         return f"Since {self.run_id}, the last run of this config: {self.sums.sentence(self.known)}{judged}"
 
 
-@once_a_report
+@once
 def since(report: Report) -> Since | None:
     """What changed since the last finished run of the same config (`farm.report.runs.find_run_before`); None where
     there is none."""

@@ -8,12 +8,13 @@ import pandas as pd
 
 from farm.lake.traces import read_trace
 from farm.report.tables.view import Cell, Column, Line, Report, View, view
-from tasks.checks.train import KIND_FORWARD, KIND_REDUCTION, KIND_SLOPE, Train
+from tasks.checks.train import FLAG_SLOPE, KIND_FORWARD, KIND_REDUCTION, KIND_SLOPE, Train
 from tasks.model import Status
+from tasks.model.flags import parse
 from tasks.training.phases import PHASES, RAW, TAPS
 
 #: Kind of a row → the phase at whose line its place stands; of all others the kind is the phase.
-PHASE_OF_KIND = {KIND_FORWARD: TAPS, KIND_REDUCTION: RAW, KIND_SLOPE: RAW}
+PHASE_OF_KIND = {KIND_FORWARD: TAPS, KIND_REDUCTION: RAW}
 #: What a line is of.
 KEY = ["op", "variant", "backend", "dtype"]
 
@@ -23,9 +24,12 @@ def list_training_phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFram
 
     Columns: op, variant, backend, dtype, rank ("" of a single process), phase; worst: the largest floors of its steps;
     limit; steps: (number, floors, status) of each, in order; place: the module or the parameter that the row blames,
-    where this phase is the first that is off.
+    where this phase is the first that is off, or the one whose slope is; along: whether it is its slope, which no step
+    alone shows.
     """
-    of_rows = rows[["run_id", "case_id", *KEY, "limit", "culprit", "kind"]].rename(columns={"kind": "row_kind"})
+    of_rows = rows[["run_id", "case_id", *KEY, "limit", "culprit", "kind", "flags"]].rename(
+        columns={"kind": "row_kind"}
+    )
     found = trace.merge(of_rows, on=["run_id", "case_id", "backend"]).dropna(subset=["number"])
     found = found.assign(rank=found["rank"].astype("Int64").astype("string").fillna(""))
     lines = []
@@ -35,13 +39,14 @@ def list_training_phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFram
         group = group.sort_values("number")
         steps = tuple(zip(group["number"], group["error_units"], group["status"]))
         off, kind = bool((group["status"] != Status.PASS.value).any()), group["row_kind"].iloc[0]
-        place = group["culprit"].iloc[0] if off and key[-1] == PHASE_OF_KIND.get(kind, kind) else ""
+        along = kind == KIND_SLOPE and parse(group["flags"].iloc[0]).get(FLAG_SLOPE, "").replace("_", " ") == key[-1]
+        place = group["culprit"].iloc[0] if along or (off and key[-1] == PHASE_OF_KIND.get(kind, kind)) else ""
         line = dict(zip([*KEY, "rank", "phase"], key)) | {
             "worst": group["error_units"].max(),
             "limit": group["limit"].iloc[0],
         }
-        lines.append(line | {"steps": steps, "place": place or ""})
-    table = pd.DataFrame(lines, columns=[*KEY, "rank", "phase", "worst", "limit", "steps", "place"])
+        lines.append(line | {"steps": steps, "place": place or "", "along": along})
+    table = pd.DataFrame(lines, columns=[*KEY, "rank", "phase", "worst", "limit", "steps", "place", "along"])
     order = {phase: number for number, phase in enumerate(PHASES)}
     return table.sort_values(
         [*KEY, "rank", "phase"], key=lambda x: x.map(order) if x.name == "phase" else x, kind="stable"
@@ -50,7 +55,7 @@ def list_training_phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFram
 
 def _show_steps(line: Line) -> Cell:
     """The floors of all steps: on a page as a row of a heat map, with the first step that is off marked where the
-    fault's place is."""
+    fault's place is; every step where only all together are off."""
     steps = line["steps"]
     parts = tuple((f"{units:.2g}", str(status)) for _, units, status in steps)
     off = next((k for k, (_, _, status) in enumerate(steps) if status != Status.PASS.value), -1)
@@ -59,7 +64,7 @@ def _show_steps(line: Line) -> Cell:
         parts=parts,
         heat=tuple((math.inf if units is None else float(units), f"step {number}") for number, units, _ in steps),
         bound=float(line["limit"]),
-        marked=off if line["place"] else -1,
+        marked=tuple(range(len(steps))) if line["along"] else (off,) if line["place"] and off >= 0 else (),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from farm.commandline import plain
+from farm.report.once import once
 from farm.report.tables.agreement import REFERENCE, format_units, get_row_units, group_agreeing_rows
 from farm.report.tables.coverage import (
     FAILED_STATUSES,
@@ -18,7 +19,6 @@ from farm.report.tables.coverage import (
     find_values,
     list_table_lines,
     make_reproduce_commands,
-    once_a_frame,
     rank_statuses,
 )
 from farm.report.tables.view import FACES, Cell, Column, Line, Report, View, op, text, view
@@ -88,7 +88,7 @@ def unique(rows: pd.DataFrame) -> pd.DataFrame:
     return _list_vendor_differences(distinct(rows), results).copy()
 
 
-@once_a_frame
+@once
 def _list_vendor_differences(rows: pd.DataFrame, results: str) -> pd.DataFrame:
     rows = rows[
         rows["status"].isin(JUDGED_STATUSES)

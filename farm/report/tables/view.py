@@ -10,7 +10,6 @@ import importlib
 import pkgutil
 import re
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,8 +17,9 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from farm.commandline import plain
+from farm.report.once import settle
 from farm.report.tables.causes import Verdict, causes, match_known, verdict
-from farm.report.tables.coverage import distinct, find_values, mark_distinct, with_code
+from farm.report.tables.coverage import distinct, find_values, with_code
 from farm.report.tables.ranking import ranking
 from farm.report.words import DASH, number, percent
 from tasks.model import label_of
@@ -37,7 +37,7 @@ class Cell:
     sum (`tasks.passport.trees.encode_tree`), drawn under the text on a page; parts: the text in parts, each with a
     status that colours it; href: the page that the text leads to; strip: outcomes in their order, as (status, how many,
     words), drawn beside the text; heat: (value, words) in their order, drawn on a page instead of the text as squares
-    that are coloured by how far they are from ``bound``, that at the place ``marked`` with a frame; spark: counts in
+    that are coloured by how far they are from ``bound``, those at the places ``marked`` with a frame; spark: counts in
     their order, as a small picture; tone: "alarm", "bad", "warn", "good" or "dim"."""
 
     text: str
@@ -56,7 +56,7 @@ class Cell:
     spark: tuple[int, ...] = ()
     tree: tuple[int, ...] = ()
     heat: tuple[tuple[float, str], ...] = ()
-    marked: int = -1
+    marked: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class Report:
         told, stale = match_known(distinct(rows), run)
         rows = with_code(told, run)
         rows.attrs.update(attrs)
-        return cls(mark_distinct(rows), run, by, stale)
+        return cls(settle(rows), run, by, stale)
 
     def values(self, column: str) -> frozenset[Any]:
         """What its rows have in a column."""
@@ -251,23 +251,6 @@ class Report:
     @property
     def inventory(self) -> Mapping[str, Any]:
         return self.run.get("inventory") or {}
-
-
-Answer = TypeVar("Answer")
-
-
-def once_a_report(make: Callable[[Report], Answer]) -> Callable[[Report], Answer]:
-    """A function whose answer on a report is worked out once, since several faces ask, and forgotten with the report.
-    Nobody changes what it gives."""
-    kept: weakref.WeakKeyDictionary[Report, Answer] = weakref.WeakKeyDictionary()
-
-    @functools.wraps(make)
-    def get(report: Report) -> Answer:
-        if report not in kept:
-            kept[report] = make(report)
-        return kept[report]
-
-    return get
 
 
 Maker = Callable[[Report], "View | Iterable[View] | None"]

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tasks.arrays import noise, torch_tree
+from tasks.arrays.tree import map_leaves
 from tasks.model import EPS
-
-
-def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    kind = type(value)
-    if kind is tuple:
-        return tuple([map_leaves(x, change) for x in value])
-    if kind is list:
-        return [map_leaves(x, change) for x in value]
-    if kind is dict:
-        return {k: map_leaves(x, change) for k, x in value.items()}
-    return change(value)
 
 
 def widen(x: Any) -> Any:
@@ -119,19 +109,3 @@ def _moved_sparse(x: Any, eps: float, draw: int, number: int) -> Any:
     values = wide._values() if x.layout == torch.sparse_coo else wide.values()
     values.copy_(torch.from_numpy(noise.perturb_values(torch_tree.to_numpy(values), eps, draw, number)))
     return wide
-
-
-def perturb_tensor(x: Any, eps: float, draw: int, place: int) -> Any:
-    """``x`` with every element times a factor that its value, the draw and ``place`` decide: what is equal and has the
-    same place stays equal (the gradient of a maximum looks for the elements that are equal to it)."""
-    import torch
-
-    x = x.detach()
-    if x.dtype not in (torch.float64, torch.complex128) or x.layout != torch.strided:
-        return x
-    parts = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
-    bits = parts.contiguous().view(torch.int64)
-    factors, start = noise.by_value(eps, draw, place)
-    # Fibonacci hashing to 18 bits.
-    moved = parts * torch.from_numpy(factors)[((bits + start) * -0x61C8864680B583EB >> 46) & 0x3FFFF]
-    return torch.view_as_complex(moved) if x.is_complex() else moved

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import torch_tree
+from tasks.arrays.tree import map_leaves
 from tasks.catalogs.base import Metadata
-from tasks.catalogs.torch.arguments import map_leaves
 from tasks.model import EPS
 
 #: What torch calls a device, where backends have another name for it.

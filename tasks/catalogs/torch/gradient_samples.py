@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.arrays import noise, torch_tree
-from tasks.arrays.tree import decode
+from tasks.arrays import torch_tree
+from tasks.arrays.tree import decode, map_leaves
 from tasks.catalogs.base import Failure, Sample
-from tasks.catalogs.torch.arguments import clone, map_leaves, perturb_tensor, widen
+from tasks.catalogs.torch.arguments import clone, widen
 from tasks.catalogs.torch.differentiable import PROCESS, process_name
 from tasks.catalogs.torch.samples import Maker, draws, read_rng_state
 from tasks.gradients import autograd as gradients
-from tasks.gradients import derivatives, differences
+from tasks.gradients import differences, floors, oracle
 from tasks.judge import op_classes as classes
-from tasks.model import EPS, LARGEST, Group, Leaf, OpClass, is_complex, is_inexact
+from tasks.model import Group, Leaf, OpClass, is_complex, is_inexact
 
 if TYPE_CHECKING:
     from tasks.prepare.cases import PreparedSample
@@ -51,13 +49,11 @@ class GradientMaker(Maker):
         self.settled = None  # a reference of the outputs, not of gradients
         self.group, self.call = group, call
         self.wrt: tuple[int, ...] = ()
+        #: What is differentiated of the sample that is made; of its floor, the number of the draw, and the nodes that
+        #: keep what they have rounded.
+        self.derivative: oracle.Derivative
         self.draw = 0
-        #: Whether the gradient looks for equal elements, as a maximum's does: what is equal has then to stay so.
-        self.compares = False
-        #: What elements the op chooses by their size, if it does.
-        self.choice: gradients.Choice | None = None
-        #: Nodes of the op's graph whose derivative is not torch's but that of `derivatives.RULES`.
-        self.rules: list[str] = []
+        self.kept: Collection[str] = ()
 
     def make(self, index: int, source: Any) -> Sample:
         import torch
@@ -115,45 +111,23 @@ class GradientMaker(Maker):
             return wrt
         return tuple(i for i in wrt if can_start((i,))) or wrt
 
-    def _run(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
-        """The gradient of changed arguments ``args``: the op's args, its kwargs and the cotangents."""
-        return self._differentiate(args, change)
+    def _differentiate(self, check: str, point: oracle.Point, **hooks: Any) -> list[np.ndarray]:
+        (own, named), given = point.inputs, point.cotangents
+        if not point.disposable:  # an op may write to its arguments
+            own, named, given = map_leaves((own, named, list(given)), widen)
+        found = gradients.backward(check, self.call, own, named, self.wrt, given, **hooks)
+        return [torch_tree.output(torch_tree.dense(g)) for g in found]
 
-    def _differentiate(self, args: Any, change: Callable[[Any], Any], met: dict[str, bool] | None = None) -> Any:
-        """As `_run`. met: gets the nodes of the op's graph, by name, and whether one has numbers saved: what has none
-        is linear."""
-        own, named, given = map_leaves(args, change)
-
-        def look(outputs: Sequence[Any]) -> None:
-            if met is None:
-                return
-            self.choice = gradients.choice(outputs)
-            for node in gradients.nodes(outputs):
-                name = type(node).__name__
-                met[name] = met.get(name, False) or gradients.saves(node)
-
-        with self._by_rules():
-            return gradients.backward(self.group.check, self.call, own, named, self.wrt, given, None, look)
-
-    def _by_rules(self) -> contextlib.AbstractContextManager[None]:
-        return derivatives.own(self.rules) if self.rules else contextlib.nullcontext()
+    def _pose(self, check: str, point: oracle.Point) -> gradients.Problem:
+        own, named, given = map_leaves((*point.inputs, list(point.cotangents)), widen)
+        return gradients.problem(check, self.call, own, named, self.wrt, given)
 
     def _compute_perturbed(self, args: Any, kwargs: Any) -> Any:
-        """The gradient of moved arguments, and of what the forward pass keeps for the backward one, moved as well: it
-        is rounded to the dtype under test, however exactly the inputs are given."""
-        self.draw += 1
-        places = itertools.repeat(0) if self.compares else itertools.count()
+        """The gradient of moved arguments, in the next draw."""
         own, named, given = args
-        eps = EPS.get(self.dtype, EPS["float32"])
-        return gradients.backward(
-            self.group.check,
-            self.call,
-            own,
-            named,
-            self.wrt,
-            given,
-            lambda x: perturb_tensor(x, eps, self.draw, next(places)),
-        )
+        self.draw += 1
+        found = self.derivative.move(oracle.Point((own, named), given, disposable=True), self.draw, self.kept)
+        return [torch_tree.from_numpy(y) for y in found]
 
     def _starts(self, args: Any, kwargs: Any, wrt: Sequence[int], change: Callable[[Any], Any]) -> list[Any]:
         return gradients.outputs_of(
@@ -188,133 +162,71 @@ class GradientMaker(Maker):
         numbers = iter(range(base, len(made.arrays)))
         made.cotangents = tuple(-1 if y is None else next(numbers) for y in wide)
         passed = [None if i < 0 else torch_tree.from_numpy(made.arrays[i]) for i in made.cotangents]
-        self.wrt, self.draw, self.rules = made.wrt, 0, []
-        nodes: dict[str, bool] = {}
+        self.wrt, self.draw = made.wrt, 0
+        check, dtype = self.group.check, self.dtype
+        self.derivative = oracle.Derivative(check, dtype, oracle.TORCH_OP, self._differentiate, self._pose)
+        point = oracle.Point((args, kwargs), passed)
         before = read_rng_state()
-        with equalities() as met:
-            exact = self._differentiate((args, kwargs, passed), widen, nodes)
-        self.compares = bool(met)
+        arrays = self.derivative.follow(point)
         drawn = read_rng_state() != before
-        if drawn and draws(lambda: torch_tree.outputs(self._run((args, kwargs, passed), {}, widen))):
+        if drawn and draws(lambda: self._differentiate(check, point)):
             made.op_class, made.oracle = OpClass.RANDOM, "metadata"
-        steps = classes.of(self.name, self.variant).op_class is OpClass.EXACT
         numeric = made.op_class is not OpClass.RANDOM
-        dense = [torch_tree.dense(g) for g in exact]
-        arrays = [torch_tree.output(g) for g in dense]
-        strict: list[np.ndarray | None] = [None] * len(exact)
-        floors = list(strict)
+        strict: floors.Floors = [None] * len(arrays)
+        noisy = list(strict)
+        forward = [torch_tree.output(torch_tree.dense(y)) for y in wide[: self._outputs(wide, made)] if y is not None]
         if numeric:
-            own = self._own((args, kwargs, passed), len(exact))
-            arrays = self._apply_rules((args, kwargs, passed), arrays, nodes)
-            made.oracle = describe_oracle(self.rules, nodes)
-            own_error = self._own_error((args, kwargs, passed), arrays, nodes)
-            if kept := derivatives.keeping(self.rules):
-                with self._by_rules():
-                    strict = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, [])
-                self.rules = [name for name in self.rules if name not in kept]
-            with self._by_rules():
-                floors = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, own)
-            if kept:
-                strict = [_sum(np.zeros(y.shape), s, e) for y, s, e in zip(arrays, strict, own_error)]
-            left = self._remainders((args, kwargs, passed), arrays)
-            floors = [_sum(f, e, r) for f, e, r in zip(floors, own_error, left)]
+            own = self._own((args, kwargs, passed), len(arrays))
+            silent = self._explain_silence(drawn, arrays)
+            exact = oracle.by_autograd(self.derivative, point, arrays, forward, silent)
+            arrays, made.oracle = exact.values, exact.name
+            made.others = [exact.other] if exact.other else []
+            made.columns |= exact.columns
+            own_error = floors.measure_own_error(self.derivative, point, arrays)
+            tensors = [torch_tree.from_numpy(y) for y in arrays]
+
+            def floor(kept: Collection[str], last: bool) -> floors.Floors:
+                self.kept = kept
+                return self._noise((args, kwargs, passed), {}, tensors, arrays, made.op_class, own if last else [])
+
+            noisy, least = floors.measure_floors(self.derivative, floor)
+            if least is not None:
+                strict = [floors.add_floors(np.zeros(y.shape), s, e) for y, s, e in zip(arrays, least, own_error)]
+            left = floors.measure_remainders(self.derivative, arrays, lambda change: _move(point, change))
+            noisy = [floors.add_floors(f, e, r) for f, e, r in zip(noisy, own_error, left)]
         places = gradients.tensors(args, kwargs)
         sources = [places[i] for i in made.wrt] + [c for c in passed[: self._outputs(wide, made)] if c is not None]
         if numeric:
-            forward = [
-                torch_tree.output(torch_tree.dense(y)) for y in wide[: self._outputs(wide, made)] if y is not None
-            ]
             dtypes = [torch_tree.name_of(x.dtype) for x in sources]
-            floors = [out_of_range(y, delta, forward, d) for y, delta, d in zip(arrays, floors, dtypes)]
+            noisy = [floors.widen_out_of_range(y, delta, forward, d) for y, delta, d in zip(arrays, noisy, dtypes)]
         ties = self._ties(places, wide, made) if numeric else [None] * len(arrays)
-        for x, array, delta, bare, tied in zip(sources, arrays, floors, strict, ties):
+        for x, array, delta, bare, tied in zip(sources, arrays, noisy, strict, ties):
             made.expected.append(Leaf(torch_tree.name_of(x.dtype), array.shape, array, delta, kept=bare, ties=tied))
-        if numeric:
-            why = "the outputs are drawn" if drawn else NO_DIFFERENCES.get(self.group.label.partition(":")[2])
-            if not why and steps and not any(y.any() for y in arrays):
-                why = "it is constant between its steps"
-            if not why and self.group.distribution == "adversarial" and self._elements(made) >= gradients.FULL_JACOBIAN:
-                why = "ties and sizes far apart: a direction through all elements meets kinks"
-            oracle, why = (None, why) if why else self._differences(made, args, kwargs, passed)
-            made.others = [oracle] if oracle else []
-            made.columns |= {"no_second_oracle": why} if why else {}
         return made
+
+    def _explain_silence(self, drawn: bool, arrays: Sequence[np.ndarray]) -> str:
+        """Why differences say nothing of the gradients; "" where they do."""
+        if drawn:
+            return "the outputs are drawn"
+        if why := NO_DIFFERENCES.get(self.group.label.partition(":")[2]):
+            return why
+        if classes.of(self.name, self.variant).op_class is OpClass.EXACT and not any(y.any() for y in arrays):
+            return "it is constant between its steps"
+        if self.group.distribution == "adversarial" and sum(y.size for y in arrays) >= gradients.FULL_JACOBIAN:
+            return "ties and sizes far apart: a direction through all elements meets kinks"
+        return ""
 
     def _ties(self, places: list[Any], wide: list[Any], made: Sample) -> list[np.ndarray | None]:
         """Per gradient, what is equal of its input or, of a cotangent's, of its output, where the op chooses among
         equals and is not told which by integers that it is given."""
         chosen = [places[i] for i in made.wrt]
         outputs = [y for y in wide[: self._outputs(wide, made)] if y is not None]
-        if self.choice is None or not all(gradients.is_differentiable(x) for x in places):
+        if self.derivative.graph.choice is None or not all(gradients.is_differentiable(x) for x in places):
             return [None] * (len(chosen) + len(outputs))
-        dim = self.choice.dim
+        dim = self.derivative.graph.choice.dim
         return [
             _number_equal_elements(torch_tree.output(torch_tree.dense(x.detach())), dim) for x in (*chosen, *outputs)
         ]
-
-    def _apply_rules(self, args: Any, arrays: list[np.ndarray], nodes: Collection[str]) -> list[np.ndarray]:
-        """The gradients by the derivatives of `derivatives.RULES` where the graph has nodes of them, which then are
-        ``self.rules``; what is not finite by one of both, or at a kink, is torch's own convention, and stays."""
-        self.rules = derivatives.select_known(nodes) if not is_complex(self.dtype) else []
-        if not self.rules:
-            return arrays
-        try:
-            ruled = [torch_tree.output(torch_tree.dense(g)) for g in self._run(args, {}, widen)]
-        except derivatives.NoRule:
-            self.rules = []
-            return arrays
-        return [np.where(np.isfinite(a) & np.isfinite(b), a, b) for a, b in zip(ruled, arrays)]
-
-    def _own_error(self, args: Any, arrays: list[np.ndarray], nodes: Collection[str]) -> list[np.ndarray | None]:
-        """What rounding in float64 does to the gradients, where terms of several nodes cancel (x − tanh x near 0): a
-        draw of it, in what every node hands on. None where it is nothing."""
-        nothing: list[np.ndarray | None] = [None] * len(arrays)
-        if self.group.check != "backward" or is_complex(self.dtype) or len({*nodes} - {"AccumulateGrad"}) < 2:
-            return nothing
-        places = itertools.count()
-
-        def handed_on(found: Any) -> Any:
-            return tuple(g if g is None else perturb_tensor(g, EPS["float64"], 1, next(places)) for g in found)
-
-        def watch(outputs: Sequence[Any]) -> None:
-            for node in gradients.nodes(outputs):
-                node.register_prehook(handed_on)
-
-        own, named, given = map_leaves(args, widen)
-        try:
-            with self._by_rules():
-                moved = gradients.backward(self.group.check, self.call, own, named, self.wrt, given, None, watch)
-            moved = [torch_tree.output(torch_tree.dense(g)) for g in moved]
-        except Exception:  # a node that hands on what cannot be moved
-            return nothing
-        errors = [noise.measure_distance(a, b) if a.shape == b.shape else None for a, b in zip(moved, arrays)]
-        return [e if e is not None and e.any() and np.isfinite(e).all() else None for e in errors]
-
-    def _remainders(self, args: Any, arrays: list[np.ndarray]) -> list[np.ndarray | None]:
-        """What rounding leaves of terms that cancel to nothing inside of a node, as the weights of a pixel that is all
-        four neighbours do: in float64 it is seen, far below the largest element, and its size in the dtype under test
-        is that times the ratio of both ε. None where nothing is left."""
-        import torch
-
-        nothing: list[np.ndarray | None] = [None] * len(arrays)
-        with np.errstate(all="ignore"):
-            sizes = [np.abs(y) for y in arrays]
-            tiny = [(y > 0) & (y < REMAINDER * y[np.isfinite(y)].max(initial=0.0)) for y in sizes]
-        if is_complex(self.dtype) or not any(t.any() for t in tiny):
-            return nothing
-        places = itertools.count()
-
-        def change(x: Any) -> Any:
-            y = widen(x)
-            return perturb_tensor(y, EPS["float64"], 1, next(places)) if isinstance(y, torch.Tensor) else y
-
-        try:
-            moved = [torch_tree.output(torch_tree.dense(g)) for g in self._run(args, {}, change)]
-        except Exception:  # off the op's domain
-            return nothing
-        ratio = EPS.get(self.dtype, EPS["float32"]) / EPS["float64"]
-        found = [noise.measure_distance(a, b) * ratio if a.shape == b.shape else None for a, b in zip(moved, arrays)]
-        return [None if d is None else np.where(t & np.isfinite(d), d, 0.0) for d, t in zip(found, tiny)]
 
     def _own(self, args: Any, count: int) -> list[Any] | None:
         """torch's own gradients in the dtype under test; None where it has none on the CPU, or another number of
@@ -323,31 +235,17 @@ class GradientMaker(Maker):
 
         torch.set_default_dtype(torch.float32)
         try:
-            own = [torch_tree.dense(g) for g in self._run(args, {}, clone)]
+            own, named, given = map_leaves(args, clone)
+            found = gradients.backward(self.group.check, self.call, own, named, self.wrt, given)
         except Exception:
             return None
         finally:
             torch.set_default_dtype(torch.float64)
-        return own if len(own) == count else None
+        return [torch_tree.dense(g) for g in found] if len(found) == count else None
 
     def _outputs(self, wide: list[Any], made: Sample) -> int:
         """How many of the cotangents belong to the op's outputs."""
         return len(wide) - (len(made.wrt) if self.group.check == "double_backward" else 0)
-
-    def _elements(self, made: Sample) -> int:
-        return sum(math.prod(leaf.shape) for leaf in made.expected)
-
-    def _differences(self, made: Sample, args: Any, kwargs: Any, passed: list[Any]) -> tuple[Any, str]:
-        problem = gradients.problem(
-            self.group.check,
-            self.call,
-            map_leaves(args, widen),
-            map_leaves(kwargs, widen),
-            made.wrt,
-            map_leaves(passed, widen),
-        )
-        values = [e.reference for e in made.expected if e.reference is not None]
-        return gradients.second_oracle(problem, values, numbers="complex")
 
 
 def _number_equal_elements(x: np.ndarray, dim: int | None) -> np.ndarray | None:
@@ -373,76 +271,16 @@ def by_formula(check: str) -> contextlib.AbstractContextManager[None]:
     return context
 
 
-def _sum(*floors: np.ndarray | None) -> np.ndarray | None:
-    """The sum of what is there; None where nothing is."""
-    there = [x for x in floors if x is not None]
-    return np.asarray(np.sum(there, 0)) if there else None
+def _move(point: oracle.Point, change: Callable[[Any], Any]) -> oracle.Point:
+    """The point with the float64 twin of each of its tensors changed."""
+    import torch
 
+    def change_wide(x: Any) -> Any:
+        y = widen(x)
+        return change(y) if isinstance(y, torch.Tensor) else y
 
-def _find_dependent_elements(places: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Which elements of an input of ``shape`` any of some places of an output is made of, where the input was spread
-    over the output; of any other input all or none, as all places are or not."""
-    padded = (1,) * (places.ndim - len(shape)) + shape
-    if len(shape) > places.ndim or any(n not in (1, m) for n, m in zip(padded, places.shape)):
-        return np.full(shape, bool(places.size and places.all()))
-    over = tuple(k for k, (n, m) in enumerate(zip(padded, places.shape)) if n != m)
-    return np.asarray(places.any(over, keepdims=True)).reshape(shape) if places.ndim else places.reshape(shape)
-
-
-#: An element of a gradient that is smaller than this share of the largest may be what rounding in float64 has left.
-REMAINDER = 2.0**-45
-#: Nodes that the name of an oracle gives at most.
-_NAMED = 4
-
-
-def describe_oracle(rules: Collection[str], nodes: Mapping[str, bool]) -> str:
-    """The float64 oracle of a gradient: whose derivatives a graph has. What saves no number is linear, and has none."""
-    rest = sorted({x.partition("Backward")[0] for x, saves in nodes.items() if saves and x not in rules})
-    shown = ", ".join(rest[:_NAMED]) + ", …" * (len(rest) > _NAMED)
-    if not rules:
-        return f"float64, torch's derivatives of {shown}" if rest else "float64"
-    return f"float64, {derivatives.NAME}" + f", torch's of {shown}" * bool(rest)
-
-
-def out_of_range(
-    reference: np.ndarray, floor: np.ndarray | None, forward: Sequence[np.ndarray], dtype: str
-) -> np.ndarray | None:
-    """The noise floor of a gradient in a dtype, with what has no number there: the op's own result in that place, or
-    all of it, of which nothing is then asked; or the derivative, which a cotangent of ½ to 1 has made smaller by no
-    more than that: Inf is one of its values."""
-    if dtype not in LARGEST or is_complex(dtype):
-        return floor
-    largest = LARGEST[dtype]
-    with np.errstate(all="ignore"):
-        size = np.abs(reference)
-        high = (size > largest / 2) & np.isfinite(size)
-        lost = np.zeros(reference.shape, np.bool_)
-        for y in forward:
-            beyond = np.abs(y) > largest if y.dtype == np.float64 else np.zeros(y.shape, np.bool_)
-            lost |= _find_dependent_elements(beyond, reference.shape)
-    if not (high.any() or lost.any()):
-        return floor
-    made = np.zeros(reference.shape) if floor is None else np.array(floor)
-    made = made + np.where(high, np.maximum(largest * (1 + EPS[dtype]) - size, 0.0), 0.0)
-    return np.where(lost, np.inf, made)
-
-
-@contextlib.contextmanager
-def equalities() -> Iterator[list[str]]:
-    """The comparisons for equality that torch makes inside, forward and backward, by name."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    met: list[str] = []
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            name = func.overloadpacket.__name__
-            if name in ("eq", "ne"):
-                met.append(name)
-            return func(*args, **kwargs or {})
-
-    with Watch():
-        yield met
+    inputs, cotangents = map_leaves((point.inputs, list(point.cotangents)), change_wide)
+    return oracle.Point(inputs, cotangents, disposable=True)
 
 
 def curve(sample: PreparedSample, steps: np.ndarray) -> np.ndarray | None:

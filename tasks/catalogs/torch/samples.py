@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import noise, torch_tree
+from tasks.arrays.tree import map_leaves
 from tasks.catalogs.base import Failure, Metadata, Sample
 from tasks.catalogs.torch import declared
 from tasks.catalogs.torch import reference as torch_reference
-from tasks.catalogs.torch.arguments import Arguments, clone, map_leaves, widen
+from tasks.catalogs.torch.arguments import Arguments, clone, widen
 from tasks.judge import definitions
 from tasks.judge import op_classes as classes
 from tasks.model import EPS, Leaf, OpClass, is_complex, is_inexact, np_dtype

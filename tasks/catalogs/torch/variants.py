@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import torch_tree
-from tasks.arrays.tree import decode
+from tasks.arrays.tree import decode, map_leaves
 from tasks.catalogs.base import Failure, Sample
-from tasks.catalogs.torch.arguments import clone, map_leaves, widen
+from tasks.catalogs.torch.arguments import clone, widen
 from tasks.catalogs.torch.samples import Maker, is_seeded, unwrap_seeding
 from tasks.checks.variants import REFUSED
 from tasks.judge import op_classes as classes

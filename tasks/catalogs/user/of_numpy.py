@@ -15,6 +15,7 @@ import numpy as np
 from numpy import array, asarray
 
 from tasks.arrays import noise
+from tasks.arrays.tree import map_leaves
 from tasks.arrays.watched_arrays import Run, Watched, unwatch_array
 from tasks.graphs.module import is_structural, placement
 from tasks.graphs.roundings import Read, Round
@@ -156,14 +157,6 @@ def _to_own_dtype(x: Any) -> Any:
     return unwatch_array(x).astype(x.dtype) if isinstance(x, _Wide) else x
 
 
-def _map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    if type(value) in (list, tuple):
-        return type(value)(_map_leaves(x, change) for x in value)
-    if type(value) is dict:
-        return {k: _map_leaves(x, change) for k, x in value.items()}
-    return change(value)
-
-
 def _leaves(value: Any) -> Iterator[Any]:
     for x in value.values() if isinstance(value, dict) else value:
         if isinstance(x, (list, tuple, dict)):
@@ -254,13 +247,13 @@ class _Narrowing(Run):
     def call(self, function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if placement(name).own_dtype or name in _OF_BITS:
             with self.apart():
-                made = function(*_map_leaves(list(args), _to_own_dtype), **_map_leaves(dict(kwargs), _to_own_dtype))
+                made = function(*map_leaves(list(args), _to_own_dtype), **map_leaves(dict(kwargs), _to_own_dtype))
             return self.wrap(made)
         named = dict(kwargs)
         out = named.pop("out", None)
         if named.get("dtype") is not None:
             named["dtype"] = np.dtype(named["dtype"])
-        args, named = _map_leaves(list(args), self.widen), _map_leaves(named, self.widen)
+        args, named = map_leaves(list(args), self.widen), map_leaves(named, self.widen)
         if name == "astype":
             return self.cast(args[0], np.dtype(args[1]))
         asked = next(filter(None, map(_resolve_dtype, _leaves([args, named]))), None)
@@ -275,7 +268,7 @@ class _Narrowing(Run):
         def compute_widest() -> Any:
             with self.apart():
                 return function(
-                    *_map_leaves(unwatch_array(args), widest), **_map_leaves(unwatch_array(named), widest), **into
+                    *map_leaves(unwatch_array(args), widest), **map_leaves(unwatch_array(named), widest), **into
                 )
 
         watched = [x for x in _leaves([args, named]) if isinstance(x, _Wide)]
@@ -287,7 +280,7 @@ class _Narrowing(Run):
             moves = out is None and _only_moves_values(made, watched)
             exact = moves or (out is None and self.is_exact(function, made))
         if self.read is not None and not moves and any(x.still for x in watched):
-            args, named = _map_leaves(args, self.perturb_cast), _map_leaves(named, self.perturb_cast)
+            args, named = map_leaves(args, self.perturb_cast), map_leaves(named, self.perturb_cast)
             made = compute_widest()
         if out is not None:
             for x in out if isinstance(out, tuple) else (out,):
@@ -474,8 +467,8 @@ class _Over(_Narrowing):
     """No run goes on: what is left of one is computed with as NumPy does."""
 
     def call(self, function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        named = {k: unwatch_array(x) if k == "out" else _map_leaves(x, _to_own_dtype) for k, x in kwargs.items()}
-        return function(*_map_leaves(list(args), _to_own_dtype), **named)
+        named = {k: unwatch_array(x) if k == "out" else map_leaves(x, _to_own_dtype) for k, x in kwargs.items()}
+        return function(*map_leaves(list(args), _to_own_dtype), **named)
 
     def widen(self, x: Any, given: bool = False) -> Any:
         return x

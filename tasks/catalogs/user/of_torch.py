@@ -130,10 +130,6 @@ def _tensor(x: Any) -> Any:
     return torch_tree.from_numpy(np.ascontiguousarray(x).reshape(x.shape)) if isinstance(x, np.ndarray) else x
 
 
-#: Beginnings of the names of the nodes that a maximum or a minimum along an axis makes.
-EXTREMA = ("Amax", "Amin", "Max", "Min")
-
-
 def gradients(
     check: str,
     call: Callable[..., Any],
@@ -141,42 +137,27 @@ def gradients(
     kwargs: Mapping[str, Any],
     wrt: Sequence[int],
     cotangents: Sequence[np.ndarray | None],
-    moved: Callable[[Any, int], Any] | None = None,
     made: Callable[[Sequence[Any]], None] | None = None,
-    handed: Callable[[Any, int], Any] | None = None,
-    fixed: bool = False,
+    **hooks: Any,
 ) -> list[np.ndarray]:
-    """What a check of gradients computes (`tasks.gradients.autograd.backward`) of a function of tensors, in float64.
+    """What a check of gradients computes of a function of tensors, in float64: `tasks.gradients.autograd.backward`, whose
+    hooks these are.
 
-    wrt: places of the inputs that are differentiated; cotangents: see there; moved: applied to every tensor, with its
-    number, that the forward pass keeps for the backward one; handed: to every gradient that the backward pass hands on,
-    unless that is to be differentiated again; made: told of the outputs before the backward pass; fixed: a maximum or a
-    minimum is a constant. Raises ValueError where no output depends on an input by autograd.
+    wrt: places of the inputs that are differentiated; cotangents: see there. Raises ValueError where no output depends
+    on an input by autograd.
     """
     import torch
 
-    places = itertools.count()
-
-    def call_connected(**arguments: Any) -> Any:
-        result = call(**arguments)
-        if not any(isinstance(y, torch.Tensor) and y.requires_grad for y in torch_tree.leaves(result)):
+    def check_connected(outputs: Sequence[Any]) -> None:
+        if not any(isinstance(y, torch.Tensor) and y.requires_grad for y in outputs):
             raise ValueError("no output of the reference depends on an input by autograd: does it leave torch?")
-        for node in autograd.nodes(torch_tree.leaves(result)):
-            if handed is not None and check == "backward":
-                node.register_prehook(handed_on)
-            if fixed and type(node).__name__.startswith(EXTREMA):
-                node.register_prehook(lambda found: tuple(g if g is None else g * 0 for g in found))
-        return result
-
-    def handed_on(found: Any) -> Any:
-        assert handed is not None
-        return tuple(g if g is None else handed(g, next(places)) for g in found)
+        if made is not None:
+            made(outputs)
 
     given = {name: _tensor(np.array(x)) for name, x in inputs.items()}
     passed = [None if c is None else _tensor(np.array(c)) for c in cotangents]
-    saved = None if moved is None else (lambda x: moved(x, next(places)))
     with _default_to_float64():
-        found = autograd.backward(check, call_connected, (), {**given, **kwargs}, wrt, passed, saved, made)
+        found = autograd.backward(check, call, (), {**given, **kwargs}, wrt, passed, made=check_connected, **hooks)
     return [torch_tree.to_numpy(g) for g in found]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 
 from tasks.arrays import torch_tree
 from tasks.arrays.pack import dtype_name
-from tasks.catalogs.torch.arguments import map_leaves
+from tasks.arrays.tree import map_leaves
 from tasks.catalogs.user import accesses, baselines, functions, interpreted
 from tasks.catalogs.user.ops import UserOp
 from tasks.gradients.autograd import DECLARED_ONCE, DeclaredOnce, OnceDifferentiable
@@ -78,9 +79,7 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
         result = kernel(**arguments)
     if not differentiated:
         result = map_leaves(result, lambda x: x.detach() if isinstance(x, torch.Tensor) and x.requires_grad else x)
-    outputs = _flatten_result(
-        result, torch.Tensor, "torch tensor", optional=functions.parameters_of(kernel) is not None
-    )
+    outputs = _flatten_result(kernel, result, torch.Tensor, functions.parameters_of(kernel) is not None)
     for x in outputs:
         if x.layout is not torch.strided:  # whoever takes it for an array would have to convert it, which nobody times
             raise Misbehaviour("structure", f"the kernel returned a tensor of {x.layout}, not one of torch.strided")
@@ -139,7 +138,7 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
     before = {k: x.copy() for k, x in inputs.items()}
     with _locate_errors(kernel), torch.enable_grad():  # as in `_call_torch`
         result = kernel(**(arguments | inputs))
-    outputs = _flatten_result(result, (np.ndarray, np.generic), "NumPy array")
+    outputs = _flatten_result(kernel, result, (np.ndarray, np.generic))
     with _attach_outputs(lambda: [np.asarray(x) for x in outputs]):
         for name, old in before.items():
             if name not in op.mutates and inputs[name].tobytes() != old.tobytes():
@@ -256,9 +255,10 @@ def _place(kernel: Callable[..., Any], error: BaseException) -> str:
     return f" ({code.co_filename}:{lines[-1]})" if code and lines else ""
 
 
-def _flatten_result(result: Any, kinds: Any, called: str, optional: bool = False) -> list[Any]:
-    """The outputs in what a kernel returned: a tensor or a tuple of several. optional: None in a tuple is one that was
-    not asked for, as autograd.Functions return it. Raises Misbehaviour."""
+def _flatten_result(kernel: Callable[..., Any], result: Any, kinds: Any, optional: bool = False) -> list[Any]:
+    """The outputs in what a kernel returned: a tensor or array of ``kinds``, or a tuple of several. optional: None in a
+    tuple is one that was not asked for, as autograd.Functions return it. Raises Misbehaviour."""
+    called = "NumPy array" if isinstance(kinds, tuple) else "torch tensor"
     if isinstance(result, kinds):
         return [result]
     if isinstance(result, tuple) and len(result) > 1:
@@ -266,13 +266,32 @@ def _flatten_result(result: Any, kinds: Any, called: str, optional: bool = False
         for i, x in kept:
             if not isinstance(x, kinds):
                 raise Misbehaviour(
-                    "structure", f"the kernel returned {_describe_value(x)} as output {i}, not a {called}"
+                    "structure",
+                    f"the kernel returned {_describe_value(x)} as output {i}, not a {called}{_suggest(kernel, x, kinds)}",
                 )
         if kept:
             return [x for _, x in kept]
     raise Misbehaviour(
-        "structure", f"the kernel returned {_describe_value(result)}, not a {called} (or a tuple of several)"
+        "structure",
+        f"the kernel returned {_describe_value(result)}, not a {called} (or a tuple of several)"
+        f"{_suggest(kernel, result, kinds)}",
     )
+
+
+def _suggest(kernel: Callable[..., Any], x: Any, kinds: Any) -> str:
+    """What to do about an array of another framework that a kernel returned; "" about anything else."""
+    import torch
+
+    code = getattr(inspect.unwrap(kernel), "__code__", None)
+    where = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code else "the kernel"
+    if isinstance(x, torch.Tensor):
+        return f"; {where}: declare framework: torch, or return result.numpy()"
+    if isinstance(x, np.ndarray):
+        return f"; {where}: declare framework: numpy, or return torch.from_numpy(result)"
+    if not hasattr(x, "__array__"):  # as a jax.Array and other libraries' arrays have it
+        return ""
+    made = "numpy.asarray(result)" if isinstance(kinds, tuple) else "torch.from_dlpack(result)"
+    return f"; {where}: return {made}"
 
 
 def _describe_value(x: Any) -> str:
