@@ -153,14 +153,17 @@ class Stranger:
         for _ in range(numbers):
             number = self._asked = next(self._numbers)
         dropped, self._dropped = self._dropped, []
-        try:
+        with contextlib.suppress(Closed):  # what it has answered by then can still be heard, and then how it has ended
             connection = self._connection()
             if len(dropped) > 1:
                 connection.send(0, "drop", dropped[1:])
             connection.send(number, verb, body, arrays, of=of, dropped=dropped[0] if dropped else 0)
-        except Closed:
-            self._bury()
         return number
+
+    def has_room(self, arrays: Sequence[Any]) -> bool:
+        """Whether a request with some arrays can be made without waiting for the stranger, which may wait for its
+        answers to be heard."""
+        return self._connection().has_room(sum(x.nbytes for x in arrays if x is not None))
 
     def is_next(self, number: int) -> bool:
         """Whether nothing has been asked since a request of that number, so that a second answer to it is still to be
@@ -491,6 +494,7 @@ def _make_program(
             setattr(program, name, getattr(kept, name))
         elif name in CALLS:
             setattr(program, name, functools.partial(kept.call, name))
+            setattr(program, f"begin_{name}", functools.partial(kept.begin, name))
     return program
 
 
@@ -546,8 +550,28 @@ class KeptProgram(Kept):
         return RemoteSession(self)
 
     def call(self, name: str, arrays: list[Any], data: Any) -> list[Any]:
-        message = self.stranger.ask("call", {"name": name, "data": vars(data)}, arrays, of=self.number)
-        return self.read_run(message)
+        return self._say_call(name, arrays, data)()
+
+    def begin(self, name: str, arrays: list[Any], data: Any) -> BegunCall | None:
+        """A call that is said and not heard yet: the process makes it while its judge is about another one."""
+        return self._say_call(name, arrays, data) if self.stranger.has_room(arrays) else None
+
+    def _say_call(self, name: str, arrays: list[Any], data: Any) -> BegunCall:
+        said = {"name": name, "data": vars(data)}
+        return BegunCall(self, self.stranger.say("call", said, arrays, of=self.number))
+
+
+class BegunCall:
+    """`tasks.model.Begun`."""
+
+    def __init__(self, program: KeptProgram, number: int) -> None:
+        self._program, self._number = program, number
+
+    def __call__(self) -> list[Any]:
+        return self._program.read_run(self._program.stranger.hear(self._number))
+
+    def give_up(self) -> None:
+        self._program.stranger.close()  # it may be in the midst of it
 
 
 class KeptCall(Kept):

@@ -19,6 +19,7 @@ import marshal
 import math
 import mmap
 import os
+import select
 import socket
 import struct
 from collections.abc import Callable, Sequence
@@ -103,6 +104,7 @@ class Connection:
 
     def __init__(self, own: socket.socket) -> None:
         self._socket, self._fds = own, list[int]()
+        self._room_to_send = own.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 4
         #: What has come and is not read yet lies in the room from begin to end; messages begin at multiples of `ALIGN`.
         self._room, self._begin, self._end = memoryview(b""), 0, 0
         self._written: dict[bytes, bytes] = {}
@@ -142,6 +144,11 @@ class Connection:
                 self._send_all([head, *_fill_gaps(parts)], len(head) + size + -size % ALIGN, fds)
         except (BrokenPipeError, ConnectionResetError):
             raise Closed from None
+
+    def has_room(self, size: int) -> bool:
+        """Whether a message with some bytes of arrays can be sent without waiting for the other side: the system says
+        that it can as long as three quarters of its room are free (unix(7), poll(2))."""
+        return size <= self._room_to_send and bool(select.select([], [self._socket], [], 0)[1])
 
     def _write(self, verb: str, body: Any, headers: list[Any]) -> bytes:
         """The text, as long as is to stand behind a head."""
