@@ -139,6 +139,8 @@ class Audit(Derived, Scenario):
                 return backend.build_to_run(replace(form, arrays=arrays, sets=())).run()
 
             program.anew = run_anew
+            if program.begin_placed is not None:
+                program.begin_anew = lambda arrays: backend.begin_to_run(replace(form, arrays=arrays, sets=()))
         return program
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
@@ -305,17 +307,16 @@ class _Calls:
 
     def _begin(self, asked: Asked) -> bool:
         """Begin a call; False where those before it have to be over first."""
-        begin, under_way = self.program.begin_placed, None
-        if begin is not None and not (asked.anew and self.program.anew is not None):
-            if len(self.awaited) >= AHEAD or any(x.under_way is None for x in self.awaited):
-                return False
-            under_way = begin(self.form.inputs_of(asked.given), asked.placing)
-        if under_way is not None:
-            self.awaited.append(Awaited(asked, under_way, under_way))
-            return True
-        if self.awaited:
+        if len(self.awaited) >= AHEAD or any(x.under_way is None for x in self.awaited):
             return False
-        self.awaited.append(Awaited(asked, functools.partial(self._run, asked)))
+        program, arrays, under_way = self.program, self.form.inputs_of(asked.given), None
+        if asked.anew and program.anew is not None:
+            under_way = program.begin_anew(arrays) if program.begin_anew is not None else None
+        elif program.begin_placed is not None:
+            under_way = program.begin_placed(arrays, asked.placing)
+        if under_way is None and self.awaited:
+            return False
+        self.awaited.append(Awaited(asked, under_way or functools.partial(self._run, asked), under_way))
         return True
 
     def _see_one(self, call: Awaited) -> Iterator[Call]:

@@ -375,6 +375,8 @@ class Program:
     #: As `again`, by a program that is built for these arrays as for another case: what runs it cannot tell it from
     #: one. None where nobody asks for that.
     anew: Callable[[list[Any]], Sequence[Any]] | None = None
+    #: Begins such a call, as `begin_placed`.
+    begin_anew: Callable[[list[Any]], Begun | None] | None = None
     #: Calls of the same kernel that its process had made before this was built, as far as they were counted
     #: (`Backend.count_calls`).
     called: int = 0
@@ -394,7 +396,7 @@ class Program:
         for the garbage collector, on a device as well."""
         self.run = _released
         self.given = self.capture = self.session = self.timed = self.placed = self.begin_placed = None
-        self.anew = self.explain = None
+        self.anew = self.begin_anew = self.explain = None
 
 
 def _released() -> Sequence[Any]:

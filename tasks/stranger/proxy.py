@@ -27,7 +27,7 @@ from tasks.backends.shared.artefacts import FOLDER
 from tasks.catalogs.user.shown import definitions_for, hidden_files
 from tasks.catalogs.user_definitions import parse_definitions
 from tasks.confine import Rules
-from tasks.model import Chain, Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed, TimedCalls, Unsupported
+from tasks.model import Begun, Chain, Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed, TimedCalls, Unsupported
 from tasks.run_queue import RunQueueClock
 from tasks.stranger import records
 from tasks.stranger.nursery import ENDED, Nursery, find_parent, measure_cpu
@@ -137,7 +137,7 @@ class Stranger:
         self._lanes.connection = self._first
         self._numbers, self._making = itertools.count(1), threading.Lock()
         self._dropped: list[int] = []
-        self._asked = 0
+        self._heard = 0
         self._closed = False
         #: Calls of kernels that it has answered, by op and dtype.
         self.calls: Counter[tuple[str, str]] = Counter()
@@ -151,7 +151,7 @@ class Stranger:
         """Make a request; its number. of: the number of what it is about; numbers: how many it takes, of which its own
         is the last."""
         for _ in range(numbers):
-            number = self._asked = next(self._numbers)
+            number = next(self._numbers)
         dropped, self._dropped = self._dropped, []
         with contextlib.suppress(Closed):  # what it has answered by then can still be heard, and then how it has ended
             connection = self._connection()
@@ -166,9 +166,9 @@ class Stranger:
         return self._connection().has_room(sum(x.nbytes for x in arrays if x is not None))
 
     def is_next(self, number: int) -> bool:
-        """Whether nothing has been asked since a request of that number, so that a second answer to it is still to be
-        heard."""
-        return self._asked == number
+        """Whether nothing has been heard since an answer to a request of that number, so that a second one is still to
+        come."""
+        return self._heard == number
 
     def hear(self, number: int) -> Message:
         """The next answer to a request of that number; what else was said before it is of requests whose answers nobody
@@ -179,6 +179,7 @@ class Stranger:
                 for fd in fds:
                     os.close(fd)
                 if message.number >= number:
+                    self._heard = message.number
                     break
         except Closed:
             self._bury()
@@ -349,10 +350,25 @@ class Remote(Backend):
     def _build(self, form: Form, runs: int = 0) -> Program:
         """runs: how often it is run as soon as it is built."""
         stranger, arrays = self._find(form.op), list[Any]()
-        body = {"form": records.write_form(form, arrays), "backend": self._number(stranger), "runs": runs}
-        message = stranger.ask("build", body, arrays)
+        number = stranger.say("build", self._ask_to_build(stranger, form, runs, arrays), arrays)
+        return self._hear_built(stranger, number, form, runs)
+
+    def begin_to_run(self, form: Form) -> Begun | None:
+        stranger, arrays = self._find(form.op), list[Any]()
+        body = self._ask_to_build(stranger, form, form.repeats, arrays)
+        if not stranger.has_room(arrays):
+            return None
+        number = stranger.say("build", body, arrays)
+        return BegunRun(stranger, lambda: list(self._hear_built(stranger, number, form, form.repeats).run()))
+
+    def _ask_to_build(self, stranger: Stranger, form: Form, runs: int, arrays: list[Any]) -> dict[str, Any]:
+        return {"form": records.write_form(form, arrays), "backend": self._number(stranger), "runs": runs}
+
+    @staticmethod
+    def _hear_built(stranger: Stranger, number: int, form: Form, runs: int) -> Program:
+        message = stranger.hear(number)
         said = stranger.read(lambda: message.text.read(Described), NO_PROGRAM)
-        return _make_program(stranger, message.number, said, message.arrays, form, runs)
+        return _make_program(stranger, number, said, message.arrays, form, runs)
 
     def count_calls(self, form: Form) -> int:
         return self._find(form.op).calls[form.op, form.dtype]
@@ -550,28 +566,29 @@ class KeptProgram(Kept):
         return RemoteSession(self)
 
     def call(self, name: str, arrays: list[Any], data: Any) -> list[Any]:
-        return self._say_call(name, arrays, data)()
+        return self.read_run(self.stranger.hear(self._say_call(name, arrays, data)))
 
-    def begin(self, name: str, arrays: list[Any], data: Any) -> BegunCall | None:
-        """A call that is said and not heard yet: the process makes it while its judge is about another one."""
-        return self._say_call(name, arrays, data) if self.stranger.has_room(arrays) else None
+    def begin(self, name: str, arrays: list[Any], data: Any) -> Begun | None:
+        if not self.stranger.has_room(arrays):
+            return None
+        number = self._say_call(name, arrays, data)
+        return BegunRun(self.stranger, lambda: self.read_run(self.stranger.hear(number)))
 
-    def _say_call(self, name: str, arrays: list[Any], data: Any) -> BegunCall:
-        said = {"name": name, "data": vars(data)}
-        return BegunCall(self, self.stranger.say("call", said, arrays, of=self.number))
+    def _say_call(self, name: str, arrays: list[Any], data: Any) -> int:
+        return self.stranger.say("call", {"name": name, "data": vars(data)}, arrays, of=self.number)
 
 
-class BegunCall:
-    """`tasks.model.Begun`."""
+class BegunRun:
+    """`tasks.model.Begun`, of a stranger."""
 
-    def __init__(self, program: KeptProgram, number: int) -> None:
-        self._program, self._number = program, number
+    def __init__(self, stranger: Stranger, hear: Callable[[], list[Any]]) -> None:
+        self._stranger, self._hear = stranger, hear
 
     def __call__(self) -> list[Any]:
-        return self._program.read_run(self._program.stranger.hear(self._number))
+        return self._hear()
 
     def give_up(self) -> None:
-        self._program.stranger.close()  # it may be in the midst of it
+        self._stranger.close()  # it may be in the midst of it
 
 
 class KeptCall(Kept):
