@@ -270,7 +270,9 @@ class _Calls:
         order = [*range(2, len(self.names)), 0, 1][: len(self.names)]
         for k, given in enumerate(order if self.program.placed else ()):
             twice = k < _REPEATED or self.call_s < SLOW_S
-            for fill in FILLS if twice else (FILLS[k % 2],):
+            # Each byte comes first in turn: else what is wrong at every other call were wrong with one of them.
+            fills = FILLS if k % 2 == 0 else FILLS[::-1]
+            for fill in fills if twice else fills[:1]:
                 yield Asked(given, Placing(fill=fill, spoil=True, counted=given > 1))
 
     def of_order(self) -> Iterator[Asked]:
@@ -487,9 +489,11 @@ class _Evidence:
 
     def _reads_outside(self) -> tuple[str, str] | None:
         """Wrong from the first call on that had bytes around it, also in a later one without, which finds them in freed
-        memory."""
+        memory; or in an earlier one, which finds what other kernels have left there, if one byte tells for all sets."""
         filled = [n for x in self.calls for n, p in x.times if p.fill is not None]
-        if not filled or any(min(x.numbers, default=0) < min(filled) for x in self.wrong):
+        if not filled:
+            return None
+        if any(min(x.numbers, default=0) < min(filled) for x in self.wrong) and not self._hangs_on_byte():
             return None
         # A plain call may find the bytes as well, in memory that is free again: right with one byte and wrong with the
         # other tells enough.
@@ -497,11 +501,24 @@ class _Evidence:
             return KIND_READS, f"{self.wrong[0].name}: wrong only with other bytes around its inputs and in its memory"
         return None
 
+    def _hangs_on_byte(self) -> bool:
+        """Whether all sets, of at least `_REPEATED`, are wrong with one byte around them, the same one, and right with
+        the other."""
+        right, wrong = (
+            {(x.given, p.fill) for x in calls for _, p in x.times if p.fill is not None}
+            for calls in (self.right, self.wrong)
+        )
+        both = {given for given, _ in right | wrong}
+        return len(both) >= _REPEATED and any(
+            wrong == {(given, byte) for given in both} and right == {(given, other) for given in both}
+            for byte, other in (FILLS, FILLS[::-1])
+        )
+
     def _is_constant(self) -> tuple[str, str] | None:
         first = self.calls[0]
         alike = {x.given for x in self.calls if _same_bytes(x.outputs, first.outputs)}
         same_sizes = {x.given for x in self.calls if _shapes(x) == _shapes(first)}
-        if first in self.wrong and len(alike) > 1 and alike == same_sizes:
+        if first in self.wrong and len(alike) > 1 and alike == same_sizes and self.right_sets <= self._short:
             return KIND_CONSTANT, f"{len(alike)} sets of inputs give the same bytes"
         if first in self.wrong and all(map(_is_uniform, self.wrong)) and self.right_sets <= self._short:
             return KIND_CONSTANT, "every output is one number, over and over"

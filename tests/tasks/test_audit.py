@@ -413,10 +413,16 @@ class Made:
         self._under_way.clear()
 
 
-def _found(kernel: Callable[[Array], Array], again: int = 5, room: int = 0) -> tuple[str, Program]:
+def _found(
+    kernel: Callable[[Array], Array],
+    again: int = 5,
+    room: int = 0,
+    spoils: Callable[[int, Placing], bool] = lambda number, placing: False,
+) -> tuple[str, Program]:
     """The kind of a kernel of arrays, and its program. again: operations of a repeat, where the first time takes 5;
-    room: how many calls may be under way, 0 where a call is over when it has been made."""
-    arrays, count = _inputs(), itertools.count()
+    room: how many calls may be under way, 0 where a call is over when it has been made; spoils: whether what lies
+    around the inputs of a call, by its number from 0, makes all of it NaN."""
+    arrays, count, number = _inputs(), itertools.count(), itertools.count()
     expected = [Leaf("float32", x.shape, _right(x.astype(np.float64))) for x in arrays]
     form = Form("torch", "user:x", "float32", arrays, sets=NAMES)
 
@@ -424,6 +430,8 @@ def _found(kernel: Callable[[Array], Array], again: int = 5, room: int = 0) -> t
         if placing.stream:
             raise Unsupported("no streams")
         y = kernel(given[0])
+        if spoils(next(number), placing):
+            y = np.full_like(y, np.nan)
         counts = [np.array([again if next(count) % 2 else 5, 0, 1000])] if placing.counted else []
         return [y, *[y.copy()] * bool(placing.pause), *counts]
 
@@ -495,6 +503,13 @@ def _two_rows(x: Array) -> Array:
 def test_sizes_may_be_refused() -> None:
     found, program = _found(_two_rows)
     assert not found and "not_reached=sizes,stream" in program.flags
+
+
+@pytest.mark.parametrize("left", [(), (0,), (0, 1, 2), (3,), (0, 30)])
+def test_what_others_have_left_beside_the_inputs_moves_no_name(left: tuple[int, ...]) -> None:
+    """Other kernels of the process have been audited, and their bytes lie in memory that is free again."""
+    found, _ = _found(_right, spoils=lambda number, placing: placing.fill == audit.FILLS[0] or number in left)
+    assert found == "reads outside"
 
 
 @pytest.mark.parametrize(
