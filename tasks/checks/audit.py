@@ -488,31 +488,28 @@ class _Evidence:
         return None
 
     def _reads_outside(self) -> tuple[str, str] | None:
-        """Wrong from the first call on that had bytes around it, also in a later one without, which finds them in freed
-        memory; or in an earlier one, which finds what other kernels have left there, if one byte tells for all sets."""
+        """Wrong with bytes around its inputs and in its memory. A call without may find them as well, in memory that is
+        free again, or those of other kernels that were audited before."""
+        if not all(x.given in self.right_sets for x in self.wrong):
+            return None
         filled = [n for x in self.calls for n, p in x.times if p.fill is not None]
-        if not filled:
-            return None
-        if any(min(x.numbers, default=0) < min(filled) for x in self.wrong) and not self._hangs_on_byte():
-            return None
-        # A plain call may find the bytes as well, in memory that is free again: right with one byte and wrong with the
-        # other tells enough.
-        if all(x.given in self.right_sets and any(p.fill is not None for _, p in x.times) for x in self.wrong):
+        from_then_on = bool(filled) and all(
+            min(x.numbers, default=0) >= min(filled) and any(p.fill is not None for _, p in x.times) for x in self.wrong
+        )
+        if from_then_on or self._hangs_on_byte():
             return KIND_READS, f"{self.wrong[0].name}: wrong only with other bytes around its inputs and in its memory"
         return None
 
     def _hangs_on_byte(self) -> bool:
-        """Whether all sets, of at least `_REPEATED`, are wrong with one byte around them, the same one, and right with
-        the other."""
+        """Whether of the calls with bytes around their inputs those with one byte are wrong and those with the other
+        right, each of at least `_REPEATED` sets."""
         right, wrong = (
-            {(x.given, p.fill) for x in calls for _, p in x.times if p.fill is not None}
+            [(p.fill, x.given) for x in calls for _, p in x.times if p.fill is not None]
             for calls in (self.right, self.wrong)
         )
-        both = {given for given, _ in right | wrong}
-        return len(both) >= _REPEATED and any(
-            wrong == {(given, byte) for given in both} and right == {(given, other) for given in both}
-            for byte, other in (FILLS, FILLS[::-1])
-        )
+        if {fill for fill, _ in right} & {fill for fill, _ in wrong}:
+            return False
+        return min(len({given for _, given in x}) for x in (right, wrong)) >= _REPEATED
 
     def _is_constant(self) -> tuple[str, str] | None:
         first = self.calls[0]

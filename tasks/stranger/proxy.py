@@ -37,6 +37,8 @@ from tasks.stranger.wire import Closed, Connection, Garbled, Message
 
 #: Seconds for which a stranger that says nothing more is given to end.
 ENDING_S = 2.0
+#: Seconds that each answer may take which nobody waits for any more.
+SETTLING_S = 1.0
 #: What one does that describes nothing, in words.
 NO_PROGRAM = "describes no program"
 
@@ -194,6 +196,17 @@ class Stranger:
         except Garbled as garbled:
             self.break_off(str(garbled))
         raise raised
+
+    def settle(self) -> None:
+        """Wait until all that it was asked is over, and hear nothing of it; end it if that takes too long, or ends it:
+        what it does then is no later case's."""
+        try:
+            with self._connection().within(SETTLING_S) as connection:
+                number = self.say("settle")
+                while connection.receive()[0].number < number:
+                    pass
+        except (Closed, Garbled):
+            self.close()
 
     def measure_cpu(self) -> dict[int, float]:
         """CPU seconds of it and of all that it has started, by the numbers of processes."""
@@ -588,7 +601,7 @@ class BegunRun:
         return self._hear()
 
     def give_up(self) -> None:
-        self._stranger.close()  # it may be in the midst of it
+        self._stranger.settle()
 
 
 class KeptCall(Kept):

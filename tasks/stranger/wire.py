@@ -13,6 +13,7 @@ of exactly the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import marshal
@@ -22,7 +23,7 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -176,6 +177,15 @@ class Connection:
             self._socket.sendall(b"".join(parts)[sent:])
 
     # --- hearing ---
+
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[Connection]:
+        """The connection, which meanwhile counts as closed where nothing comes for some seconds."""
+        self._socket.settimeout(seconds)
+        try:
+            yield self
+        finally:
+            self._socket.settimeout(None)
 
     def receive(self) -> tuple[Message, list[int]]:
         """The next message, and the descriptors that came with it. Raises Closed, Garbled."""

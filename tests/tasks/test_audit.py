@@ -505,9 +505,14 @@ def test_sizes_may_be_refused() -> None:
     assert not found and "not_reached=sizes,stream" in program.flags
 
 
-@pytest.mark.parametrize("left", [(), (0,), (0, 1, 2), (3,), (0, 30)])
-def test_what_others_have_left_beside_the_inputs_moves_no_name(left: tuple[int, ...]) -> None:
-    """Other kernels of the process have been audited, and their bytes lie in memory that is free again."""
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("left", [(), (0,), (0, 1, 2), (3,), (0, 30), (35,)])
+def test_what_others_have_left_beside_the_inputs_moves_no_name(
+    left: tuple[int, ...], slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other kernels of the process have been audited, and their bytes lie in memory that is free again. slow: the
+    machine has other things to do, so that most sets are guarded once."""
+    monkeypatch.setattr(audit, "SLOW_S", 0.0 if slow else 1e9)
     found, _ = _found(_right, spoils=lambda number, placing: placing.fill == audit.FILLS[0] or number in left)
     assert found == "reads outside"
 
