@@ -63,7 +63,7 @@ RESIZED = (BETWEEN, BEYOND, BETWEEN + NOT_PROMISED, BEYOND + NOT_PROMISED)
 #: Calls that a kernel's process is to have made, those of other checks among them, and how many if those in another
 #: order take longer than some seconds; if they take twenty times as long, each set is given once.
 CALLS, LEAST, REPEATS_S = 64, 48, 0.05
-#: Calls that are under way at most, the one that is looked at among them.
+#: Calls that are under way at most.
 AHEAD = 8
 #: Seconds of a call from which on most sets are given to guarded memory once alone, with one byte or the other.
 SLOW_S = 2e-3

@@ -81,6 +81,24 @@ def test_a_function_that_stands_for_a_judges_is_named(monkeypatch: pytest.Monkey
         assert replaced.describe().startswith(f"{module}.{name} has been replaced by a function of {__file__}:")
 
 
+def test_what_was_sound_is_looked_at_again_where_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function in the place of another one, code in the place of a function's own, and a name that is new."""
+    from tasks.stranger import wire
+
+    own = lambda *given: None  # noqa: E731
+    own.__name__ = "send"
+    for change, where in (
+        (lambda: monkeypatch.setattr(wire.Connection, "send", own), "tasks.stranger.wire.Connection.send"),
+        (lambda: monkeypatch.setattr(wire._make_room, "__code__", own.__code__), "tasks.stranger.wire._make_room"),
+        (lambda: monkeypatch.setattr(wire, "new", own, raising=False), "tasks.stranger.wire.new"),
+    ):
+        assert replaced.describe() == ""
+        change()
+        assert replaced.describe().startswith(f"{where} has been replaced by a function of {__file__}:")
+        monkeypatch.undo()
+    assert replaced.describe() == ""
+
+
 def test_what_is_looked_at_beside_the_farm_is_there() -> None:
     named = [*((where, "") for where in replaced._MODULES), *replaced._CLASSES]
     named += [(where, name) for where, names in replaced._FUNCTIONS.items() for name in names]
