@@ -165,7 +165,7 @@ class Stranger:
     def has_room(self, arrays: Sequence[Any]) -> bool:
         """Whether a request with some arrays can be made without waiting for the stranger, which may wait for its
         answers to be heard."""
-        return self._connection().has_room(sum(x.nbytes for x in arrays if x is not None))
+        return self._connection().has_room(arrays)
 
     def is_next(self, number: int) -> bool:
         """Whether nothing has been heard since an answer to a request of that number, so that a second one is still to

@@ -146,10 +146,14 @@ class Connection:
         except (BrokenPipeError, ConnectionResetError):
             raise Closed from None
 
-    def has_room(self, size: int) -> bool:
-        """Whether a message with some bytes of arrays can be sent without waiting for the other side: the system says
-        that it can as long as three quarters of its room are free (unix(7), poll(2))."""
-        return size <= self._room_to_send and bool(select.select([], [self._socket], [], 0)[1])
+    def has_room(self, arrays: Sequence[Any]) -> bool:
+        """Whether a message with some arrays can be sent without waiting for the other side: the system says that it
+        can be written to as long as three quarters of its room are free (poll(2)). Of strings nobody knows how long
+        they are."""
+        there = [x for x in arrays if x is not None]
+        if any(x.dtype.kind == "O" for x in there) or sum(x.nbytes for x in there) > self._room_to_send:
+            return False
+        return bool(select.select([], [self._socket], [], 0)[1])
 
     def _write(self, verb: str, body: Any, headers: list[Any]) -> bytes:
         """The text, as long as is to stand behind a head."""
