@@ -308,8 +308,9 @@ class _Calls:
                 yield from self._see_one(self.awaited.popleft())
 
     def _begin(self, asked: Asked) -> bool:
-        """Begin a call; False where those before it have to be over first."""
-        if len(self.awaited) >= AHEAD or any(x.under_way is None for x in self.awaited):
+        """Begin a call; False where those before it have to be over first. So has the one that looks at the judge's
+        functions: a kernel that is found out is called no more, and replaces nothing in the next kernel's case."""
+        if len(self.awaited) >= AHEAD or any(x.under_way is None or x.asked.placing.pause for x in self.awaited):
             return False
         program, arrays, under_way = self.program, self.form.inputs_of(asked.given), None
         if asked.anew and program.anew is not None:
