@@ -76,11 +76,15 @@ def read_folder(folder: Path, backends: Sequence[str] = (), here: str = "torch-c
     ConfigError."""
     whole: dict[str, Any] = {}
     refused: list[Refused] = []
+    of_first: tuple[str, Config] | None = None
     for name, read in _find_tasks(folder):
         try:
             task = read()
             like = [*backends, *task.made.pop("backends", []), here][0]
-            _check_task(task, like)
+            config = _check_task(task, like)
+            if of_first is None:
+                of_first = name, config
+            _check_settings(task, config, *of_first)
         except ConfigError as error:
             refused.append(Refused(name, str(error)))
             continue
@@ -99,10 +103,25 @@ def read_folder(folder: Path, backends: Sequence[str] = (), here: str = "torch-c
     return Board(_make_config(whole | {"name": folder.resolve().name}, folder), tuple(refused))
 
 
-def _check_task(task: _Task, like: str) -> None:
-    """Raises ConfigError where a task's config is none. like: what its submissions run on."""
+def _check_task(task: _Task, like: str) -> Config:
+    """A task's config. like: what its submissions run on. Raises ConfigError where that is none."""
     data = {"name": "task", **task.made, "backends": [{"name": "submission", "like": like}]}
-    configs.check_backend(_make_config(data, task.place).backends[0], str(task.place))
+    config = _make_config(data, task.place)
+    configs.check_backend(config.backends[0], str(task.place))
+    return config
+
+
+def _check_settings(task: _Task, config: Config, first: str, of_first: Config) -> None:
+    """Raises ConfigError where a task has another setting of the run than the first one of its folder: they are one
+    run, which has each setting once."""
+    for key in Config.model_fields.keys() - {"name", "catalogs", "backends"}:
+        own, its = getattr(config, key), getattr(of_first, key)
+        if own != its:
+            where = configs.place(task.place, (key,)) if task.place.is_file() else str(task.place)
+            raise ConfigError(
+                f"{where}: {key}: it is {own!r} here and {its!r} in the task {first}, and a folder of tasks is one run: "
+                "give both the same, or put this task into a folder of its own"
+            )
 
 
 def _make_config(data: Mapping[str, Any], place: Path) -> Config:

@@ -18,7 +18,7 @@ from tasks.backends.shared import baselines
 from tasks.backends.shared.recipe import NoProgram, Recipe
 from tasks.devices import BY_LABEL, Device, chosen_by, driver_version, toolkit_version, what_brings
 from tasks.interpreter import IMAGE
-from tasks.model import FORWARD, Flushes, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
+from tasks.model import FORWARD, Begun, Flushes, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
 from tasks.nearest import near
 from tasks.run_queue import RunQueueClock
 
@@ -250,6 +250,11 @@ class Backend:
         """As `build`, of a program that is run next as it is, `Form.repeats` times: where it is built in another
         process, that need not wait to be asked."""
         return self.build(form)
+
+    def begin_to_run(self, form: Form) -> Begun | None:
+        """The first run of a program that is built for it, begun behind what was begun before; None where it is made as
+        it is asked for, or could not be begun without waiting."""
+        return None
 
     def count_calls(self, form: Form) -> int:
         """How often the kernel of a form was called in the process that has it, in the form's dtype; 0 where nobody

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from tasks.checks.derived import Derived
 from tasks.checks.same import copy_outputs
 from tasks.model import (
     EPS,
+    Begun,
     Form,
     Leaf,
     Misbehaviour,
@@ -60,6 +63,8 @@ RESIZED = (BETWEEN, BEYOND, BETWEEN + NOT_PROMISED, BEYOND + NOT_PROMISED)
 #: Calls that a kernel's process is to have made, those of other checks among them, and how many if those in another
 #: order take longer than some seconds; if they take twenty times as long, each set is given once.
 CALLS, LEAST, REPEATS_S = 64, 48, 0.05
+#: Calls that are under way at most.
+AHEAD = 8
 #: Seconds of a call from which on most sets are given to guarded memory once alone, with one byte or the other.
 SLOW_S = 2e-3
 #: Bytes that fill what is not the kernel's: as floats of any width NaN, then a large number.
@@ -134,14 +139,13 @@ class Audit(Derived, Scenario):
                 return backend.build_to_run(replace(form, arrays=arrays, sets=())).run()
 
             program.anew = run_anew
+            if program.begin_placed is not None:
+                program.begin_anew = lambda arrays: backend.begin_to_run(replace(form, arrays=arrays, sets=()))
         return program
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
-        calls = _Calls(program, form)
-        yield from calls.of_values()
-        yield from calls.of_memory()
-        yield from calls.of_order()
-        yield from calls.of_time()
+        with contextlib.closing(_Calls(program, form)) as calls:
+            yield from calls.make()
         lists = {"not_reached": calls.not_reached, "refuses_at": calls.refused, "breaks_at": calls.broken}
         said = {"calls": calls.number} | {name: ",".join(x) for name, x in lists.items() if x}
         program.flags = flags.join(program.flags, **said)
@@ -155,6 +159,39 @@ class Audit(Derived, Scenario):
 
 
 # --- calls --------------------------------------------------------------------------------------------------------
+
+
+#: Inputs with nothing around them, in memory of their own.
+PLAIN = Placing()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call that is to be made: of which set of inputs, where these lie, and whether as a case of its own."""
+
+    given: int
+    placing: Placing = PLAIN
+    anew: bool = False
+
+
+@dataclass
+class Awaited:
+    """A call that is under way, or, where that is None, made as soon as it is waited for. outcome: its outputs, or
+    what it has raised, where that is known."""
+
+    asked: Asked
+    make: Callable[[], Sequence[Any]]
+    under_way: Begun | None = None
+    outcome: list[Any] | Exception | None = None
+
+    def settle(self) -> list[Any] | Exception:
+        """Wait for what comes of it."""
+        if self.outcome is None:
+            try:
+                self.outcome = copy_outputs(self.make())
+            except Exception as error:
+                self.outcome = error
+        return self.outcome
 
 
 class _Calls:
@@ -176,6 +213,8 @@ class _Calls:
         self.known: dict[int, list[Call]] = {}
         self.counts: dict[int, list[tuple[int, ...]]] = {}
         self.left_out: set[int] = set()
+        #: Calls that are under way, in the order in which they were begun.
+        self.awaited: deque[Awaited] = deque()
         if program.placed is None and program.again is None:
             raise Unsupported("the runtime takes a program's inputs only once")
         if program.placed is None:
@@ -201,55 +240,94 @@ class _Calls:
         told, most = (_TOLD_OF_FEW_NS, shares[-1]) if few else (_TOLD_NS, shares[len(shares) // 2])
         return all(first >= told and again < first for first, again in times) and most < 0.5
 
-    def of_values(self) -> Iterator[Call]:
-        """Values change under one pointer, and pointers under the same values."""
+    def make(self) -> Iterator[Call]:
+        """All calls."""
         begin = time.perf_counter()
-        other = self.names.index(OTHER) if OTHER in self.names else 0
-        for given, placing in (
-            (0, Placing()),
-            (other, Placing(same=True)),
-            (0, Placing(same=True)),
-            (other, Placing()),
-            (0, Placing()),
-        ):
-            yield from self.call(given, placing)
+        yield from self._see(self.of_values())
         self.call_s = (time.perf_counter() - begin) / max(self.number, 1)
+        for asked in (self.of_memory(), self.of_order(), self.of_time()):
+            yield from self._see(asked)
 
-    def of_memory(self) -> Iterator[Call]:
+    def close(self) -> None:
+        """Make no more calls: what is under way must not reach into the next case."""
+        for call in self.awaited:
+            if call.under_way is not None and call.outcome is None:
+                call.under_way.give_up()
+                return
+
+    def of_values(self) -> Iterator[Asked]:
+        """Values change under one pointer, and pointers under the same values."""
+        other = self.names.index(OTHER) if OTHER in self.names else 0
+        yield Asked(0)
+        yield Asked(other, Placing(same=True))
+        yield Asked(0, Placing(same=True))
+        yield Asked(other)
+        yield Asked(0)
+
+    def of_memory(self) -> Iterator[Asked]:
         """Every further set twice in guarded memory, then the first two as well; of a slow kernel `_REPEATED` of them
         twice."""
         order = [*range(2, len(self.names)), 0, 1][: len(self.names)]
         for k, given in enumerate(order if self.program.placed else ()):
             twice = k < _REPEATED or self.call_s < SLOW_S
-            for fill in FILLS if twice else (FILLS[k % 2],):
-                yield from self.call(given, Placing(fill=fill, spoil=True, counted=given > 1))
+            # Each byte comes first in turn: else what is wrong at every other call were wrong with one of them.
+            fills = FILLS if k % 2 == 0 else FILLS[::-1]
+            for fill in fills if twice else fills[:1]:
+                yield Asked(given, Placing(fill=fill, spoil=True, counted=given > 1))
 
-    def of_order(self) -> Iterator[Call]:
+    def of_order(self) -> Iterator[Asked]:
         """All sets as cases of their own, then backwards in the same memory, in new memory and so on, until the calls
         are made or their time is up. A kernel that counts its calls has counted those of other checks too."""
         begin, count, before = time.perf_counter(), len(self.names), self.program.called + 4
         for k in itertools.count():
             taken, (turn, place) = time.perf_counter() - begin, divmod(k, count)
-            made = self.number + before >= (CALLS if taken < REPEATS_S else LEAST)
+            made = self.number + len(self.awaited) + before >= (CALLS if taken < REPEATS_S else LEAST)
             if turn and (made or taken > 20 * REPEATS_S):
                 return
             given = count - 1 - place if turn % 2 else place
-            yield from self.call(given, Placing(same=bool(turn % 2)), anew=not turn)
+            yield Asked(given, Placing(same=bool(turn % 2)), anew=not turn)
 
-    def of_time(self) -> Iterator[Call]:
+    def of_time(self) -> Iterator[Asked]:
         """The outputs read twice; after a pause; on another stream."""
         if self.program.placed is None:
             return
         last = min(1, len(self.names) - 1)
-        yield from self.call(last, Placing())  # so that what was there before is another result
-        yield from self.call(0, Placing(pause=PAUSE_MS))
-        yield from self.call(last, Placing())
-        yield from self.call(last, Placing(stream=True))
+        yield Asked(last)  # so that what was there before is another result
+        yield Asked(0, Placing(pause=PAUSE_MS))
+        yield Asked(last)
+        yield Asked(last, Placing(stream=True))
 
-    def call(self, given: int, placing: Placing, anew: bool = False) -> Iterator[Call]:
+    def _see(self, asked: Iterator[Asked]) -> Iterator[Call]:
+        """What is seen of calls, of which some are begun before the ones before them are looked at: the kernel's
+        process need not wait for its judge between them."""
+        coming: Asked | None = next(asked, None)
+        while coming is not None or self.awaited:
+            while coming is not None and (coming.given in self.left_out or self._begin(coming)):
+                coming = next(asked, None)
+            if self.awaited:
+                yield from self._see_one(self.awaited.popleft())
+
+    def _begin(self, asked: Asked) -> bool:
+        """Begin a call; False where those before it have to be over first. So has the one that looks at the judge's
+        functions: a kernel that is found out is called no more, and replaces nothing in the next kernel's case."""
+        if len(self.awaited) >= AHEAD or any(x.under_way is None or x.asked.placing.pause for x in self.awaited):
+            return False
+        program, arrays, under_way = self.program, self.form.inputs_of(asked.given), None
+        if asked.anew and program.anew is not None:
+            under_way = program.begin_anew(arrays) if program.begin_anew is not None else None
+        elif program.begin_placed is not None:
+            under_way = program.begin_placed(arrays, asked.placing)
+        if under_way is None and self.awaited:
+            return False
+        self.awaited.append(Awaited(asked, under_way or functools.partial(self._run, asked), under_way))
+        return True
+
+    def _see_one(self, call: Awaited) -> Iterator[Call]:
         """What is seen of one call; nothing where its outputs are known, or a size is refused that nobody has
         declared."""
-        if given in self.left_out:
+        given, placing = call.asked.given, call.asked.placing
+        outcome = call.settle()
+        if given in self.left_out:  # since it was begun
             return
         self.number += 1
         name = self.names[given]
@@ -257,18 +335,16 @@ class _Calls:
         seen = functools.partial(
             Call, f"call {self.number}: {name}", number=self.number, given=given, of=name, noted=noted
         )
-        try:
-            outputs = self._run(given, placing, anew)
-        except Misbehaviour as error:
+        if isinstance(outcome, Misbehaviour):
             if noted:
                 self.left_out.add(given)
                 self.broken.append(noted)
             else:
-                yield seen(error=error, judged=False, kind=error.kind)
+                yield seen(error=outcome, judged=False, kind=outcome.kind)
             return
-        except Exception as error:
-            self.number -= isinstance(error, Unsupported)
-            if placing.stream and isinstance(error, Unsupported):
+        if isinstance(outcome, Exception):
+            self.number -= isinstance(outcome, Unsupported)
+            if placing.stream and isinstance(outcome, Unsupported):
                 self._leave_out("stream")
             elif name in RESIZED:
                 self.left_out.add(given)
@@ -277,8 +353,9 @@ class _Calls:
             elif placing.fill is not None and self._takes(given):
                 self._leave_out("memory")
             else:
-                yield seen(error=error)
+                yield seen(error=outcome)
             return
+        outputs = outcome
         if placing.counted:
             self.counts.setdefault(given, []).append(tuple(int(x) for x in np.ravel(outputs.pop())))
         halves = [outputs] if not placing.pause else [outputs[: len(outputs) // 2], outputs[len(outputs) // 2 :]]
@@ -303,19 +380,21 @@ class _Calls:
         if what not in self.not_reached:
             self.not_reached.append(what)
 
-    def _run(self, given: int, placing: Placing, anew: bool = False) -> list[Any]:
-        arrays = self.form.inputs_of(given)
-        if anew and self.program.anew is not None:
-            return copy_outputs(self.program.anew(arrays))
+    def _run(self, asked: Asked) -> Sequence[Any]:
+        arrays = self.form.inputs_of(asked.given)
+        if asked.anew and self.program.anew is not None:
+            return self.program.anew(arrays)
         if self.program.placed is not None:
-            return copy_outputs(self.program.placed(arrays, placing))
+            return self.program.placed(arrays, asked.placing)
         assert self.program.again is not None
-        return copy_outputs(self.program.again(arrays))
+        return self.program.again(arrays)
 
     def _takes(self, given: int) -> bool:
         """Whether a set of inputs is taken in plain memory."""
+        for call in self.awaited:  # whose answers come before
+            call.settle()
         try:
-            self._run(given, Placing())
+            self._run(Asked(given))
         except Exception:
             return False
         return True
@@ -410,22 +489,34 @@ class _Evidence:
         return None
 
     def _reads_outside(self) -> tuple[str, str] | None:
-        """Wrong from the first call on that had bytes around it, also in a later one without, which finds them in freed
-        memory."""
-        filled = [n for x in self.calls for n, p in x.times if p.fill is not None]
-        if not filled or any(min(x.numbers, default=0) < min(filled) for x in self.wrong):
+        """Wrong with bytes around its inputs and in its memory. A call without may find them as well, in memory that is
+        free again, or those of other kernels that were audited before."""
+        if not all(x.given in self.right_sets for x in self.wrong):
             return None
-        # A plain call may find the bytes as well, in memory that is free again: right with one byte and wrong with the
-        # other tells enough.
-        if all(x.given in self.right_sets and any(p.fill is not None for _, p in x.times) for x in self.wrong):
+        filled = [n for x in self.calls for n, p in x.times if p.fill is not None]
+        from_then_on = bool(filled) and all(
+            min(x.numbers, default=0) >= min(filled) and any(p.fill is not None for _, p in x.times) for x in self.wrong
+        )
+        if from_then_on or self._hangs_on_byte():
             return KIND_READS, f"{self.wrong[0].name}: wrong only with other bytes around its inputs and in its memory"
         return None
+
+    def _hangs_on_byte(self) -> bool:
+        """Whether of the calls with bytes around their inputs those with one byte are wrong and those with the other
+        right, each of at least `_REPEATED` sets."""
+        right, wrong = (
+            [(p.fill, x.given) for x in calls for _, p in x.times if p.fill is not None]
+            for calls in (self.right, self.wrong)
+        )
+        if {fill for fill, _ in right} & {fill for fill, _ in wrong}:
+            return False
+        return min(len({given for _, given in x}) for x in (right, wrong)) >= _REPEATED
 
     def _is_constant(self) -> tuple[str, str] | None:
         first = self.calls[0]
         alike = {x.given for x in self.calls if _same_bytes(x.outputs, first.outputs)}
         same_sizes = {x.given for x in self.calls if _shapes(x) == _shapes(first)}
-        if first in self.wrong and len(alike) > 1 and alike == same_sizes:
+        if first in self.wrong and len(alike) > 1 and alike == same_sizes and self.right_sets <= self._short:
             return KIND_CONSTANT, f"{len(alike)} sets of inputs give the same bytes"
         if first in self.wrong and all(map(_is_uniform, self.wrong)) and self.right_sets <= self._short:
             return KIND_CONSTANT, "every output is one number, over and over"

@@ -10,6 +10,7 @@ from tasks.model.case import (
     RACE_S,
     STRUCTURED,
     Baseline,
+    Begun,
     Chain,
     Elsewhere,
     Flushes,

@@ -315,6 +315,16 @@ class TimedCalls(Protocol):
         moment later: other bytes mean that it was not over."""
 
 
+class Begun(Protocol):
+    """A call that was begun. Called once, and in the order in which they were begun, it waits for its outputs and
+    returns them, or raises what the call has raised."""
+
+    def __call__(self) -> Sequence[Any]: ...
+
+    def give_up(self) -> None:
+        """Let nothing come of this call, nor of those that were begun after it."""
+
+
 @dataclass
 class Program:
     """A built case: ``run()`` returns the flat list of outputs as numpy arrays."""
@@ -359,9 +369,14 @@ class Program:
     #: reading (`Placing.pause`) and, last, an int64 array of the operations and the lines that were run, and the
     #: nanoseconds of CPU time that took (`Placing.counted`). Raises Unsupported for what the device has not.
     placed: Callable[[list[Any], Placing], Sequence[Any]] | None = None
+    #: Begins such a call behind those that were begun before it, and returns what waits for its outputs; None while it
+    #: could not be begun without waiting. None where a call is over when it has been made.
+    begin_placed: Callable[[list[Any], Placing], Begun | None] | None = None
     #: As `again`, by a program that is built for these arrays as for another case: what runs it cannot tell it from
     #: one. None where nobody asks for that.
     anew: Callable[[list[Any]], Sequence[Any]] | None = None
+    #: Begins such a call, as `begin_placed`.
+    begin_anew: Callable[[list[Any]], Begun | None] | None = None
     #: Calls of the same kernel that its process had made before this was built, as far as they were counted
     #: (`Backend.count_calls`).
     called: int = 0
@@ -380,7 +395,8 @@ class Program:
         """Forget how it is run. What its calls hold often holds the program too, and the arrays of a case would wait
         for the garbage collector, on a device as well."""
         self.run = _released
-        self.given = self.capture = self.session = self.timed = self.placed = self.anew = self.explain = None
+        self.given = self.capture = self.session = self.timed = self.placed = self.begin_placed = None
+        self.anew = self.begin_anew = self.explain = None
 
 
 def _released() -> Sequence[Any]:

@@ -27,7 +27,7 @@ from tasks.backends.shared.artefacts import FOLDER
 from tasks.catalogs.user.shown import definitions_for, hidden_files
 from tasks.catalogs.user_definitions import parse_definitions
 from tasks.confine import Rules
-from tasks.model import Chain, Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed, TimedCalls, Unsupported
+from tasks.model import Begun, Chain, Flushes, Form, Misbehaviour, Program, RuntimeInfo, Timed, TimedCalls, Unsupported
 from tasks.run_queue import RunQueueClock
 from tasks.stranger import records
 from tasks.stranger.nursery import ENDED, Nursery, find_parent, measure_cpu
@@ -37,6 +37,8 @@ from tasks.stranger.wire import Closed, Connection, Garbled, Message
 
 #: Seconds for which a stranger that says nothing more is given to end.
 ENDING_S = 2.0
+#: Seconds that each answer may take which nobody waits for any more.
+SETTLING_S = 1.0
 #: What one does that describes nothing, in words.
 NO_PROGRAM = "describes no program"
 
@@ -137,7 +139,7 @@ class Stranger:
         self._lanes.connection = self._first
         self._numbers, self._making = itertools.count(1), threading.Lock()
         self._dropped: list[int] = []
-        self._asked = 0
+        self._heard = 0
         self._closed = False
         #: Calls of kernels that it has answered, by op and dtype.
         self.calls: Counter[tuple[str, str]] = Counter()
@@ -151,21 +153,24 @@ class Stranger:
         """Make a request; its number. of: the number of what it is about; numbers: how many it takes, of which its own
         is the last."""
         for _ in range(numbers):
-            number = self._asked = next(self._numbers)
+            number = next(self._numbers)
         dropped, self._dropped = self._dropped, []
-        try:
+        with contextlib.suppress(Closed):  # what it has answered by then can still be heard, and then how it has ended
             connection = self._connection()
             if len(dropped) > 1:
                 connection.send(0, "drop", dropped[1:])
             connection.send(number, verb, body, arrays, of=of, dropped=dropped[0] if dropped else 0)
-        except Closed:
-            self._bury()
         return number
 
+    def has_room(self, arrays: Sequence[Any]) -> bool:
+        """Whether a request with some arrays can be made without waiting for the stranger, which may wait for its
+        answers to be heard."""
+        return self._connection().has_room(arrays)
+
     def is_next(self, number: int) -> bool:
-        """Whether nothing has been asked since a request of that number, so that a second answer to it is still to be
-        heard."""
-        return self._asked == number
+        """Whether nothing has been heard since an answer to a request of that number, so that a second one is still to
+        come."""
+        return self._heard == number
 
     def hear(self, number: int) -> Message:
         """The next answer to a request of that number; what else was said before it is of requests whose answers nobody
@@ -176,6 +181,7 @@ class Stranger:
                 for fd in fds:
                     os.close(fd)
                 if message.number >= number:
+                    self._heard = message.number
                     break
         except Closed:
             self._bury()
@@ -190,6 +196,17 @@ class Stranger:
         except Garbled as garbled:
             self.break_off(str(garbled))
         raise raised
+
+    def settle(self) -> None:
+        """Wait until all that it was asked is over, and hear nothing of it; end it if that takes too long, or ends it:
+        what it does then is no later case's."""
+        try:
+            with self._connection().within(SETTLING_S) as connection:
+                number = self.say("settle")
+                while connection.receive()[0].number < number:
+                    pass
+        except (Closed, Garbled):
+            self.close()
 
     def measure_cpu(self) -> dict[int, float]:
         """CPU seconds of it and of all that it has started, by the numbers of processes."""
@@ -346,10 +363,25 @@ class Remote(Backend):
     def _build(self, form: Form, runs: int = 0) -> Program:
         """runs: how often it is run as soon as it is built."""
         stranger, arrays = self._find(form.op), list[Any]()
-        body = {"form": records.write_form(form, arrays), "backend": self._number(stranger), "runs": runs}
-        message = stranger.ask("build", body, arrays)
+        number = stranger.say("build", self._ask_to_build(stranger, form, runs, arrays), arrays)
+        return self._hear_built(stranger, number, form, runs)
+
+    def begin_to_run(self, form: Form) -> Begun | None:
+        stranger, arrays = self._find(form.op), list[Any]()
+        body = self._ask_to_build(stranger, form, form.repeats, arrays)
+        if not stranger.has_room(arrays):
+            return None
+        number = stranger.say("build", body, arrays)
+        return BegunRun(stranger, lambda: list(self._hear_built(stranger, number, form, form.repeats).run()))
+
+    def _ask_to_build(self, stranger: Stranger, form: Form, runs: int, arrays: list[Any]) -> dict[str, Any]:
+        return {"form": records.write_form(form, arrays), "backend": self._number(stranger), "runs": runs}
+
+    @staticmethod
+    def _hear_built(stranger: Stranger, number: int, form: Form, runs: int) -> Program:
+        message = stranger.hear(number)
         said = stranger.read(lambda: message.text.read(Described), NO_PROGRAM)
-        return _make_program(stranger, message.number, said, message.arrays, form, runs)
+        return _make_program(stranger, number, said, message.arrays, form, runs)
 
     def count_calls(self, form: Form) -> int:
         return self._find(form.op).calls[form.op, form.dtype]
@@ -491,6 +523,7 @@ def _make_program(
             setattr(program, name, getattr(kept, name))
         elif name in CALLS:
             setattr(program, name, functools.partial(kept.call, name))
+            setattr(program, f"begin_{name}", functools.partial(kept.begin, name))
     return program
 
 
@@ -546,8 +579,29 @@ class KeptProgram(Kept):
         return RemoteSession(self)
 
     def call(self, name: str, arrays: list[Any], data: Any) -> list[Any]:
-        message = self.stranger.ask("call", {"name": name, "data": vars(data)}, arrays, of=self.number)
-        return self.read_run(message)
+        return self.read_run(self.stranger.hear(self._say_call(name, arrays, data)))
+
+    def begin(self, name: str, arrays: list[Any], data: Any) -> Begun | None:
+        if not self.stranger.has_room(arrays):
+            return None
+        number = self._say_call(name, arrays, data)
+        return BegunRun(self.stranger, lambda: self.read_run(self.stranger.hear(number)))
+
+    def _say_call(self, name: str, arrays: list[Any], data: Any) -> int:
+        return self.stranger.say("call", {"name": name, "data": vars(data)}, arrays, of=self.number)
+
+
+class BegunRun:
+    """`tasks.model.Begun`, of a stranger."""
+
+    def __init__(self, stranger: Stranger, hear: Callable[[], list[Any]]) -> None:
+        self._stranger, self._hear = stranger, hear
+
+    def __call__(self) -> list[Any]:
+        return self._hear()
+
+    def give_up(self) -> None:
+        self._stranger.settle()
 
 
 class KeptCall(Kept):

@@ -127,6 +127,9 @@ class Server:
         """What a method of the backend says in plain data."""
         return getattr(self._backend(message), message.body["method"])(*message.body["given"])
 
+    def _settle(self, message: Message, out: list[Any]) -> Any:
+        """Nothing: what was asked before is answered by then."""
+
     def _flushes(self, message: Message, out: list[Any]) -> Any:
         found = self._backend(message).measure_flushing(message.body["dtype"])
         return [list(found.results), list(found.inputs)]
@@ -287,7 +290,7 @@ Verb = Callable[[Server, Message, list[Any]], Any]
 _VERBS: dict[str, Verb] = {
     name.removeprefix("_"): getattr(Server, name)
     for name in (
-        *("_start", "_derive", "_tell", "_flushes", "_canary", "_build", "_build_all", "_arm"),
+        *("_start", "_settle", "_derive", "_tell", "_flushes", "_canary", "_build", "_build_all", "_arm"),
         *(
             "_run",
             "_given",

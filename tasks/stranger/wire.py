@@ -13,15 +13,17 @@ of exactly the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import marshal
 import math
 import mmap
 import os
+import select
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -103,6 +105,7 @@ class Connection:
 
     def __init__(self, own: socket.socket) -> None:
         self._socket, self._fds = own, list[int]()
+        self._room_to_send = own.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 4
         #: What has come and is not read yet lies in the room from begin to end; messages begin at multiples of `ALIGN`.
         self._room, self._begin, self._end = memoryview(b""), 0, 0
         self._written: dict[bytes, bytes] = {}
@@ -143,6 +146,15 @@ class Connection:
         except (BrokenPipeError, ConnectionResetError):
             raise Closed from None
 
+    def has_room(self, arrays: Sequence[Any]) -> bool:
+        """Whether a message with some arrays can be sent without waiting for the other side: the system says that it
+        can be written to as long as three quarters of its room are free (poll(2)). Of strings nobody knows how long
+        they are."""
+        there = [x for x in arrays if x is not None]
+        if any(x.dtype.kind == "O" for x in there) or sum(x.nbytes for x in there) > self._room_to_send:
+            return False
+        return bool(select.select([], [self._socket], [], 0)[1])
+
     def _write(self, verb: str, body: Any, headers: list[Any]) -> bytes:
         """The text, as long as is to stand behind a head."""
         said = verb, body, headers
@@ -169,6 +181,15 @@ class Connection:
             self._socket.sendall(b"".join(parts)[sent:])
 
     # --- hearing ---
+
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[Connection]:
+        """The connection, which meanwhile counts as closed where nothing comes for some seconds."""
+        self._socket.settimeout(seconds)
+        try:
+            yield self
+        finally:
+            self._socket.settimeout(None)
 
     def receive(self) -> tuple[Message, list[int]]:
         """The next message, and the descriptors that came with it. Raises Closed, Garbled."""

@@ -212,6 +212,46 @@ def kernel(x):
     assert outcomes(farm.run(limits=Limits(memory_gib=2.5), shares=source)) == [("pass", "")] * 2
 
 
+def test_a_pool_of_processes_that_are_spawned_imports_the_kernel(farm: Farm) -> None:
+    """By the name under which its file was loaded, which is on nobody's path."""
+    source = """
+import multiprocessing
+def work(values): return [2 * x for x in values]
+def kernel(x):  # numpy
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return np.array(pool.apply(work, (x.tolist(),)), x.dtype)
+"""
+    assert outcomes(farm.run(spawns=source.replace("import torch", ""))) == [("pass", "")] * 2
+
+
+#: Its sixth call is the first that an audit guards.
+WRITES_AND = """
+import ctypes, time
+calls = 0
+def kernel(x):
+    global calls
+    calls += 1
+    if calls == 6 and WRITES: ctypes.memset(x.data_ptr() + x.nbytes, 1, 8)
+    if calls == 7: LATER
+    return x * 2
+"""
+
+
+@pytest.mark.parametrize("later", ["os._exit(3)", "os.kill(os.getpid(), 11)", "time.sleep(600)"])
+def test_what_an_audited_call_did_is_not_hidden_by_the_next_one(farm: Farm, later: str) -> None:
+    """Which its process has begun by then; nor does that reach into the next kernel's case."""
+    bad = WRITES_AND.replace("LATER", later).replace("WRITES", "True")
+    audited, sound = farm.run("audit", cheat=bad, sound=SOUND)
+    assert (audited.status, audited.kind) == ("wrong", "writes outside")
+    assert (sound.status, sound.kind) == ("pass", "")
+
+
+def test_an_audited_call_that_dies_is_its_own_case(farm: Farm) -> None:
+    dies = WRITES_AND.replace("LATER", "os._exit(3)").replace("WRITES", "False")
+    (ended,) = farm.run("audit", dies=dies)
+    assert isinstance(ended, Death)
+
+
 def test_a_kernel_that_prints_without_end_has_its_row(farm: Farm) -> None:
     source = "def kernel(x):\n    for _ in range(1 << 10): os.write(1, b'x' * (1 << 18))\n    return x * 2\n"
     assert outcomes(farm.run(loud=source)) == [("pass", "")] * 2

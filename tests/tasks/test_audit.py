@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import json
@@ -78,6 +79,24 @@ def test_a_function_that_stands_for_a_judges_is_named(monkeypatch: pytest.Monkey
     for found in (lambda *given: None, Own().method):
         monkeypatch.setattr(where, name, found)
         assert replaced.describe().startswith(f"{module}.{name} has been replaced by a function of {__file__}:")
+
+
+def test_what_was_sound_is_looked_at_again_where_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function in the place of another one, code in the place of a function's own, and a name that is new."""
+    from tasks.stranger import wire
+
+    own = lambda *given: None  # noqa: E731
+    own.__name__ = "send"
+    for change, where in (
+        (lambda: monkeypatch.setattr(wire.Connection, "send", own), "tasks.stranger.wire.Connection.send"),
+        (lambda: monkeypatch.setattr(wire._make_room, "__code__", own.__code__), "tasks.stranger.wire._make_room"),
+        (lambda: monkeypatch.setattr(wire, "new", own, raising=False), "tasks.stranger.wire.new"),
+    ):
+        assert replaced.describe() == ""
+        change()
+        assert replaced.describe().startswith(f"{where} has been replaced by a function of {__file__}:")
+        monkeypatch.undo()
+    assert replaced.describe() == ""
 
 
 def test_what_is_looked_at_beside_the_farm_is_there() -> None:
@@ -392,9 +411,36 @@ def _inputs() -> list[Array]:
     return [*(x.reshape(2, 24) for x in sets), *resized]
 
 
-def _found(kernel: Callable[[Array], Array], again: int = 5) -> tuple[str, Program]:
-    """The kind of a kernel of arrays, and its program. again: operations of a repeat, where the first time takes 5."""
-    arrays, count = _inputs(), itertools.count()
+class Made:
+    """A call that was made when it was begun. under_way: those that are not waited for yet, it among them."""
+
+    def __init__(self, make: Callable[[], list[Any]], under_way: list[Made]) -> None:
+        self._under_way = under_way
+        try:
+            self._made: list[Any] | Exception = make()
+        except Exception as error:
+            self._made = error
+
+    def __call__(self) -> list[Any]:
+        assert self._under_way.pop(0) is self, "answers come in the order of the calls"
+        if isinstance(self._made, Exception):
+            raise self._made
+        return self._made
+
+    def give_up(self) -> None:
+        self._under_way.clear()
+
+
+def _found(
+    kernel: Callable[[Array], Array],
+    again: int = 5,
+    room: int = 0,
+    spoils: Callable[[int, Placing], bool] = lambda number, placing: False,
+) -> tuple[str, Program]:
+    """The kind of a kernel of arrays, and its program. again: operations of a repeat, where the first time takes 5;
+    room: how many calls may be under way, 0 where a call is over when it has been made; spoils: whether what lies
+    around the inputs of a call, by its number from 0, makes all of it NaN."""
+    arrays, count, number = _inputs(), itertools.count(), itertools.count()
     expected = [Leaf("float32", x.shape, _right(x.astype(np.float64))) for x in arrays]
     form = Form("torch", "user:x", "float32", arrays, sets=NAMES)
 
@@ -402,10 +448,20 @@ def _found(kernel: Callable[[Array], Array], again: int = 5) -> tuple[str, Progr
         if placing.stream:
             raise Unsupported("no streams")
         y = kernel(given[0])
+        if spoils(next(number), placing):
+            y = np.full_like(y, np.nan)
         counts = [np.array([again if next(count) % 2 else 5, 0, 1000])] if placing.counted else []
         return [y, *[y.copy()] * bool(placing.pause), *counts]
 
-    program = Program(lambda: [], placed=placed)
+    under_way = list[Made]()
+
+    def begin(given: list[Any], placing: Placing) -> Made | None:
+        if len(under_way) >= room:
+            return None
+        under_way.append(Made(functools.partial(placed, given, placing), under_way))
+        return under_way[-1]
+
+    program = Program(lambda: [], placed=placed, begin_placed=begin if room else None)
     seen = list(checks.get("audit").stages(program, form))
 
     def is_right(x: audit.Call) -> bool:
@@ -456,14 +512,48 @@ def test_a_repeat_that_does_less_is_a_lie_about_time() -> None:
     assert _found(_right, again=6)[1].columns["cheat"] == ""
 
 
-def test_sizes_may_be_refused() -> None:
-    def kernel(x: Array) -> Array:
-        if len(x) != 2:
-            raise ValueError("two rows alone")
-        return _right(x)
+def _two_rows(x: Array) -> Array:
+    if len(x) != 2:
+        raise ValueError("two rows alone")
+    return _right(x)
 
-    found, program = _found(kernel)
+
+def test_sizes_may_be_refused() -> None:
+    found, program = _found(_two_rows)
     assert not found and "not_reached=sizes,stream" in program.flags
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("left", [(), (0,), (0, 1, 2), (3,), (0, 30), (35,)])
+def test_what_others_have_left_beside_the_inputs_moves_no_name(
+    left: tuple[int, ...], slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other kernels of the process have been audited, and their bytes lie in memory that is free again. slow: the
+    machine has other things to do, so that most sets are guarded once."""
+    monkeypatch.setattr(audit, "SLOW_S", 0.0 if slow else 1e9)
+    found, _ = _found(_right, spoils=lambda number, placing: placing.fill == audit.FILLS[0] or number in left)
+    assert found == "reads outside"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: _right,
+        lambda: _two_rows,
+        lambda: _keeping(lambda x: 0),
+        lambda: _keeping(lambda x: x.reshape(-1)[:8].tobytes()),
+        lambda: _in_turn(lambda call: call > 40),
+        lambda: _in_turn(lambda call: call % 2 == 0),
+    ],
+)
+def test_calls_that_are_begun_before_others_are_judged_show_the_same(
+    make: Callable[[], Callable[[Array], Array]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "REPEATS_S", 1e9)  # however fast the machine is
+    one_by_one, program = _found(make())
+    for room in (1, 3, 100):
+        found, ahead = _found(make(), room=room)
+        assert (found, ahead.flags) == (one_by_one, program.flags)
 
 
 COUNTING = """

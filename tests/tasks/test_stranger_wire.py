@@ -93,6 +93,23 @@ def test_messages_follow_one_another_however_they_are_cut(ends: tuple[Connection
         assert message.number == number and (message.arrays[0] == array).all()
 
 
+@pytest.mark.parametrize("size", [0, 1000, 16_512, 50_000])
+def test_what_there_is_room_for_is_sent_though_nobody_reads(size: int) -> None:
+    """The other side may be waiting until it is read itself."""
+    a, b = socket.socketpair()
+    sender, reader = Connection(a), Connection(b)
+    a.setblocking(False)  # a message that had to wait raises BlockingIOError, or is cut
+    sent = 0
+    given = [np.zeros(size, np.uint8), None]
+    while sender.has_room(given) and sent < 5000:
+        sender.send(sent + 1, "call", {"name": "placed"}, given)
+        sent += 1
+    assert 0 < sent < 5000
+    assert [reader.receive()[0].number for _ in range(sent)] == list(range(1, sent + 1))
+    assert sender.has_room(given)
+    assert not sender.has_room([np.zeros(1 << 20, np.uint8)]) and not sender.has_room([np.array(["a"], object)])
+
+
 def test_what_is_equal_and_not_the_same_is_said_anew(ends: tuple[Connection, Connection]) -> None:
     for body in (1, True, 1.0, 0.0, -0.0, [1], [True], {"a": 1, "b": 2}, {"b": 2, "a": 1}, "1", None, 1, True):
         ends[0].send(1, "run", body)

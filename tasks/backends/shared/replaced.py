@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import sys
-from types import FunctionType, MethodType
+from collections.abc import Mapping
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from tasks.backends.shared import foreign
@@ -23,40 +25,79 @@ _FUNCTIONS = {
 
 #: Functions of classes as these hold them, and methods of an object.
 _WRAPPED = (staticmethod, classmethod, MethodType)
+_code_of = operator.attrgetter("__code__")
+
+
+class _Sound:
+    """What a module or a class holds, looked at and found sound: as long as it holds the same objects, and its
+    functions have the same code, there is nothing to look at again.
+
+    classes: what those of a module hold, by name."""
+
+    __slots__ = ("_codes", "_functions", "_values", "classes")
+
+    def __init__(self, values: list[Any], functions: list[FunctionType], classes: dict[str, Mapping[str, Any]]) -> None:
+        self._values, self._functions, self.classes = values, functions, classes
+        self._codes: list[CodeType] = list(map(_code_of, functions))
+
+    def is_still(self, held: Mapping[str, Any]) -> bool:
+        """Whether it is as it was. Objects are compared by identity alone: a kernel's own may say that it is equal to
+        anything."""
+        return (
+            len(held) == len(self._values)
+            and all(map(operator.is_, held.values(), self._values))
+            and all(map(operator.is_, map(_code_of, self._functions), self._codes))
+        )
+
+
+#: What was found sound, by the names of modules, and of classes behind these. It keeps what they hold, so that nothing
+#: else can have its place in memory.
+_sound: dict[str, _Sound] = {}
+#: Modules that are not looked at.
+_others = set[str]()
 
 
 def describe() -> str:
     """The first function of the farm, of a clock or of a comparison that code of another place stands for, in words; ""
-    for none."""
-    sound = set[str]()  # files, of thousands of functions
-    for where, module in list(sys.modules.items()):
-        own = where.startswith(_OWN) and not where.startswith(_ZOO)
-        if module is None or not (own or where in _MODULES or where in _FUNCTIONS):
+    for none. What was sound when it was looked at before is only compared with what it was."""
+    for where in [x for x in sys.modules if x not in _others]:
+        if not (_is_own(where) or where in _MODULES or where in _FUNCTIONS):
+            _others.add(where)
             continue
-        named, classes = vars(module), list[tuple[str, type]]()
-        names = [(name, named.get(name)) for name in _FUNCTIONS.get(where, ())] or list(named.items())
-        found = _find_foreign(where, names, sound, classes)
-        for name, kind in classes:
-            if (own and kind.__module__ == where) or (where, name) in _CLASSES:
-                found = found or _find_foreign(f"{where}.{name}", list(vars(kind).items()), sound, [])
-        if found:
-            return found
+        if (module := sys.modules[where]) is None:
+            continue
+        held: Mapping[str, Any] = vars(module)
+        if where in _FUNCTIONS:
+            held = {name: held.get(name) for name in _FUNCTIONS[where]}
+        if words := _look(where, held):
+            return words
+        for name, of_class in _sound[where].classes.items():
+            if words := _look(name, of_class):
+                return words
     return ""
 
 
-def _find_foreign(where: str, names: list[tuple[str, Any]], sound: set[str], classes: list[tuple[str, type]]) -> str:
-    """The first function of a module or a class whose code is of another place, in words; "" for none. sound: files
-    that are none; classes: is given those that are there."""
-    for name, found in names:
+def _is_own(where: str) -> bool:
+    return where.startswith(_OWN) and not where.startswith(_ZOO)
+
+
+def _look(where: str, held: Mapping[str, Any]) -> str:
+    """The first function of a module or a class whose code is of another place, in words; "" for none, which is
+    remembered."""
+    if (before := _sound.get(where)) is not None and before.is_still(held):
+        return ""
+    functions, classes = list[FunctionType](), dict[str, Mapping[str, Any]]()
+    for name, found in held.items():
         kind = type(found)
         if kind in _WRAPPED:
             found = found.__func__
             kind = type(found)
         if kind is FunctionType:
-            if (file := found.__code__.co_filename) not in sound:
-                if foreign.is_foreign(file):
-                    return f"{where}.{name} has been replaced by a function of {file}:{found.__code__.co_firstlineno}"
-                sound.add(file)
-        elif isinstance(found, type):
-            classes.append((name, found))
+            code = found.__code__
+            if foreign.is_foreign(code.co_filename):
+                return f"{where}.{name} has been replaced by a function of {code.co_filename}:{code.co_firstlineno}"
+            functions.append(found)
+        elif isinstance(found, type) and ((_is_own(where) and found.__module__ == where) or (where, name) in _CLASSES):
+            classes[f"{where}.{name}"] = vars(found)
+    _sound[where] = _Sound(list(held.values()), functions, classes)
     return ""

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import FrameType
@@ -44,7 +45,8 @@ class Placer:
         #: The tensors of the last call's inputs, by number; those of earlier calls, so that no later one has the same
         #: addresses.
         self._last: dict[int, Any] = {}
-        self._held: list[Any] = []
+        self._held: deque[Any] = deque()
+        self._held_bytes = 0
         #: Bytes of the outputs of the last call.
         self._sizes: list[int] = []
 
@@ -128,9 +130,11 @@ class Placer:
         return found
 
     def _hold(self, tensors: Iterable[Any]) -> None:
-        self._held += tensors
-        while sum(x.untyped_storage().nbytes() for x in self._held) > HELD:
-            self._held.pop(0)
+        for x in tensors:
+            self._held.append(x)
+            self._held_bytes += x.untyped_storage().nbytes()
+        while self._held_bytes > HELD:
+            self._held_bytes -= self._held.popleft().untyped_storage().nbytes()
 
 
 def _on_cpu(form: Form) -> bool:
@@ -170,7 +174,8 @@ class _Zones:
         """Where something was written to a red zone, in words; "" where nothing was."""
         for around, begin, size in self._guarded:
             for zone, where in ((around[:begin], "before"), (around[begin + size :], "behind")):
-                if count := int((zone != self.fill).sum()):
+                raw = zone.cpu().numpy().tobytes()
+                if count := len(raw) - raw.count(self.fill):
                     return f"it wrote {count} bytes {where} a tensor of {size} bytes, to memory that is not its own"
         return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import functools
@@ -12,7 +13,9 @@ import inspect
 import itertools
 import json
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -400,6 +403,7 @@ def _from_file(file: Path, root: str) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     EXECUTED.append(file)
+    _let_spawned_import(name, file, root)
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -408,6 +412,36 @@ def _from_file(file: Path, root: str) -> ModuleType:
     finally:
         EXECUTED.pop()
     return module
+
+
+#: What a process that a kernel spawns (multiprocessing) finds under the name of a module that was loaded by its path.
+_STAND_IN = "from tasks.catalogs.user import load\n\nload.take_place_of_stand_in(__name__, {file!r}, {root!r})\n"
+
+
+def _let_spawned_import(name: str, file: Path, root: str) -> None:
+    """Let processes that are spawned from this one, which have its path and none of its modules, import a module by its
+    name: without it they would die of the first function that they are given, and be started for ever."""
+    with contextlib.suppress(OSError):  # a process that may write nowhere spawns none that need it
+        folder = _make_stand_ins(tempfile.gettempdir())
+        (folder / f"{name}.py").write_text(_STAND_IN.format(file=str(file), root=root))
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+
+
+@functools.cache
+def _make_stand_ins(within: str) -> Path:
+    """A folder that ends with this process, or with the folder that it is in."""
+    made = Path(tempfile.mkdtemp(prefix="farm-modules-", dir=within))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+def take_place_of_stand_in(name: str, file: str, root: str) -> None:
+    """Load a file in the place of the module that stands in for it. Raises ImportError where it is another one by
+    now."""
+    del sys.modules[name]
+    if name != (made := _from_file(Path(file), root)).__name__:
+        raise ImportError(f"{file} has changed since it was loaded as {name}: it is {made.__name__} now")
 
 
 def _switch_triton_to_interpreter() -> None:
