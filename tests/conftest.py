@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 
+from tasks.importing import pause_gc
 from tests import prepared
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,6 +47,13 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = [f"test_{name}.py" for name in LONGEST.split()]
     items.sort(key=lambda item: order.index(item.path.name) if item.path.name in order else len(order))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Eight thousand tests and what they import stay: the collector of garbage need not look at them again and again."""
+    with pause_gc():
+        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)

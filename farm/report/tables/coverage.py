@@ -299,10 +299,8 @@ def list_table_lines(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _find_worst_status(counts: pd.DataFrame) -> pd.Series:
-    worst = pd.Series("", index=counts.index, dtype=object)
-    for status in reversed(SEVERITY):
-        worst = worst.mask(counts[status] > 0, status)
-    return worst
+    worst = np.select([counts[status].to_numpy() > 0 for status in SEVERITY], SEVERITY, "")
+    return pd.Series(worst.astype(object), index=counts.index)
 
 
 def cell_matrix(rows: pd.DataFrame) -> pd.DataFrame:
