@@ -173,7 +173,7 @@ def place(path: str | Path, key: tuple[Any, ...]) -> str:
 def locate(path: str | Path, key: tuple[Any, ...]) -> str:
     """How an error at a key of a config begins: "file:line:column: key: ". Of a Python file, which has no keys, "": its
     kernels' errors have their own place."""
-    return "" if _is_python(Path(path)) else f"{place(path, key)}: {'.'.join(map(str, key))}: "
+    return "" if Path(path).suffix == ".py" else f"{place(path, key)}: {'.'.join(map(str, key))}: "
 
 
 def _read_known_failures(file: Path, node: Any, name: str) -> list[dict[str, Any]]:
