@@ -129,8 +129,8 @@ def configured(of: str) -> str:
     from farm.plan import model
 
     def default(one: Any) -> str:
-        if one.is_required():
-            return "required"
+        if one.is_required():  # unless what reads it fills it in, by the rule that the field itself tells
+            return code([said]) if (said := (one.json_schema_extra or {}).get("default")) else "required"
         if isinstance(one.default, bool):
             return "yes" if one.default else "no"
         values = one.default if isinstance(one.default, list | tuple) else [one.default]
@@ -268,6 +268,7 @@ def deprecated() -> str:
 
 def commands() -> str:
     """What each command does, and the exit codes as its own help has them."""
+    import argparse
     import importlib
     import importlib.util
 
@@ -276,8 +277,10 @@ def commands() -> str:
     def exits(name: str) -> str:
         first, *part = name.split()
         own = next(x for x in (*part, first) if importlib.util.find_spec(f"farm.options.{x}"))
-        said = importlib.import_module(f"farm.options.{own}").make_parser().epilog or ""
-        return str(said).removeprefix("exit code: ") if said.startswith("exit code: ") else "–"
+        parser = importlib.import_module(f"farm.options.{own}").make_parser()
+        groups = (x for x in parser._actions if isinstance(x, argparse._SubParsersAction))
+        parser = next((one for x in groups for word in part if (one := x.choices.get(word))), parser)
+        return str(parser.epilog).removeprefix("exit code: ")
 
     rows = ([f"`farm {name}`", text, exits(name)] for name, text in LEAVES.items())
     return table(["command", "what it does", "exit codes"], rows)

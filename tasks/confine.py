@@ -65,6 +65,7 @@ class Forbidden:
     but: str = ""
 
 
+_NO_LANDLOCK = "Linux before 5.13, or without Landlock: `files`"
 FORBIDDEN = (
     Forbidden(
         "the network", "a network namespace; TCP also by Landlock", "no user namespaces, and not root: `network`"
@@ -72,9 +73,11 @@ FORBIDDEN = (
     Forbidden(
         "reading prepared cases, the lake, references in files of their own, compilers' results for other kernels",
         "Landlock",
-        "Linux before 5.13, or without Landlock: `files`",
+        _NO_LANDLOCK,
     ),
-    Forbidden("writing anywhere but to a scratch folder and the kernel's own compiler caches", "Landlock", "as above"),
+    Forbidden(
+        "writing anywhere but to a scratch folder and the kernel's own compiler caches", "Landlock", _NO_LANDLOCK
+    ),
     Forbidden(
         "signals to other processes, their priority and memory",
         "Landlock, for signals from Linux 6.12 on; a process namespace and group of its own; processes are not dumpable",

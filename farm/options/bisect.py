@@ -11,7 +11,8 @@ def make_parser() -> Parser:
         prog="farm bisect",
         description="Name the release of a backend's runtime that broke or fixed a case of a lake. The case runs on the first and the last "
         "version, then on the middle of what is left, each in its own environment: about 1 + log2 n of n versions.",
-        epilog="exit code: 0 the release is named; 1 the first and the last version give the same outcome; 2 something is missing",
+        epilog="exit code: 0 the release is named; 1 the first and the last version give the same outcome; 2 something is "
+        "missing, or one end tells nothing",
     )
     parser.add_argument(
         "case", help="run_id:case_id:backend as a report prints it, or a case_id, with its run or without"

@@ -10,9 +10,10 @@ def make_parser() -> Parser:
     """The command line."""
     parser = Parser(
         prog="farm policy calibrate",
-        description="Derive the limits of a policy from rows of backends assumed to be right.",
-        epilog=f"the limit of a class and dtype is the smallest power of two that is at least {MARGIN:g} times the quantile of "
-        f"its ops' largest error units, and at least {LEAST:g} ({LEAST_ROUNDED_ONCE:g} in 16 bits); ops beyond it are named, not accommodated",
+        description="Derive the limits of a policy from rows of backends assumed to be right: "
+        f"the limit of a class and dtype is the smallest power of two that is at least {MARGIN:g} times the quantile of "
+        f"its ops' largest error units, and at least {LEAST:g} ({LEAST_ROUNDED_ONCE:g} in 16 bits); ops beyond it are named, not accommodated.",
+        epilog="exit code: 0; 2 a bad command line, lake or policy",
     )
     list_option(parser, "--backends", "NAME", "backends assumed to be right: torch-cpu,ort-cpu", required=True)
     results_option(parser)

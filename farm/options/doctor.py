@@ -9,8 +9,9 @@ def make_parser() -> Parser:
     """The command line."""
     parser = Parser(
         prog="farm doctor",
-        description="Show what this machine has and what it lacks, with the command that installs it, if there is one; or list every backend.",
-        epilog="Missing environments are not built for this; use --build, or farm envs build CONFIG.",
+        description="Show what this machine has and what it lacks, with the command that installs it, if there is one; or list every backend. "
+        "Missing environments are not built for this; use --build, or farm envs build CONFIG.",
+        epilog="exit code: 0, whatever is missing; 2 no such config or backend",
     )
     parser.add_argument(
         "what", nargs="*", metavar="CONFIG|BACKEND", help="only those of a config, or by name; default: all known"

@@ -8,7 +8,9 @@ from farm.commandline import Parser
 def make_parser() -> Parser:
     """The command line."""
     parser = Parser(
-        prog="farm envs", description="List, build and remove the environments of backends on this machine."
+        prog="farm envs",
+        description="List, build and remove the environments of backends on this machine.",
+        epilog="exit code: 0; 1 a build failed, or what is to be removed is being built; 2 something named is missing, or nothing is named",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="list what is built: size and contents")

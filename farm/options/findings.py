@@ -46,7 +46,8 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--issues",
         metavar="DIR",
-        help="write the folder of each finding: run.py, its inputs, the issue text, the minimal case",
+        help="write the folder of each finding that counts against its backend and is not merely biased: run.py, its inputs, the issue "
+        "text, the minimal case",
     )
     parser.add_argument("--csv", metavar="FILE", help="write the table")
     former_option(parser, "--budget", "--runs")

@@ -12,7 +12,8 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="farm gate",
         description="Check a run against the gate of its config: new failures, coverage, precision, speed, stale known failures.",
-        epilog="exit code: 0 the gate is open; 1 it is closed; 2 bad input; 3 nothing closes it, but something it asks about is missing: "
+        epilog="exit code: 0 the gate is open; 1 it is closed; 2 bad input; 3 nothing closes it (a closed one mentions it as well), but something it asks about "
+        "is missing: "
         "the run is incomplete, an op or a backend that it names has no valid case, no speedup was measured, or no record says which "
         "failures are known",
     )

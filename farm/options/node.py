@@ -12,7 +12,7 @@ def make_parser() -> Parser:
     found = commands.add_parser(
         "detect",
         help="show the devices of this machine, and how each was found; with --probe also how each computes",
-        epilog="exit code with --probe: 0; 1 a device differs from its equals",
+        epilog="exit code: 0; with --probe 1 if a device differs from its equals; 2 bad input, or no backend to probe with",
     )
     found.add_argument(
         "--probe", action="store_true", help="ask each device, and the CPU, how it computes: a second each"
@@ -22,7 +22,9 @@ def make_parser() -> Parser:
     start = commands.add_parser(
         "start",
         help="run ray start with the labels and resources of the devices found here",
-        epilog="further options are passed to ray start, e.g. --num-cpus=8 --block",
+        description="Run ray start with the labels and resources of the devices found here. Further options are passed to it, e.g. "
+        "--num-cpus=8 --block.",
+        epilog="exit code: that of ray start; 2 bad input",
     )
     where = start.add_mutually_exclusive_group(required=True)
     where.add_argument("--head", action="store_true", help="start the first node of a cluster")

@@ -12,7 +12,9 @@ def make_parser() -> Parser:
         prog="farm screen",
         description="Have every device compute known products, over and over, and compare equal devices. Without a backend: every device "
         "that torch finds, except CPUs. A CPU's cores are devices if its backend is named.",
-        epilog="exit code: 0 no device is wrong; 1 some are, and named; 2 bad input; 3 a device was not reached",
+        epilog="exit code: 0 no device is wrong; 1 some are, and named, or an exercise failed on all equals, raised, or killed its "
+        "process; 2 bad input: no device, an unknown backend, less time than a pass takes (the message says how long one takes); 3 a "
+        "device was not reached, or a backend that was named is not available",
     )
     parser.add_argument(
         "backends", nargs="*", metavar="BACKEND", help="e.g. torch-cuda, torch-cpu, jax-cuda, or a config that has them"

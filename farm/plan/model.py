@@ -158,7 +158,8 @@ class BackendConfig(_Model):
 
     name: str = Field(
         description="`<runtime>-<device>`, or its own name with `like`; without one it is called `like@version`, after"
-        " its first package"
+        " its first package",
+        json_schema_extra={"default": "like@version"},
     )
     like: str = Field(default="", description="the backend it is based on")
     packages: list[str] = Field(

@@ -43,7 +43,7 @@ class BatchInvariance(Derived, Scenario):
 
     name = "batch_invariance"
     about = (
-        "a row gives the same bytes alone and in batches of 2, 17, 33, 128 and 257, first, in the middle and last; for ops that "
+        f"a row gives the same bytes alone and in batches of {', '.join(map(str, BATCHES[:-1]))} and {BATCHES[-1]}, first, in the middle and last; for ops that "
         "compute each row independently in float64"
     )
     of_model = False

@@ -135,7 +135,7 @@ GPU = Device(
     (Command(("nvidia-smi", "-L"), _CARDS),),
     config="configs/cuda.yaml",
     before="a driver for CUDA 13 (580 or newer) and a GPU that it supports (Turing or newer), else "
-    "[another torch](environments.md)",
+    "[another torch](environments.md); in a container, NVIDIA's container toolkit",
     container="--gpus all",
     numbered=True,
     exclusive=_EXCLUSIVE,

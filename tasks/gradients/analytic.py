@@ -32,12 +32,18 @@ from tasks.gradients.differences import NAME as FINITE
 DIGITS, STEP = 80, 25
 COMPLEX, MANY = "complex step", f"differences in {DIGITS} digits"
 LINEAR, EXTRAPOLATED = "differences on a linear piece", "extrapolated differences"
+#: Most elements that are moved in many digits, each by Python's own arithmetic.
+FEW = 24
 #: The ways, in the order in which they are tried: how each works, and how good it is.
 ABOUT = {
     COMPLEX: ("the imaginary part at x + i·2⁻¹⁰⁰·v, of what takes complex numbers", "2⁻⁴⁰"),
     LINEAR: ("a step on which the second difference is roundoff: max, sort, pooling, indexing", "2⁻³⁰ to 2⁻⁴⁰"),
     EXTRAPOLATED: ("Romberg's, of four central differences, whose last correction is the error", "2⁻³⁰"),
     FINITE: ("the whole Jacobian under 100 elements, two projections above; near kinks and poles", "their own error"),
+    MANY: (
+        f"of a kernel's reference that takes such numbers and repeats its own values, at most {FEW} elements",
+        "2⁻⁵⁰",
+    ),
 }
 #: Share of Σ |gradient·direction| that a slope must be known to, to stand alone; and by which a gradient may miss it:
 #: float64's own rounding in a sum of many terms.
@@ -56,8 +62,6 @@ RUNGS = 5
 TRACED, LOOKS, LEAST = 16, 192, 2.0**-8
 #: The imaginary step, relative to the scale of an element: its square is lost beside 1 (Squire and Trapp, 1998).
 IMAGINARY = 2.0**-100
-#: Most elements that are moved in many digits, each by Python's own arithmetic.
-FEW = 24
 #: How near the values must be that both ways compute: a function that is not what it was when it is given other numbers
 #: is no oracle.
 NEAR = 1e-6

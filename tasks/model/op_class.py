@@ -35,7 +35,10 @@ RIGHT: dict[tuple[OpClass, ...], tuple[str, str]] = {
     ),
     (OpClass.CHOICE,): ("svd, sort, topk", "its definition holds"),
     (OpClass.DISCONTINUOUS,): ("floor division, histc", "rounded right, or off by a jump within the noise floor"),
-    (OpClass.MODEL,): ("a whole network", "below 32 units of its own floor, and no decision flips"),
+    (OpClass.MODEL,): (
+        "a whole network",
+        "its error in units of its own floor stays below a limit, and no decision flips",
+    ),
     (OpClass.RANDOM,): ("dropout, normal", "shape, dtype, range and moments fit"),
     (OpClass.UNINITIALISED,): ("empty_like", "shape and dtype fit"),
 }

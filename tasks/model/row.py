@@ -361,8 +361,9 @@ class Row:
         "string",
         "times",
         "check speedup: `clock` if the process of the kernel says that it is faster, and the clock of the process that judges does not, `early` "
-        "if it works before it is called, on inputs that it has already, `busy` if it works while its baseline is called (then no speedup is given); `stream` if it works on a stream that the events do not see; `unseen` if as much as a whole call may be hidden from "
-        "the clocks of the process that judges, and is counted in; empty: neither",
+        "if it works before it is called, on inputs that it has already, `busy` if it works while its baseline is called (of these three no "
+        "speedup is given); `stream` if it works on a stream that the events do not see; `unseen` if as much as a whole call may be hidden from "
+        "the clocks of the process that judges, and is counted in; empty: none of these",
     )
     roofline: float | None = column(
         "float64",

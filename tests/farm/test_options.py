@@ -29,6 +29,7 @@ def test_help_imports_nothing_of_the_commands_work(name: str) -> None:
     *shown, told = done.stdout.splitlines()
     code, modules = json.loads(told)
     assert code == 0 and shown[0].startswith(f"usage: farm {name}")
+    assert any(line.startswith("exit code: ") for line in shown)
     assert HEAVY.intersection(modules) == set()
 
 

@@ -44,11 +44,19 @@ _ALL = (
     Change("new failure", "not judged before, and fails", "bad", NEW, closes=True),
     Change("lost coverage", "judged before, and no longer", "bad", closes=True),
     Change("other failure", "fails in another way", "bad"),
-    Change("less precise", f"passes with {FACTOR:g} times the error units, or is imprecise", "warn"),
+    Change(
+        "less precise",
+        f"passes with more than {FACTOR:g} error units, over {FACTOR:g} times as many as before, or is imprecise",
+        "warn",
+    ),
     Change("other inputs", "not comparable", "dim"),
     Change("fix", "failed, and now passes", "good", FIXED),
     Change("new coverage", "not judged before, and passes", "good"),
-    Change("more precise", f"passes with a {FACTOR:g}th of the error units, or was imprecise", "good"),
+    Change(
+        "more precise",
+        f"passed with more than {FACTOR:g} error units, over {FACTOR:g} times as many as now, or was imprecise",
+        "good",
+    ),
     Change("same", "none of these", "dim", ""),
 )
 KINDS = {one.name: one for one in _ALL}
