@@ -1,1 +1,1 @@
-"""Nodes, devices, environments, interpreters and child processes: what can run where, found by probes."""
+"""Nodes, vendors' devices, environments, interpreters, fork servers and child processes: what can run where, found by probes."""

@@ -1,4 +1,4 @@
-"""Reports of a run: coverage tables as DataFrames, on the terminal, as CSV, Markdown and one HTML page."""
+"""Reports of a run: its rows loaded; tables of coverage, verdicts, cells and changes as DataFrames; on the terminal, as CSV, Markdown and HTML pages."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -1,1 +1,1 @@
-"""Arrays: packed on disk, as argument trees, laid out, drawn, moved by noise."""
+"""Arrays: encoded as argument trees, packed on disk, laid out in memory (strides, gaps), filled with values, moved by noise, widened to float64; also a torch module's."""

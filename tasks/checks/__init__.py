@@ -1,4 +1,4 @@
-"""Checks: the farm's own by name, and those of other packages ("farm.checks")."""
+"""Checks: what is asked of a program beside its numbers: the same bytes in a batch and on replay, a race against a baseline, an audit of its calls, an engine's answers. By name, others' too ("farm.checks")."""
 
 from __future__ import annotations
 

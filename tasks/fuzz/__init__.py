@@ -1,1 +1,1 @@
-"""Generated cases: choices over bounded integers, what they are drawn from, and the cases that they make."""
+"""Generated cases of ONNX operators: choices over bounded integers, domains of values, specs, and the nodes and graphs that they make."""

@@ -1,4 +1,4 @@
-"""The vocabulary of the farm: statuses, dtypes, groups, cases, forms and the errors a backend may raise."""
+"""The vocabulary of the farm: statuses, dtypes, groups, cases, forms, leaves, rows and their flags, and the errors a backend may raise."""
 
 from tasks.model.backend_info import UNASKED, BackendInfo
 from tasks.model.case import (

@@ -1,4 +1,4 @@
-"""The process that a kernel nobody vouches for runs in: it is given inputs and gives back bytes.
+"""The process that a kernel nobody vouches for runs in: the judge's remote backend sends it forms and inputs over a connection and gets back bytes.
 
 What judges stays in the child: expected outputs, limits, policy, clock and rows. `proxy` is the judge's side: a
 `Backend` whose programs are requests; `serve` answers them in the stranger, which `nursery` forks and `confine` shuts

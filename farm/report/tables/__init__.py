@@ -1,1 +1,1 @@
-"""Tables of a run as DataFrames, and the views, columns and sentences made of them: coverage, causes, changes, gate, trends, vendors."""
+"""Tables of a run as DataFrames, and the views, columns, cells and sentences made of them: verdict, coverage, causes, changes, gate, trends, vendors."""

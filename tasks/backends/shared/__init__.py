@@ -1,1 +1,1 @@
-"""What several backends need: ONNX forms and graphs, torch devices, modes and switches, ORT, TensorRT networks, ranks, artefacts."""
+"""What several backends need: ONNX forms and graphs, torch devices, modes, switches and placing, ORT, TensorRT networks and engines, ranks, artefacts, clocks and caches."""

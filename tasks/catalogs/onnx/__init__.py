@@ -1,1 +1,1 @@
-"""ONNX's node suite, and every input of its operators: cases, models, references in float64."""
+"""ONNX's node suite, and every input of its operators: the suite's cases and schemas, models, leaves, references in float64."""

@@ -1,1 +1,1 @@
-"""What engines compute beside plain attention: operations of serving, each by itself."""
+"""What engines compute beside plain attention: paged, latent, capped attention, rotary positions, routing, each operation by itself."""

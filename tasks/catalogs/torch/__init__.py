@@ -1,1 +1,1 @@
-"""torch's op_db: OpInfos, their samples and variants, gradients and references."""
+"""torch's op_db: OpInfos and devices, their samples, templates and variants (out=, in place, refused calls), gradients and references."""

@@ -1,1 +1,1 @@
-"""The `user` catalog, of kernels and functions of the user's own: definitions, sources, samples, references, gradients, races and promises."""
+"""The `user` catalog, of kernels and functions of the user's own: declarations checked key by key, sources, sizes, samples, references, gradients, watched launches and races, promises."""

@@ -1,1 +1,1 @@
-"""Fuzzed graphs of ONNX operators, grown and rewritten: two that may be fused, or up to fifteen."""
+"""Fuzzed graphs of ONNX operators: one operator put on the tensor of another (`put_conv`), and rewritten; two that may be fused, or up to fifteen."""

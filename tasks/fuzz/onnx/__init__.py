@@ -1,1 +1,1 @@
-"""Fuzzed nodes of ONNX operators: specs as a table, models, references."""
+"""Fuzzed nodes of ONNX operators: what is drawn for each (`draw_conv`) as a table, models, references."""
