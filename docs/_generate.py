@@ -340,7 +340,7 @@ WAY = (
     "tasks.model.case.Form",
     "tasks.model.case.Program",
     "tasks.checks.base.Observation",
-    "tasks.judging.Case",
+    "tasks.judging.JudgedCase",
     "tasks.judging.Judgement",
     "tasks.model.row.Row",
     "tasks.wire.Done",

@@ -19,10 +19,10 @@ import numpy as np
 import pandas as pd
 
 from farm.report.tables.passports import load_readings, select_newest_readings
-from tasks.arrays.accumulators import Accumulator
+from tasks.arrays.accumulators import UnitAccumulator
 from tasks.matrix_units.table import find_unit
 from tasks.model.dtypes import np_dtype
-from tasks.passport import Sum, Terms
+from tasks.passport import DeviceSum, SumTerms
 from tasks.passport.reveal import reveal_tree
 from tasks.passport.trees import Tree, decode_tree, draw_lines, list_leaves, list_nodes, list_terms
 
@@ -154,13 +154,15 @@ def draw_float8() -> None:
     were off by."""
     unit = find_unit("hopper", FLOAT8)
     assert unit is not None
-    accumulate, kind, places = Accumulator(FLOAT8, (FLOAT8,), unit), np_dtype(FLOAT8), tuple(range(LONG))
+    accumulate, kind, places = UnitAccumulator(FLOAT8, (FLOAT8,), unit), np_dtype(FLOAT8), tuple(range(LONG))
 
     def run(arrays: Sequence[Any]) -> list[np.ndarray]:
         return [accumulate.product(*(np.asarray(x, np.float64) for x in arrays)).astype(np.float32)]
 
     ones = [np.ones((1, LONG), kind), np.ones((LONG, 1), kind)]
-    tree, _ = reveal_tree(Sum(run, ones, Terms(0, (0, places), (1, places), fill=(1.0, 1.0)), FLOAT8), random.Random(0))
+    tree, _ = reveal_tree(
+        DeviceSum(run, ones, SumTerms(0, (0, places), (1, places), fill=(1.0, 1.0)), FLOAT8), random.Random(0)
+    )
     parts = [text(24, 96, f"{LONG} products of one output", 15, weight=600), draw(tree, 24, 108, 1088, 150)]
     step = max(len(node) - 1 for node in list_nodes(tree))
     halves = [len(list_terms(x)) for x in tree] if isinstance(tree, tuple) else []

@@ -5,7 +5,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from farm.doors import Door, is_own
+from farm.doors import CommandDoor, is_own
 
 if TYPE_CHECKING:
     from farm.client import (
@@ -28,7 +28,7 @@ ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", 
 for _name, _value in ONE_THREAD.items():
     os.environ.setdefault(_name, _value)  # before numpy is imported: it reads them once
 
-sys.meta_path.insert(0, Door)
+sys.meta_path.insert(0, CommandDoor)
 if (_namesake := sys.modules.get("tasks")) and not is_own(_namesake):
     raise ImportError(
         f"farm needs its own package tasks, and {_namesake.__file__} was imported by that name: import farm before it, or rename it"

@@ -78,7 +78,7 @@ def print_folded(line: str, indent: int) -> None:
     print(textwrap.fill(line, columns, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False))
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """A parser whose list options (`list_option`) also take what follows them, up to the next option or config:
     --backends a b. Of an option that it does not have it names the nearest."""
 
@@ -96,7 +96,9 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's."""
-        lists = {name for action in self._actions if isinstance(action, _Listed) for name in action.option_strings}
+        lists = {
+            name for action in self._actions if isinstance(action, _ListedOption) for name in action.option_strings
+        }
         return super().parse_known_args(
             list(_repeat_list_options(sys.argv[1:] if args is None else args, lists)), namespace
         )
@@ -116,7 +118,7 @@ def _repeat_list_options(words: Sequence[str], lists: Collection[str]) -> Iterat
         yield word
 
 
-class _Listed(argparse.Action):
+class _ListedOption(argparse.Action):
     """Several values of an option in their order. const: what separates names in one word, of which each counts once;
     "" for values that have no separator."""
 
@@ -131,11 +133,11 @@ class _Listed(argparse.Action):
 
 
 def list_option(
-    parser: Parser, name: str, metavar: str, words: str, commas: bool = True, required: bool = False
+    parser: CommandParser, name: str, metavar: str, words: str, commas: bool = True, required: bool = False
 ) -> None:
     """An option of several values: repeated, one after another or, if ``commas``, with commas between them."""
     options: dict[str, Any] = {"required": required, "default": [], "metavar": metavar, "help": words}
-    parser.add_argument(name, action=_Listed, const="," * commas, **options)
+    parser.add_argument(name, action=_ListedOption, const="," * commas, **options)
 
 
 class _FormerOption(argparse.Action):

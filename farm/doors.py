@@ -35,7 +35,7 @@ class CallableDoor(ModuleType):
         return getattr(import_module("farm.client"), self.__name__.rpartition(".")[2])(*args, **kwargs)
 
 
-class Door:
+class CommandDoor:
     """Loads the module of a command, which no file is of. `Door.find_spec` goes first on `sys.meta_path`: a folder that
     git has left behind, with nothing but what Python compiled, is found as a package."""
 

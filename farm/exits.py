@@ -93,7 +93,7 @@ def run_guarded(main: Main, argv: Sequence[str] | None) -> int:
     return INCOMPLETE
 
 
-class _Pipe(io.FileIO):
+class _BrokenPipe(io.FileIO):
     """Output whose reader may leave (`farm report | head`): the rest goes nowhere, and the command does and says in its
     exit code what it would."""
 
@@ -107,7 +107,7 @@ class _Pipe(io.FileIO):
 
 def _outlast_stream(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     stream.flush()
-    raw = io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False))
+    raw = io.BufferedWriter(_BrokenPipe(stream.fileno(), "w", closefd=False))
     made = io.TextIOWrapper(raw, stream.encoding, stream.errors)
     made.reconfigure(line_buffering=stream.line_buffering, write_through=stream.write_through)
     return made

@@ -19,7 +19,7 @@ GAP, INDENT = 2, 4
 
 
 @dataclass(frozen=True)
-class Head:
+class TableHead:
     """The head of a column. right: numbers, which are never folded."""
 
     words: str
@@ -27,7 +27,7 @@ class Head:
 
 
 def fit_table(
-    title: str, heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], width: int
+    title: str, heads: Sequence[TableHead], lines: Sequence[tuple[Sequence[Text], str]], width: int
 ) -> RenderableType:
     """A table of ``lines`` (cells and a style each) that no terminal of ``width`` columns crops."""
     natural = [
@@ -48,7 +48,7 @@ def _measure_cell_width(cell: Text) -> int:
     return max((line.cell_len for line in cell.split("\n")), default=0)
 
 
-def _find_least_width(head: Head, cells: Sequence[Text]) -> int:
+def _find_least_width(head: TableHead, cells: Sequence[Text]) -> int:
     widest = max(map(_measure_cell_width, cells), default=0)
     word = max(map(len, head.words.split()), default=0)
     return max(word, widest if head.right else min(widest, LEAST), 1)
@@ -66,7 +66,7 @@ def _share_width(natural: Sequence[int], least: Sequence[int], room: int) -> lis
 
 
 def _build_folded_table(
-    heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], widths: Sequence[int]
+    heads: Sequence[TableHead], lines: Sequence[tuple[Sequence[Text], str]], widths: Sequence[int]
 ) -> Table:
     made = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
     for head, width in zip(heads, widths, strict=True):
@@ -96,7 +96,9 @@ def _is_empty_cell(cell: Text) -> bool:
     return cell.plain in ("", "–")
 
 
-def _select_columns(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], width: int) -> dict[int, int]:
+def _select_columns(
+    heads: Sequence[TableHead], lines: Sequence[tuple[Sequence[Text], str]], width: int
+) -> dict[int, int]:
     """The columns that have room side by side, and their widths; the first is always one."""
     widths = {
         n: max([*map(len, head.words.split()), *(_flatten_cell(cells[n]).cell_len for cells, _ in lines), 1])
@@ -107,7 +109,9 @@ def _select_columns(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text],
     return widths
 
 
-def _move_below(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], widths: Mapping[int, int]) -> Group:
+def _move_below(
+    heads: Sequence[TableHead], lines: Sequence[tuple[Sequence[Text], str]], widths: Mapping[int, int]
+) -> Group:
     """Short columns side by side, every other one on a line of its own below, after its head; the first of text, which
     says what the line is about, above."""
     kept = list(widths)

@@ -29,7 +29,7 @@ from tasks.importing import pause_gc
 from tasks.judge import verdict
 from tasks.model import BackendInfo, Unavailable
 from tasks.passport.known import choose_passport
-from tasks.relay import Page
+from tasks.relay import ProgressPage
 from tasks.searches import find_search
 from tasks.surroundings import Surroundings
 from tasks.variables import MEMORY
@@ -46,7 +46,7 @@ Steps = Generator[Any, None, wire.Answer]
 class Child:
     """Serves commands; `steps` yields a command's messages as they come, and its answer as the last."""
 
-    def __init__(self, page: Page, isolates: bool = True) -> None:
+    def __init__(self, page: ProgressPage, isolates: bool = True) -> None:
         """isolates: whether kernels of the user's run in a process of their own."""
         self.page, self._isolates = page, isolates
         #: What runs cases in this process, and what runs those of kernels that nobody vouches for in another one.
@@ -151,12 +151,12 @@ class Child:
         does not let them."""
         from tasks.confine import PR_SET_DUMPABLE, prctl
         from tasks.stranger.nursery import Nursery
-        from tasks.stranger.proxy import Rooms, remote
+        from tasks.stranger.proxy import StrangerRooms, remote
         from tasks.stranger.serve import serve as main
 
         assert command.backend is not None
         prctl(PR_SET_DUMPABLE, 0)  # no process of the same user looks into the memory of this one
-        rooms = Rooms(command.backend, command.kernels, memory=int(os.environ.get(MEMORY, "0")))
+        rooms = StrangerRooms(command.backend, command.kernels, memory=int(os.environ.get(MEMORY, "0")))
         try:
             nursery = Nursery(main, self.page.close)
         except OSError as error:
@@ -308,7 +308,7 @@ def settle() -> None:
 
 def serve(read_fd: int, write_fd: int, page_fd: int) -> None:
     """Do the commands that come, to the last; the process ends with them."""
-    page = Page(page_fd)
+    page = ProgressPage(page_fd)
 
     def send(message: Any) -> None:
         data = wire.encode(message)

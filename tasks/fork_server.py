@@ -36,7 +36,7 @@ IDLE_S = 120.0
 
 
 @dataclass
-class Leased:
+class LeasedChild:
     """A forked process. ended: a descriptor that can be read once it has ended (pidfd)."""
 
     pid: int
@@ -46,12 +46,12 @@ class Leased:
     given_up: bool = False
 
 
-class Server:
+class ForkServer:
     """Forks what is asked for over ``control``, until that is closed and all that it has forked has ended."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._leased = dict[int, Leased]()  # by both of their descriptors
+        self._leased = dict[int, LeasedChild]()  # by both of their descriptors
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
         self._open, self._told_s = True, 0.0
@@ -87,11 +87,11 @@ class Server:
         else:
             if pid == 0:
                 _run(lambda: self._begin(server, lease, fds[1:], **request))
-            self._lease(Leased(pid, lease, os.pidfd_open(pid)))
+            self._lease(LeasedChild(pid, lease, os.pidfd_open(pid)))
         for fd in fds[1:]:
             os.close(fd)
 
-    def _lease(self, one: Leased) -> None:
+    def _lease(self, one: LeasedChild) -> None:
         for fd in (one.lease.fileno(), one.ended):
             self._leased[fd] = one
             self._poll.register(fd, select.POLLIN)
@@ -129,7 +129,7 @@ class Server:
             sys.modules["numpy"].random.seed()  # as in a process of one's own; Python reseeds its own
         child.serve(commands, answers, page)
 
-    def _tell(self, one: Leased) -> None:
+    def _tell(self, one: LeasedChild) -> None:
         """A process has ended: its status goes over the lease. It is reaped when that is closed."""
         self._poll.unregister(one.ended)
         one.has_ended = True
@@ -141,7 +141,7 @@ class Server:
         if one.given_up:
             self._reap(one)
 
-    def _give_up(self, one: Leased) -> None:
+    def _give_up(self, one: LeasedChild) -> None:
         """The owner does not want a process any more, or is gone: it and what it has started are killed."""
         self._poll.unregister(one.lease)
         one.given_up = True
@@ -152,7 +152,7 @@ class Server:
         if one.has_ended:
             self._reap(one)
 
-    def _reap(self, one: Leased) -> None:
+    def _reap(self, one: LeasedChild) -> None:
         os.waitpid(one.pid, 0)
         for fd in (one.lease.fileno(), one.ended):
             with contextlib.suppress(KeyError):
@@ -170,7 +170,7 @@ def run(control: socket.socket, what: str = "") -> None:
             load(what)
     os.close(os.pidfd_open(os.getpid()))  # a kernel that cannot says so before anybody depends on it
     if len(os.listdir("/proc/self/task")) == 1:
-        Server(control).serve()
+        ForkServer(control).serve()
 
 
 def _run(main: Callable[[], None]) -> None:

@@ -76,14 +76,14 @@ from tasks.model.kind import (
 from tasks.model.leaf import floor_of_kept, reorder_ties
 from tasks.model.row import has_own_tolerance
 from tasks.model.stored_at_once import store_at_once
-from tasks.passport import ARITHMETIC, Reading
-from tasks.passport.explain import UNSOUND, Explanation
+from tasks.passport import ARITHMETIC, SumReading
+from tasks.passport.explain import UNSOUND, SumExplanation
 from tasks.passport.locate import LocatedSum
-from tasks.passport.own import PROVED, Held, OwnArithmetic, hold_as_read, hold_to_bounds, prove, read_again
+from tasks.passport.own import PROVED, HeldSum, OwnArithmetic, hold_as_read, hold_to_bounds, prove, read_again
 from tasks.prepare.cases import PreparedSample
 from tasks.prepare.record import OracleRecord, SampleRecord
 from tasks.training.phases import ALONE, SHARES
-from tasks.training.recipe import Recipe
+from tasks.training.recipe import TrainingRecipe
 
 #: Of a derivative that is off by no more than that.
 KEPT = (
@@ -155,7 +155,7 @@ _UNMEASURED = Judgement(Metrics(), Status.PASS, "")
 
 @store_at_once
 @dataclass(frozen=True)
-class Case:
+class JudgedCase:
     """The outputs that a backend returned for a prepared sample, and what they are held to."""
 
     sample: PreparedSample
@@ -232,7 +232,7 @@ class Case:
         return judge(metrics, self.policy, *case)
 
 
-Step = Callable[[Case, Judgement], Judgement]
+Step = Callable[[JudgedCase, Judgement], Judgement]
 
 
 # --- entry points -------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def judge_outputs(
     paired = form.paired if form else ()
     returned = [[_complex_from_pairs(x) if i in paired else np.asarray(x) for i, x in enumerate(run)] for run in runs]
     flushes = Flushes(info.flushes) if info.flushes else _NO_FLUSHES
-    case = Case(
+    case = JudgedCase(
         sample,
         sample.record,
         sample.owner.group,
@@ -327,7 +327,7 @@ def predict_derived_leaves(sample: PreparedSample, precision: str) -> list[Leaf]
     return [x if x.noise is None else replace(x, noise=x.noise * times) for x in sample.derived()]
 
 
-def _judge_case(case: Case) -> Judgement:
+def _judge_case(case: JudgedCase) -> Judgement:
     if [leaf for leaf in case.expected if leaf.ties is not None]:
         case = settle_ties(case)
     if case.flushes is not _NO_FLUSHES:
@@ -337,7 +337,7 @@ def _judge_case(case: Case) -> Judgement:
     return _run_judging_steps(_choose_steps(_find_case_traits(case)), case, _UNMEASURED)
 
 
-def _run_judging_steps(steps: Iterable[Step], case: Case, found: Judgement) -> Judgement:
+def _run_judging_steps(steps: Iterable[Step], case: JudgedCase, found: Judgement) -> Judgement:
     """The judgement after the last of some steps, or after the first that is final."""
     if found.final:
         found = replace(found, final=False)
@@ -353,7 +353,7 @@ def _run_judging_steps(steps: Iterable[Step], case: Case, found: Judgement) -> J
 # --- reading the outputs ------------------------------------------------------------------------------------------
 
 
-def settle_ties(case: Case) -> Case:
+def settle_ties(case: JudgedCase) -> JudgedCase:
     """Put outputs whose equal elements may have changed places (which of equal inputs is chosen is nobody's promise) in
     the reference's order, if that is nearer to it: sums of several choices may be off by a rounding, and then stand in
     another order."""
@@ -367,20 +367,20 @@ def settle_ties(case: Case) -> Case:
     return replace(case, runs=[settle(actual) for actual in case.runs])
 
 
-def restore_flushed(case: Case) -> Case:
+def restore_flushed(case: JudgedCase) -> JudgedCase:
     """If the device takes subnormal numbers for zero, replace each such zero by the number that it stands for."""
     given = case.elements if case.flushes.inputs else None
     return replace(case, runs=[flushing.restore_flushed(x, case.expected, case.flushes, given) for x in case.runs])
 
 
 #: What is done before the first step, where a case has ties and its device flushes.
-READING: tuple[Callable[[Case], Case], ...] = (settle_ties, restore_flushed)
+READING: tuple[Callable[[JudgedCase], JudgedCase], ...] = (settle_ties, restore_flushed)
 
 
 # --- the steps ----------------------------------------------------------------------------------------------------
 
 
-def measure_error(case: Case, found: Judgement) -> Judgement:
+def measure_error(case: JudgedCase, found: Judgement) -> Judgement:
     """Compare the outputs with what is expected: their count, shapes and dtypes first, then error units and ulps. A
     result that is defined up to a choice is measured by its definition. Zeros have their signs checked where a forward
     op defines them."""
@@ -401,13 +401,13 @@ def measure_error(case: Case, found: Judgement) -> Judgement:
     return found.with_metrics(metrics)
 
 
-def interpret_model(case: Case, found: Judgement) -> Judgement:
+def interpret_model(case: JudgedCase, found: Judgement) -> Judgement:
     """Compare the decisions of a whole model (classes, probabilities, masks) with the reference's, one by one."""
     interpret(found.metrics, case.outputs, case.expected, case.op_class, case.precision, case.limit)
     return found
 
 
-def compare_runs(case: Case, found: Judgement) -> Judgement:
+def compare_runs(case: JudgedCase, found: Judgement) -> Judgement:
     """If the case ran several times, other bytes are `nondeterministic`. A random op must give other bytes, else it is
     `not random`."""
     metrics, (first, *others) = found.metrics, case.runs
@@ -424,17 +424,17 @@ def compare_runs(case: Case, found: Judgement) -> Judgement:
     return found
 
 
-def apply_policy(case: Case, found: Judgement) -> Judgement:
+def apply_policy(case: JudgedCase, found: Judgement) -> Judgement:
     """Set status and kind from these metrics, by the policy's limit for the op, class, dtype and precision."""
     return found.rule(*case.verdict(found.metrics))
 
 
-def note_limit(case: Case, found: Judgement) -> Judgement:
+def note_limit(case: JudgedCase, found: Judgement) -> Judgement:
     """Decide nothing. Record limit and digest."""
     return found.note({"limit": case.limit, "output_digest": fingerprint.digest(case.returned[0])})
 
 
-def describe_outputs(case: Case, found: Judgement) -> Judgement:
+def describe_outputs(case: JudgedCase, found: Judgement) -> Judgement:
     """Decide nothing. Record limit, digest, profile and precision; for what did not pass, also its signature and worst
     element."""
     columns: dict[str, Any] = {"limit": case.limit, "output_digest": fingerprint.digest(case.returned[0])}
@@ -452,7 +452,7 @@ def describe_outputs(case: Case, found: Judgement) -> Judgement:
     return found.note(columns)
 
 
-def accept_kept_result(case: Case, found: Judgement) -> Judgement:
+def accept_kept_result(case: JudgedCase, found: Judgement) -> Judgement:
     """If a derivative can be computed from the rounded result of the forward pass (1 - y² of a tanh), what that
     explains is no worse than `imprecise`, kind `kept`."""
     if found.metrics.kind:
@@ -464,11 +464,11 @@ def accept_kept_result(case: Case, found: Judgement) -> Judgement:
 
     found = found.note({"kept": measure_excused(False).error_units})
     if found.fails and case.verdict(measure_excused(True))[0] is Status.PASS:
-        return found.rule(Status.IMPRECISE, KIND_KEPT, _make_cause_columns(diagnose.Cause(KEPT, CAUSE_KEPT)))
+        return found.rule(Status.IMPRECISE, KIND_KEPT, _make_cause_columns(diagnose.ErrorCause(KEPT, CAUSE_KEPT)))
     return found
 
 
-def check_effect(case: Case, found: Judgement) -> Judgement:
+def check_effect(case: JudgedCase, found: Judgement) -> Judgement:
     """Only in a check for the effect of a declared precision, and final there. An output that is as precise as the
     dtype itself is `wrong` if the precision was a command, and gets a note if it was a permission. If none is declared,
     the case is `vacuous`."""
@@ -488,7 +488,7 @@ def check_effect(case: Case, found: Judgement) -> Judgement:
     return found.rule(Status.WRONG, "no effect", {"error": error}, final=True)
 
 
-def reject_infinite_floor(case: Case, found: Judgement) -> Judgement:
+def reject_infinite_floor(case: JudgedCase, found: Judgement) -> Judgement:
     """Measure a whole model by the floor of its elements as well. If its noise floor is not finite, the case is
     `invalid`: final."""
     strict = compare(case.outputs, case.expected, OpClass.COMPOSITE, case.precision).error_units
@@ -499,7 +499,7 @@ def reject_infinite_floor(case: Case, found: Judgement) -> Judgement:
     return replace(found.note({"error": error}), final=True)
 
 
-def find_unasked_precision(case: Case, found: Judgement) -> Judgement:
+def find_unasked_precision(case: JudgedCase, found: Judgement) -> Judgement:
     """Decide nothing. If the errors of a whole model are those of weights rounded to a coarser precision, record which
     one."""
     off = found.fails and not (found.metrics.kind or found.metrics.nonfinite)
@@ -519,7 +519,7 @@ def find_unasked_precision(case: Case, found: Judgement) -> Judgement:
     return found.note(columns)
 
 
-def ask_other_oracles(case: Case, found: Judgement) -> Judgement:
+def ask_other_oracles(case: JudgedCase, found: Judgement) -> Judgement:
     """Compare the outputs with every further oracle. If one of them disagrees with the first, the case is `invalid`,
     kind `oracle`: final. No backend can tell which of the two is right, so nobody is blamed and nothing passes."""
     for number, other in enumerate(case.record.others):
@@ -539,7 +539,7 @@ def ask_other_oracles(case: Case, found: Judgement) -> Judgement:
     return found
 
 
-def compare_twins(case: Case, found: Judgement) -> Judgement:
+def compare_twins(case: JudgedCase, found: Judgement) -> Judgement:
     """Some samples compute the same outputs twice, in different ways. If the numbers are off and the two differ, the
     kind is `contradicted`: one of them is wrong, whatever the reference."""
     twins = case.record.twins
@@ -551,7 +551,7 @@ def compare_twins(case: Case, found: Judgement) -> Judgement:
     return found.rule(found.status, "contradicted") if apart is None or apart > case.limit else found
 
 
-def judge_training_step(case: Case, found: Judgement) -> Judgement:
+def judge_training_step(case: JudgedCase, found: Judgement) -> Judgement:
     """A gradient of a training step that is zero everywhere and should not be is `wrong`, whatever the limit. Record
     which gradient is furthest off, and how far all of them diverge."""
     names = case.record.names
@@ -559,7 +559,7 @@ def judge_training_step(case: Case, found: Judgement) -> Judgement:
     return found.rule(*told.verdict, told.columns)
 
 
-def explain_numbers(case: Case, found: Judgement) -> Judgement:
+def explain_numbers(case: JudgedCase, found: Judgement) -> Judgement:
     """Find the error model that explains numbers that are off. If it is a cast that was asked for and is missing, the
     kind is `cast`."""
     if not found.has_wrong_numbers or case.record.definition or "cause" in found.columns:
@@ -569,7 +569,7 @@ def explain_numbers(case: Case, found: Judgement) -> Judgement:
     return found.rule(found.status, KIND_CAST if is_cast else found.kind, _make_cause_columns(cause))
 
 
-def accept_accumulators(case: Case, found: Judgement) -> Judgement:
+def accept_accumulators(case: JudgedCase, found: Judgement) -> Judgement:
     """A `wrong` product that is no further off than the adder that the device declares would leave it becomes
     `imprecise`, kind `accumulator`: the hardware can do no better. Of sums that its passport knows that says so itself
     (`hold_to_own_arithmetic`)."""
@@ -581,7 +581,7 @@ def accept_accumulators(case: Case, found: Judgement) -> Judgement:
     return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR) if _is_within_accumulators(case, declared) else found
 
 
-def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
+def find_narrow_sums(case: JudgedCase, found: Judgement) -> Judgement:
     """Add the terms of 16-bit sums and products again. If digits were lost that float32 would have kept, that is the
     cause, and a result that passed becomes `imprecise`, kind `accumulator`."""
     ulps = found.metrics.max_ulp
@@ -598,7 +598,7 @@ def find_narrow_sums(case: Case, found: Judgement) -> Judgement:
     return found.note(_make_cause_columns(sums))
 
 
-def hold_to_own_arithmetic(case: Case, found: Judgement) -> Judgement:
+def hold_to_own_arithmetic(case: JudgedCase, found: Judgement) -> Judgement:
     """Hold the sums of a backend whose passport is known against it. Further off than its order and bits may leave them
     they are `wrong`, kind `arithmetic`, however near; beyond the limit and as near as they leave them in all
     likelihood, `imprecise`, kind `accumulator`, unless the device can be asked (`prove_own_arithmetic`)."""
@@ -618,7 +618,7 @@ def hold_to_own_arithmetic(case: Case, found: Judgement) -> Judgement:
     return _excuse_likely(found) if case.own.ask is None and is_read else found
 
 
-def _note_own_units(found: Judgement, held: Held) -> Judgement:
+def _note_own_units(found: Judgement, held: HeldSum) -> Judgement:
     """With how far off results are beside what their own arithmetic leaves; with a flag where nothing finite follows
     from it."""
     if held.is_bounded:
@@ -634,7 +634,7 @@ def _excuse_likely(found: Judgement, cause: Mapping[str, Any] | None = None) -> 
     return found.rule(Status.IMPRECISE, KIND_ACCUMULATOR, cause or {}) if excused else found
 
 
-def find_lost_cast(case: Case, found: Judgement) -> Judgement:
+def find_lost_cast(case: JudgedCase, found: Judgement) -> Judgement:
     """If a whole model passes but its errors are what leaving out one of its casts does, it becomes `imprecise`, kind
     `cast`. Not asked of a coarser declared precision."""
     if found.status is Status.PASS and not case.precision:
@@ -645,7 +645,7 @@ def find_lost_cast(case: Case, found: Judgement) -> Judgement:
     return found
 
 
-def word_failure(case: Case, found: Judgement) -> Judgement:
+def word_failure(case: JudgedCase, found: Judgement) -> Judgement:
     """Decide nothing. Say how many elements are outside the op's own tolerance, or one step of a quantised dtype
     off."""
     metrics = found.metrics
@@ -662,14 +662,14 @@ def word_failure(case: Case, found: Judgement) -> Judgement:
     return found
 
 
-def drop_units_of_stored(case: Case, found: Judgement) -> Judgement:
+def drop_units_of_stored(case: JudgedCase, found: Judgement) -> Judgement:
     """Decide nothing. If there is only a stored expected output, there is no noise floor: drop the error units."""
     if not only_stored(case.record.oracle, case.op_class):
         return found
     return found.with_metrics(replace(found.metrics, error_units=None, noise_floor=None))
 
 
-def find_bias(case: Case, found: Judgement) -> Judgement:
+def find_bias(case: JudgedCase, found: Judgement) -> Judgement:
     """If the errors of a result that passed lean to one side more than chance explains, it becomes `imprecise`, kind
     `biased`. Only for an op's own samples: generated ones repeat their numbers, so all their errors may be the same
     one."""
@@ -681,7 +681,7 @@ def find_bias(case: Case, found: Judgement) -> Judgement:
     return found.rule(Status.IMPRECISE, KIND_BIASED, {"error": error})
 
 
-def check_properties(case: Case, found: Judgement) -> Judgement:
+def check_properties(case: JudgedCase, found: Judgement) -> Judgement:
     """For an op on all values of a dtype: a result that passed and breaks what mathematics promises (order, range,
     symmetry) becomes `imprecise`, kind `property`."""
     if not _covers_all_inputs(case.sample):
@@ -717,7 +717,7 @@ STEPS: tuple[Step, ...] = (
     check_properties,
 )
 #: The steps that are asked only of cases with a trait, and what tells the trait; all others are asked of every case.
-_OF_TRAITS: tuple[tuple[Callable[[Case], Any], tuple[Step, ...]], ...] = (
+_OF_TRAITS: tuple[tuple[Callable[[JudgedCase], Any], tuple[Step, ...]], ...] = (
     (
         lambda case: case.op_class is OpClass.MODEL,
         (interpret_model, reject_infinite_floor, find_unasked_precision, find_lost_cast),
@@ -738,7 +738,7 @@ _OF_TRAITS: tuple[tuple[Callable[[Case], Any], tuple[Step, ...]], ...] = (
 _OF_FAILURES = frozenset({compare_twins, explain_numbers, accept_accumulators, word_failure})
 
 
-def _find_case_traits(case: Case) -> tuple[bool, ...]:
+def _find_case_traits(case: JudgedCase) -> tuple[bool, ...]:
     """Which of `_OF_TRAITS` a case has."""
     return tuple([bool(has_it(case)) for has_it, _ in _OF_TRAITS])
 
@@ -753,7 +753,7 @@ def _choose_steps(traits: tuple[bool, ...]) -> tuple[Step, ...]:
 # --- the steps of a training run ----------------------------------------------------------------------------------
 
 
-def measure_phase(case: Case, found: Judgement) -> Judgement:
+def measure_phase(case: JudgedCase, found: Judgement) -> Judgement:
     """Measure one phase of a training step in floors: the norm of each output's difference by the norm of what rounding
     makes of it. The optimiser and the clipping are judged alone: the reference is given the run's own gradients and the
     state it began with."""
@@ -762,7 +762,7 @@ def measure_phase(case: Case, found: Judgement) -> Judgement:
     if phase in ALONE and len(case.step.made_of) == len(expected):
         arrays, given = case.sample.inputs(), decode_specs(record.kwargs)
         vectors = {name: arrays[x.id][step] for name, x in given.items() if isinstance(x, TensorSpec)}
-        recipe = Recipe.read(given["recipe"])
+        recipe = TrainingRecipe.read(given["recipe"])
         number = int(vectors["number"][0])
         expected = training_phases.expect_alone(phase, recipe, number, vectors, case.step.made_of, expected)
     elif phase == SHARES:
@@ -778,7 +778,7 @@ OF_TRAINING: tuple[Step, ...] = (measure_phase, apply_policy, note_limit)
 # --- what is promised beside the numbers ---------------------------------------------------------------------------
 
 
-def check_invariants(case: Case, found: Judgement) -> Judgement:
+def check_invariants(case: JudgedCase, found: Judgement) -> Judgement:
     """A result that breaks what its user promises of every result is `wrong`, kind `invariant`. What passes is the
     promised result as far as the policy asks, so rounding alone breaks nothing: it is held to a promise that its
     reference breaks as well."""
@@ -801,7 +801,7 @@ LAST_LOOK: tuple[Step, ...] = (check_invariants,)
 # --- a second look at what fails ----------------------------------------------------------------------------------
 
 
-def measure_flushing(case: Case, found: Judgement) -> Judgement:
+def measure_flushing(case: JudgedCase, found: Judgement) -> Judgement:
     """If the device may take subnormal numbers for zero here, measure that on the device. If it does, read and judge
     the outputs again."""
     if case.measure_flushes is None or not found.fails or found.metrics.kind:
@@ -814,7 +814,7 @@ def measure_flushing(case: Case, found: Judgement) -> Judgement:
     return replace(again.flag(**flags.parse(str(measured))), final=False)
 
 
-def accept_rounded_inputs(case: Case, found: Judgement) -> Judgement:
+def accept_rounded_inputs(case: JudgedCase, found: Judgement) -> Judgement:
     """Pass numbers that are what the ONNX graph gives in the coarser precision that is declared: rounding an input that
     is out of its range, or at a step of the op, moves a result further than any noise floor says."""
     group, form, precision = case.group, case.form, case.precision
@@ -839,7 +839,7 @@ def accept_rounded_inputs(case: Case, found: Judgement) -> Judgement:
     return found
 
 
-def prove_own_arithmetic(case: Case, found: Judgement) -> Judgement:
+def prove_own_arithmetic(case: JudgedCase, found: Judgement) -> Judgement:
     """Read on the device how it adds the element that is furthest off, of a backend whose passport is known. What that
     gives to the bit is the cause. With fewer bits than the passport has it is `wrong`; with as many, numbers that are
     off are `imprecise`, kind `accumulator`, and so are those of which nothing can be read and that are as near as its
@@ -858,7 +858,7 @@ def prove_own_arithmetic(case: Case, found: Judgement) -> Judgement:
     if told.at.size * PROVED > told.count:
         return found.note({"error": _describe_unproved(told, found)})
     words = f"adds {reading.terms} terms as {reading.describe()}: {told.count} of {told.at.size} results to the bit"
-    cause = _make_cause_columns(diagnose.Cause(words, CAUSE_ARITHMETIC))
+    cause = _make_cause_columns(diagnose.ErrorCause(words, CAUSE_ARITHMETIC))
     if error := case.own.describe_narrower(reading):
         return found.rule(Status.WRONG, KIND_ARITHMETIC, {**cause, "error": error})
     if found.status is Status.WRONG and found.kind == "numbers":
@@ -866,7 +866,7 @@ def prove_own_arithmetic(case: Case, found: Judgement) -> Judgement:
     return found.note(cause)
 
 
-def _explain_part(case: Case, found: Judgement, held: Held) -> Judgement:
+def _explain_part(case: JudgedCase, found: Judgement, held: HeldSum) -> Judgement:
     """As `prove_own_arithmetic`, of what sums are only a part of: no model gives its results, so its order and bits at
     the case's own shapes say how far it may be off."""
     assert case.own is not None and held.known is not None
@@ -878,13 +878,13 @@ def _explain_part(case: Case, found: Judgement, held: Held) -> Judgement:
     again = _hold_to_bounds(case, reading) or held
     found = _note_own_units(found, again)
     words = f"its sum of {reading.made_of} is added {reading.describe()}, which leaves so much in all likelihood"
-    cause = _make_cause_columns(diagnose.Cause(words, CAUSE_ARITHMETIC)) if again.likely <= 1 else {}
+    cause = _make_cause_columns(diagnose.ErrorCause(words, CAUSE_ARITHMETIC)) if again.likely <= 1 else {}
     if error := case.own.describe_narrower(reading):
         return found.rule(Status.WRONG, KIND_ARITHMETIC, {**cause, "error": error})
     return _excuse_likely(found, cause)
 
 
-def _describe_unproved(told: Explanation, found: Judgement) -> str:
+def _describe_unproved(told: SumExplanation, found: Judgement) -> str:
     """What a reading says that does not give the results, after what is said already."""
     said = str(found.columns.get("error") or "")
     why = (
@@ -924,7 +924,7 @@ def _is_real_float(dtype: str) -> bool:
     return is_inexact(dtype) and not is_complex(dtype)
 
 
-def _describe_furthest(case: Case, metrics: Metrics) -> dict[str, Any]:
+def _describe_furthest(case: JudgedCase, metrics: Metrics) -> dict[str, Any]:
     """How many elements are beyond the limit, and the worst of all in words; nothing of what is not compared one by
     one."""
     if metrics.kind or case.limit is None or case.op_class in (OpClass.RANDOM, OpClass.MODEL):
@@ -949,15 +949,15 @@ def _oracles_disagree(other: OracleRecord, limit: float | None) -> bool:
     return apart and not (other.rounded and other.classic)
 
 
-def _make_cause_columns(cause: diagnose.Cause) -> dict[str, str]:
+def _make_cause_columns(cause: diagnose.ErrorCause) -> dict[str, str]:
     """What a row says of a cause."""
     return {"cause": cause.words, "cause_code": cause.code}
 
 
-def _find_cause(case: Case) -> diagnose.Cause:
+def _find_cause(case: JudgedCase) -> diagnose.ErrorCause:
     """The error model that explains numbers that are off."""
     if case.op_class is OpClass.RANDOM:
-        return diagnose.Cause()
+        return diagnose.ErrorCause()
     sample, whole = case.sample, case.op_class is OpClass.MODEL
     # A backend that called a function was not given the case's ONNX graph, if it has one: an error in that is no cause.
     called = case.form is not None and case.form.call is not None
@@ -967,24 +967,24 @@ def _find_cause(case: Case) -> diagnose.Cause:
         one_by_one = case.elements is not None
         return diagnose.cause(sample.tensors(), case.outputs, case.expected, case.op_class, graph, one_by_one, uncast)
     except Exception:
-        return diagnose.Cause()  # what it did not think of must not cost the verdict
+        return diagnose.ErrorCause()  # what it did not think of must not cost the verdict
 
 
-def _find_narrow_sum_cause(case: Case) -> diagnose.Cause:
+def _find_narrow_sum_cause(case: JudgedCase) -> diagnose.ErrorCause:
     """How sums of 16-bit numbers lost digits that float32 would have kept; none where they did not, or the runtime says
     that it may add in 16 bits."""
     if case.op_class not in (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.COMPOSITE):
-        return diagnose.Cause()
+        return diagnose.ErrorCause()
     if case.group.check != checks.FORWARD or case.group.dtype in case.info.accumulators:
-        return diagnose.Cause()
+        return diagnose.ErrorCause()
     if case.precision or case.record.definition:
-        return diagnose.Cause()
+        return diagnose.ErrorCause()
     with contextlib.suppress(Exception):  # what it did not think of must not cost the verdict
         return diagnose.narrow_sums(case.sample.tensors(), case.outputs, case.expected)
-    return diagnose.Cause()
+    return diagnose.ErrorCause()
 
 
-def _has_own_sums(case: Case) -> bool:
+def _has_own_sums(case: JudgedCase) -> bool:
     """Whether the numbers of a case are such as the passport of its backend speaks of: what is computed in another
     precision is not added as it says, unless it says in how many bits factors are taken."""
     plain = case.group.check in (checks.FORWARD, ARITHMETIC) and not case.record.definition
@@ -996,7 +996,7 @@ def _has_own_sums(case: Case) -> bool:
     return plain and case.form is not None and len(case.expected) == 1 == len(case.outputs)
 
 
-def _hold_to_bounds(case: Case, reading: Reading | None = None) -> Held | None:
+def _hold_to_bounds(case: JudgedCase, reading: SumReading | None = None) -> HeldSum | None:
     """A result against the bounds of its own arithmetic; None where these say nothing of it. reading: of its sum, at
     its own shapes."""
     if not _has_own_sums(case) or case.expected[0].reference is None or case.outputs[0].shape != case.expected[0].shape:
@@ -1009,7 +1009,7 @@ def _hold_to_bounds(case: Case, reading: Reading | None = None) -> Held | None:
     return None
 
 
-def _read_again(case: Case, held: Held) -> Reading | None:
+def _read_again(case: JudgedCase, held: HeldSum) -> SumReading | None:
     """How the device adds the sum in a result at the case's own shapes; None where that cannot be asked."""
     assert case.own is not None and case.form is not None and case.expected[0].reference is not None
     with contextlib.suppress(Exception):
@@ -1017,7 +1017,7 @@ def _read_again(case: Case, held: Held) -> Reading | None:
     return None
 
 
-def _read_device_order(case: Case, held: Held | None) -> Explanation | None:
+def _read_device_order(case: JudgedCase, held: HeldSum | None) -> SumExplanation | None:
     """How the device adds, read again for this case; None where it cannot be asked."""
     if held is None:
         return None
@@ -1027,7 +1027,7 @@ def _read_device_order(case: Case, held: Held | None) -> Explanation | None:
     return None
 
 
-def _is_within_accumulators(case: Case, accumulators: Sequence[str]) -> bool:
+def _is_within_accumulators(case: JudgedCase, accumulators: Sequence[str]) -> bool:
     """Whether products are no further off than the limit leaves them where the device's matrix units add them: these
     cannot do better."""
     if case.op_class is not OpClass.CONTRACTION:

@@ -18,7 +18,7 @@ class PluginError(Exception):
 
 
 @dataclass(frozen=True)
-class Part:
+class PluginPart:
     """A named part. value: "module:attribute"; package, version: who brings it ("" = the farm itself)."""
 
     kind: str
@@ -83,9 +83,9 @@ def _list_required(function: Any) -> list[str]:
     return [p.name for p in known if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
-def list_plugin_parts(kind: str, built_in: Mapping[str, str]) -> dict[str, Part]:
+def list_plugin_parts(kind: str, built_in: Mapping[str, str]) -> dict[str, PluginPart]:
     """All parts of a kind (one of `KINDS`), by name. A built-in name cannot be taken by a package."""
-    return _find_installed(kind) | {name: Part(kind, name, value) for name, value in built_in.items()}
+    return _find_installed(kind) | {name: PluginPart(kind, name, value) for name, value in built_in.items()}
 
 
 def packages() -> list[str]:
@@ -96,11 +96,11 @@ def packages() -> list[str]:
 
 
 @functools.cache
-def _find_installed(kind: str) -> dict[str, Part]:
+def _find_installed(kind: str) -> dict[str, PluginPart]:
     """Parts that other packages bring, by name; looked up once, since it reads every package's entry points."""
     from importlib.metadata import distribution, distributions
 
-    group, found, seen = f"farm.{kind}s", dict[str, Part](), set[str]()
+    group, found, seen = f"farm.{kind}s", dict[str, PluginPart](), set[str]()
     for package in distributions():  # entry points by their group know their package in Python 3.10 and later
         if not any(entry.group == group for entry in package.entry_points):
             continue  # reading what a package is called takes ten times as long
@@ -111,5 +111,5 @@ def _find_installed(kind: str) -> dict[str, Part]:
         first = distribution(name) if name != "?" else package  # on the path: the one that is imported
         for entry in first.entry_points:
             if entry.group == group:
-                found[entry.name] = Part(kind, entry.name, entry.value, name, first.version)
+                found[entry.name] = PluginPart(kind, entry.name, entry.value, name, first.version)
     return found

@@ -51,7 +51,7 @@ READ, PIPE, KEPT = 1 << 16, 4096, 1 << 20
 #: Seconds between two looks at which processes the child has started: one costs 3 ms.
 LISTED_S = 1.0
 
-#: The progress page: the fields of `Flying`.
+#: The progress page: the fields of `CaseInFlight`.
 PAGE = struct.Struct("<iiiid")
 #: Behind it: size of the file that stderr goes to when the case in flight began, in bytes; then the number of the
 #: process that the child runs a kernel in, 0 without one.
@@ -59,7 +59,7 @@ SAID, OTHER = struct.Struct("<q"), struct.Struct("<i")
 PAGE_SIZE = mmap.PAGESIZE
 
 
-class Flying(NamedTuple):
+class CaseInFlight(NamedTuple):
     """What is in flight: the number of the case (or of the group), its stage (0: nothing), how many cases a joint step
     is for, which sample of a group is made, and when the step began (CLOCK_MONOTONIC seconds)."""
 
@@ -70,7 +70,7 @@ class Flying(NamedTuple):
     since: float
 
 
-class Page:
+class ProgressPage:
     """The shared progress page; the child writes, whoever started it reads."""
 
     def __init__(self, fd: int) -> None:
@@ -86,8 +86,8 @@ class Page:
         """Forget the page in this process: a fork of the child's is not to write to it."""
         self._map.close()
 
-    def read(self) -> Flying:
-        return Flying(*PAGE.unpack_from(self._map, 0))
+    def read(self) -> CaseInFlight:
+        return CaseInFlight(*PAGE.unpack_from(self._map, 0))
 
     def name_other(self, pid: int) -> None:
         """The child runs a kernel in another process."""
@@ -125,7 +125,7 @@ class _Thread(NamedTuple):
     processors: frozenset[int]
 
 
-class Starved:
+class StarvedTime:
     """For how long the machine has kept a process, or one that it waits for (a kernel's, a compiler), from running: its
     slowness is no case's.
 
@@ -293,7 +293,7 @@ class Relay:
     def __init__(self, start: dict[str, Any], commands: bytes = b"") -> None:
         page = os.memfd_create("farm-progress")
         os.ftruncate(page, PAGE_SIZE)
-        self.page, self._folder = Page(page), tempfile.mkdtemp(prefix="farm-child-")
+        self.page, self._folder = ProgressPage(page), tempfile.mkdtemp(prefix="farm-child-")
         child_in, self._commands = os.pipe()
         self._answers, child_out = os.pipe()
         os.set_blocking(self._commands, False)
@@ -310,7 +310,7 @@ class Relay:
         for fd in fds:
             os.close(fd)
         self._down, self._up = commands, b""  # commands that the child has not read; the beginning of an answer
-        self._starved = Starved(self.process.pid)
+        self._starved = StarvedTime(self.process.pid)
         self._cpu_s, self._told, self._told_at = 0.0, (-1, 0), -math.inf
 
     def run(self) -> None:

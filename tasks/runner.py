@@ -19,7 +19,7 @@ import numpy as np
 
 from tasks import catalogs, checks, trace, variables
 from tasks.arrays import contiguous
-from tasks.arrays.pack import Pack, save_pack
+from tasks.arrays.pack import ArrayPack, save_pack
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs import user_definitions
@@ -46,12 +46,12 @@ from tasks.model import (
 from tasks.model.errors import shorten_error
 from tasks.model.kind import KIND_ACCEPTED
 from tasks.model.row import EMULATED, NAMES, Row
-from tasks.model.trace import Step
+from tasks.model.trace import TraceStep
 from tasks.passport.known import Passport
 from tasks.passport.own import OwnArithmetic
 from tasks.prepare.cases import PreparedGroup, PreparedSample, sample_columns
 from tasks.relay import STAGES
-from tasks.twin import Twins
+from tasks.twin import TwinProcesses
 from tasks.wire import Done, ToRun
 
 #: Exit code of a process whose device was lost while several samples were built together.
@@ -67,7 +67,7 @@ _measured = operator.attrgetter(*METRICS)
 ERROR_LIMIT = 2000
 
 
-class Item:
+class RunItem:
     """Samples that are to be run, and the number of the first within the batch.
 
     The packs are read when their turn comes and dropped after it: a batch has thousands.
@@ -76,7 +76,7 @@ class Item:
     def __init__(self, asked: ToRun, first: int) -> None:
         self.asked, self.first = asked, first
         self._group = _in_hand.get((asked.pack, asked.group.check))
-        self._exported: Pack | None = None
+        self._exported: ArrayPack | None = None
 
     @property
     def group(self) -> PreparedGroup:
@@ -85,9 +85,9 @@ class Item:
         return self._group
 
     @property
-    def exported_pack(self) -> Pack | None:
+    def exported_pack(self) -> ArrayPack | None:
         if self._exported is None and self.asked.exported:
-            self._exported = Pack(self.asked.exported)
+            self._exported = ArrayPack(self.asked.exported)
         return self._exported
 
     def release(self) -> None:
@@ -115,7 +115,7 @@ class CaseRun:
 
     number: int
     sample: PreparedSample
-    item: Item
+    item: RunItem
     position: int = 0
     form: Form | None = None
     program: Program | None = None
@@ -124,7 +124,7 @@ class CaseRun:
     culprit: str = ""
     refused: str = ""
     #: What was seen at the steps of its check.
-    seen: list[trace.Seen] = field(default_factory=list)
+    seen: list[trace.TracedSteps] = field(default_factory=list)
     build_ms: float | None = None
     started_at: float = 0.0
 
@@ -154,7 +154,7 @@ class Runner:
         self._passport = passport
         #: Set when the device of this process is unusable: the owner must replace the process.
         self.broken = False
-        self._twins: Twins | None = None  # as soon as a check asks them
+        self._twins: TwinProcesses | None = None  # as soon as a check asks them
         self._measured_flushes: dict[str, Flushes] = {}
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class Runner:
         Stops early when the device broke (`broken`).
         """
         firsts = itertools.accumulate((len(item.positions) for item in asked), initial=first)
-        items = [Item(item, first) for item, first in zip(asked, firsts)]
+        items = [RunItem(item, first) for item, first in zip(asked, firsts)]
         if not self.backend.joint:
             for item in items:
                 for case in self._case_runs(item, skip):
@@ -196,7 +196,7 @@ class Runner:
             for item in unit:
                 item.release()
 
-    def _case_runs(self, item: Item, skip: Collection[int]) -> Iterator[CaseRun]:
+    def _case_runs(self, item: RunItem, skip: Collection[int]) -> Iterator[CaseRun]:
         for number, position in enumerate(item.asked.positions, item.first):
             if number not in skip:
                 self.progress(number, LOAD, 1)  # reading the pack is part of the case
@@ -358,7 +358,7 @@ class Runner:
             if case.item.asked.part:
                 from tasks.graphs.program import of_form
 
-                form = of_form(form, Pack(case.item.asked.part))
+                form = of_form(form, ArrayPack(case.item.asked.part))
             return form
         if case.raises:  # and the backend takes nothing that it could be asked with
             raise Invalid(str(reason))
@@ -376,7 +376,7 @@ class Runner:
         return None if sample is None else judge_outputs(sample, [list(outputs)], *asked, measure_flushes=self._flushes)
 
     def _outputs_elsewhere(self, spec: BackendSpec, case: CaseRun, threads: int, **how: Any) -> Sequence[Any]:
-        self._twins = self._twins or Twins(spec)
+        self._twins = self._twins or TwinProcesses(spec)
         return self._twins.outputs(replace(case.item.asked, positions=(case.position,)), threads, **how)
 
     def _finish(self, case: CaseRun, together: int) -> Done:
@@ -527,7 +527,7 @@ class Runner:
         begin = time.perf_counter()
         try:
             for seen in steps:
-                case.seen.append(trace.Seen.of(seen, (time.perf_counter() - begin) * 1e3))
+                case.seen.append(trace.TracedSteps.of(seen, (time.perf_counter() - begin) * 1e3))
                 if seen.error is not None:
                     case.culprit = seen.name if seen.judged else ""
                     raise seen.error
@@ -537,7 +537,7 @@ class Runner:
                 steps.close()
         return [x.what for x in case.seen if x.what.judged]
 
-    def _trace(self, case: CaseRun, found: Sequence[Judgement]) -> tuple[Step, ...]:
+    def _trace(self, case: CaseRun, found: Sequence[Judgement]) -> tuple[TraceStep, ...]:
         """The rows of the table ``trace``. found: the judgements of the steps that are judged."""
         if len(case.seen) == 1 and not case.seen[0].state_digest:  # as nearly all cases
             return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 
-from tasks.plugins import Part
+from tasks.plugins import PluginPart
 
 #: By what is searched for (`tasks.wire.Search`): "module:class", which has `begin` and `go_on`.
 SEARCHES = {"Localise": "tasks.hunt.localise.serving:Localiser", "Minimise": "tasks.hunt.minimise.serving:Minimiser"}
@@ -14,6 +14,6 @@ PATIENCE = 4.0
 
 
 @functools.cache
-def find_search(what: str) -> Part | None:
+def find_search(what: str) -> PluginPart | None:
     """The search for something; None where its package is not installed."""
-    return Part("search", what, SEARCHES[what]) if importlib.util.find_spec("tasks.hunt") else None
+    return PluginPart("search", what, SEARCHES[what]) if importlib.util.find_spec("tasks.hunt") else None

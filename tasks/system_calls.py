@@ -34,7 +34,7 @@ _FAMILIES = (socket.AF_INET, getattr(socket, "AF_INET6", 10), getattr(socket, "A
 _DATAGRAMS = (socket.SOCK_DGRAM, socket.SOCK_RAW)
 
 
-class Numbers(NamedTuple):
+class SystemCallNumbers(NamedTuple):
     """Of an architecture (linux/audit.h) the numbers of calls. bound: of the first call of another convention, 0 for
     none."""
 
@@ -47,14 +47,14 @@ class Numbers(NamedTuple):
 
 
 _NUMBERS = {
-    "x86_64": Numbers(0xC000003E, 317, 41, 53, (42, 248, 249, 250, 425), bound=0x40000000),
-    "aarch64": Numbers(0xC00000B7, 277, 198, 199, (203, 217, 218, 219, 425)),
+    "x86_64": SystemCallNumbers(0xC000003E, 317, 41, 53, (42, 248, 249, 250, 425), bound=0x40000000),
+    "aarch64": SystemCallNumbers(0xC00000B7, 277, 198, 199, (203, 217, 218, 219, 425)),
 }
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class _Program(ctypes.Structure):
+class _FilterProgram(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
@@ -72,7 +72,7 @@ def deny() -> bool:
         return False
     text = b"".join(_assemble(numbers))
     _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
-    program = _Program(len(text) // 8, text)
+    program = _FilterProgram(len(text) // 8, text)
     return bool(_libc.syscall(numbers.seccomp, _SET_FILTER, _SPEC_ALLOW, ctypes.byref(program)) == 0)
 
 
@@ -105,7 +105,7 @@ def describe_denied(errors: Iterable[BaseException]) -> str:
     return ""
 
 
-def _assemble(numbers: Numbers) -> Iterator[bytes]:
+def _assemble(numbers: SystemCallNumbers) -> Iterator[bytes]:
     """The filter. A jump says how many instructions are passed over, where its condition holds and where not."""
 
     def deny_if(code: int, value: int) -> Iterator[bytes]:

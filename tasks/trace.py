@@ -14,7 +14,7 @@ from tasks.judging import Judgement
 from tasks.model import Misbehaviour, Status
 from tasks.model.errors import shorten_error
 from tasks.model.stored_at_once import store_at_once
-from tasks.model.trace import Step
+from tasks.model.trace import TraceStep
 from tasks.older_python import zip_equal
 
 #: Longest error text of a step, in characters.
@@ -23,7 +23,7 @@ ERROR_LIMIT = 500
 
 @store_at_once
 @dataclass(frozen=True)
-class Seen:
+class TracedSteps:
     """An observation and the digests of what it no longer holds: outputs that are not judged, and a state."""
 
     what: Observation
@@ -32,7 +32,7 @@ class Seen:
     state_digest: str | None = None
 
     @classmethod
-    def of(cls, what: Observation, ms: float) -> Seen:
+    def of(cls, what: Observation, ms: float) -> TracedSteps:
         """ms: since the observation before it."""
         if what.judged and what.state is None:  # as nearly all are
             return cls(what, ms if what.ms is None else what.ms)
@@ -44,7 +44,7 @@ class Seen:
         return cls(kept, ms if what.ms is None else what.ms, outputs, state)
 
 
-def list_trace_rows(seen: Sequence[Seen], found: Sequence[Judgement]) -> tuple[Step, ...]:
+def list_trace_rows(seen: Sequence[TracedSteps], found: Sequence[Judgement]) -> tuple[TraceStep, ...]:
     """A row for each step; none where there is but one that keeps nothing. found: the judgements of those that are
     judged and raised nothing, in their order; none where they could not be had."""
     if len(seen) < 2 and not any(x.state_digest for x in seen):
@@ -62,7 +62,7 @@ def join_step_outputs(seen: Sequence[Observation]) -> list[Any]:
     return [np.stack(rows) for rows in zip_equal(*(one.outputs for one in seen))]
 
 
-def _make_trace_step(number: int, seen: Seen, judged: Iterator[Judgement]) -> Step:
+def _make_trace_step(number: int, seen: TracedSteps, judged: Iterator[Judgement]) -> TraceStep:
     what, error, units, digest = seen.what, "", None, seen.output_digest
     status, kind = (Status.WRONG, what.kind) if what.kind else (Status.PASS, "")
     if isinstance(what.error, Misbehaviour):
@@ -76,7 +76,7 @@ def _make_trace_step(number: int, seen: Seen, judged: Iterator[Judgement]) -> St
         else:
             status, kind, units = one.status, one.kind, one.metrics.error_units
             digest, error = one.columns.get("output_digest"), one.metrics.detail
-    return Step(
+    return TraceStep(
         number,
         what.name,
         status.value,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, wire
-from tasks.arrays.pack import Pack
+from tasks.arrays.pack import ArrayPack
 from tasks.backends import BackendSpec
 from tasks.catalogs.user_definitions import get_announcement, without_isolation
 from tasks.importing import module_command
@@ -30,7 +30,7 @@ TWIN = "FARM_TWIN"
 _PAGE = 4096
 
 
-class Twin:
+class TwinProcess:
     """A process that runs `tasks.child` and ends with this one. front: a command that stands before it; env: further
     variables.
 
@@ -91,12 +91,12 @@ class Twin:
         os.close(self._commands)
 
 
-class Twins:
+class TwinProcesses:
     """The other processes of one backend, by their number of threads; the one asked longest ago makes room."""
 
     def __init__(self, spec: BackendSpec) -> None:
         self.spec = spec
-        self._by_threads: OrderedDict[int, Twin] = OrderedDict()
+        self._by_threads: OrderedDict[int, TwinProcess] = OrderedDict()
 
     def outputs(
         self, asked: wire.ToRun, threads: int = 1, front: Sequence[str] = (), env: Mapping[str, str] | None = None
@@ -108,7 +108,7 @@ class Twins:
         but outputs.
         """
         if front or env:
-            alone = Twin(self.spec, threads, front, env)
+            alone = TwinProcess(self.spec, threads, front, env)
             try:
                 found = self._ask(alone, asked)
             except BaseException:
@@ -120,7 +120,7 @@ class Twins:
         if twin is None:
             while len(self._by_threads) >= MOST:
                 self._by_threads.popitem(last=False)[1].close()
-            twin = Twin(self.spec, threads)
+            twin = TwinProcess(self.spec, threads)
         try:
             found = self._ask(twin, asked)
         except Ended:
@@ -136,7 +136,7 @@ class Twins:
         return found
 
     @staticmethod
-    def _ask(twin: Twin, asked: wire.ToRun) -> list[np.ndarray]:
+    def _ask(twin: TwinProcess, asked: wire.ToRun) -> list[np.ndarray]:
         with tempfile.TemporaryDirectory(prefix="farm-twin-") as folder:
             keep = f"{folder}/outputs.pack"
             group = replace(asked.group, check=checks.samples_of(asked.group.check))
@@ -145,7 +145,7 @@ class Twins:
                 row = getattr(done, "row", None)
                 why = f"{row.status}: {row.error}" if row is not None else str(done)
                 raise RuntimeError(f"another process of this backend returned nothing: {why}")
-            kept = Pack(keep)
+            kept = ArrayPack(keep)
             return [np.array(kept.array(i)) for i in range(kept.header["outputs"])]
 
     def close(self) -> None:

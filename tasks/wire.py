@@ -16,10 +16,10 @@ from tasks.judge.verdict import Limit, Policy
 from tasks.model import RACE_S, UNASKED, BackendInfo, Group, RuntimeInfo
 from tasks.model.row import Row
 from tasks.model.stored_at_once import store_at_once
-from tasks.model.trace import Step
-from tasks.passport import Reading
+from tasks.model.trace import TraceStep
+from tasks.passport import SumReading
 from tasks.passport.known import KnownSum, Passport
-from tasks.screen.observed import Observed, Variant
+from tasks.screen.observed import ObservedExercise, OutputVariant
 
 # --- items: the work of a command ---------------------------------------------------------------------------------
 
@@ -216,8 +216,8 @@ class Done:
 
     number: int
     row: Row
-    trace: tuple[Step, ...] = ()
-    readings: tuple[Reading, ...] = ()
+    trace: tuple[TraceStep, ...] = ()
+    readings: tuple[SumReading, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -407,7 +407,20 @@ _TYPES: dict[str, Any] = {
     for kind in (
         *(Group, Entry, Failure, BackendSpec, BackendInfo, RuntimeInfo, Limit, Policy, Bad, ToPrepare, ToExport, ToRun),
         *(Hello, List, Prepare, Export, Run, Search, Localise, Minimise, Tried, Screen),
-        *(Row, Step, Reading, KnownSum, Passport, Prepared, Exported, Done, Canary, Observed, Variant, Probed),
+        *(
+            Row,
+            TraceStep,
+            SumReading,
+            KnownSum,
+            Passport,
+            Prepared,
+            Exported,
+            Done,
+            Canary,
+            ObservedExercise,
+            OutputVariant,
+            Probed,
+        ),
         *(Finished, Ready, Refused, Listed, Misconfigured, Stopped, Wants, Found),
     )
 }

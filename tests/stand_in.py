@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs.cut import producers
-from tasks.hunt.dialogue import Ask, Piece, Ran
+from tasks.hunt.dialogue import Ask, DialoguePiece, Ran
 from tasks.hunt.localise.search import Culprit
 
 
@@ -280,4 +280,4 @@ def answered(
 
 def model_of(asked: Ask, model: Any, feeds: Mapping[str, np.ndarray]) -> tuple[Any, Mapping[str, np.ndarray]]:
     """What a search asks to be run, with its inputs: ``model`` and ``feeds`` where that is the whole."""
-    return (asked.case.program, asked.case.feeds) if isinstance(asked.case, Piece) else (model, feeds)
+    return (asked.case.program, asked.case.feeds) if isinstance(asked.case, DialoguePiece) else (model, feeds)

@@ -102,14 +102,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from farm.fleet.inventory import Offer
-from farm.work.claims import Claim
+from farm.fleet.inventory import BackendOffer
+from farm.work.claims import DeviceClaim
 from farm.work.job import Job
-from farm.work.local import Inline
+from farm.work.local import InlineExecutor
 
 
-class Listed(Inline):
-    def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
+class Listed(InlineExecutor):
+    def submit(self, job: Job, offer: BackendOffer | None, claim: DeviceClaim, among: Sequence[str] = ()) -> int:
         with Path("jobs.txt").open("a") as file:
             print(job.kind, file=file)
         return super().submit(job, offer, claim, among)
@@ -360,12 +360,12 @@ import numpy as np
 import onnx
 from tasks.catalogs import get
 from tasks.counterparts.by_torch import operators
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.model import EXHAUSTIVE, Group
 
 (sample,) = get("onnx").samples(Group("onnx:Swish", "", "float16", 1, distribution=EXHAUSTIVE), 4)
 exact = sample.expected[0].reference
-graph = Graph(onnx.load_from_string(sample.model), operators(["Swish"]))
+graph = EvaluatedGraph(onnx.load_from_string(sample.model), operators(["Swish"]))
 print(sample.op_class.value, exact.size, np.allclose(graph.run({"x": sample.arrays[0]})["y"], exact, 1e-12, equal_nan=True))
 """
 

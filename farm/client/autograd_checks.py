@@ -13,7 +13,7 @@ from farm.client.kernels import ClientError, arrays_of, kernel_of, not_negative
 from farm.client.process import isolate_settings
 from tasks.arrays import torch_tree
 from tasks.catalogs.user import functions, interpreted, promises
-from tasks.catalogs.user.load import Declared
+from tasks.catalogs.user.load import DeclaredKernel
 from tasks.gradients import autograd
 from tasks.judge.plain import USUAL_UNITS
 from tasks.judge.prepared import compare_oracles
@@ -53,7 +53,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Gradients:
+class GradientVerdict:
     """What was found of a function's gradients."""
 
     checks: tuple[Check, ...]
@@ -92,7 +92,7 @@ def check_autograd(
     *,
     func: Callable[..., Any] | None = None,
     backward: Callable[..., Any] | None = None,
-) -> Gradients:
+) -> GradientVerdict:
     """Hold the gradients that autograd gives of ``function(*inputs)`` against finite differences of it, both in
     float64.
 
@@ -110,7 +110,7 @@ def check_autograd(
         raise ClientError("function and func are both given: func is another name of function")
     call, args = _of_tensors(_check_callable(func if function is None else function), inputs, backward)
     checks = ["backward", *["double_backward"] * double]
-    return Gradients(tuple(GradientCase.of(name, call, args).judge(eps, atol, rtol) for name in checks))
+    return GradientVerdict(tuple(GradientCase.of(name, call, args).judge(eps, atol, rtol) for name in checks))
 
 
 def _check_callable(function: Any) -> Any:
@@ -133,7 +133,7 @@ def _of_tensors(
     arrays, others = arrays_of(function, args)
     specs = {name: {"shape": list(x.shape), "dtype": x.dtype.name} for name, x in arrays.items()}
     kernel = kernel_of(function, function, specs, backward=backward or True, framework="numpy", kwargs=others)
-    one = Declared(kernel.op, (), kernel.root)
+    one = DeclaredKernel(kernel.op, (), kernel.root)
     call = promises.guard_kernel(kernel.op, function, one.backward)
 
     def by_position(*tensors: Any) -> Any:
@@ -216,7 +216,7 @@ class GradientCase:
     def differentiate(self, given: Sequence[Any], check: str = "", **more: Any) -> list[Any]:
         return autograd.backward(check or self.check, self.call, self.args, {}, self.wrt, given, **more)
 
-    def problem(self, given: Sequence[Any]) -> autograd.Problem:
+    def problem(self, given: Sequence[Any]) -> autograd.GradientProblem:
         """The function whose gradient the check computes."""
         return autograd.problem(self.check, self.call, self.args, {}, self.wrt, given)
 
@@ -332,7 +332,7 @@ class GradientCase:
     def check_unchanged(self) -> Check:
         """Whether inputs and saved tensors are as they were after both passes."""
         given = self.draw(self.starts(), "saved")
-        left = autograd.Untouched(autograd.tensors(self.args, {}), given)
+        left = autograd.UntouchedInputs(autograd.tensors(self.args, {}), given)
         self.differentiate(given, made=left.note_outputs)
         changed = left.describe_change()
         return Check(
@@ -370,7 +370,7 @@ def _describe_worst(pairs: Sequence[tuple[np.ndarray, Any]], places: Sequence[in
     return f" ({whose}at [{', '.join(map(str, at))}]: {found:.6g}, by differences {right:.6g})"
 
 
-def _find_unfit(problem: autograd.Problem, eps: float) -> str:
+def _find_unfit(problem: autograd.GradientProblem, eps: float) -> str:
     """What is to be said of a step that is far worse for the values than one that fits; "" if it is not."""
     asked, fitting = autograd.fit(problem, eps)
     off, scale = asked.error, abs(fitting.value) + abs(asked.value if asked.value == asked.value else 0.0)
@@ -401,7 +401,7 @@ def _is_float32(y: Any, tiny: float) -> bool | None:
 @isolate_settings()
 def validate_autograd_function(
     function: Any, inputs: Sequence[Any], reference: Callable[..., Any] | None = None, **settings: Any
-) -> Gradients:
+) -> GradientVerdict:
     """Look at a `torch.autograd.Function` (or anything that calls one) on inputs: forward, backward, saved tensors,
     double backward, repeats.
 
@@ -429,7 +429,7 @@ def validate_autograd_function(
             raise
         except Exception as error:  # of one check, which is no reason to be silent of the others
             checks.append(_judge_error(name, error))
-    return Gradients(tuple(checks))
+    return GradientVerdict(tuple(checks))
 
 
 def _check_forward(

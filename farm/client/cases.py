@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from farm.client.judging import at_least_one
-from farm.client.keeping import Keeper
+from farm.client.keeping import RowKeeper
 from farm.client.kernels import ClientError, Kernel, kernel_of
 from farm.client.process import backend_here, isolate_settings, message_of, to_device
-from farm.client.running import Options
+from farm.client.running import KernelRunOptions
 from farm.client.trying import have_computed, judge_sample, passes
 from farm.client.validating import collect_outputs
 from tasks.arrays import layouts, torch_tree
@@ -20,8 +20,8 @@ from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.catalogs.user import catalog, fuzzed_samples, input_layouts, load
-from tasks.catalogs.user.load import Declared
-from tasks.draw.choices import Choices
+from tasks.catalogs.user.load import DeclaredKernel
+from tasks.draw.choices import DrawnChoices
 from tasks.judge import verdict
 from tasks.model import FUZZ, Group, Status
 from tasks.model.row import Row
@@ -38,14 +38,17 @@ class Case:
     cases: Cases
     dtype: str
     index: int
-    choices: Choices = field(repr=False)
+    choices: DrawnChoices = field(repr=False)
     checked: bool = False
     keep: Keep | None = field(default=None, repr=False)
     seeded: bool = field(default=True, repr=False)
 
     def __post_init__(self) -> None:
         op = self.cases.kernel.op
-        one, group = Declared(op, (), self.cases.kernel.root), self._group("backward" if op.gradient else "forward")
+        one, group = (
+            DeclaredKernel(op, (), self.cases.kernel.root),
+            self._group("backward" if op.gradient else "forward"),
+        )
         made = catalog.draw_case(one, group, self.choices)
         structured = made.structured
         if structured is not None and not catalog.takes(one, group, made.dims, structured):
@@ -185,7 +188,7 @@ class Cases:
                 yield self.case(dtype, index)
 
     def case(self, dtype: str, index: int) -> Case:
-        return Case(self, dtype, index, Choices.from_seed(fuzzed_samples.seed_of(self.seed, index)))
+        return Case(self, dtype, index, DrawnChoices.from_seed(fuzzed_samples.seed_of(self.seed, index)))
 
 
 class Kept:
@@ -193,11 +196,13 @@ class Kept:
 
     def __init__(self, results: str) -> None:
         self.results = results
-        self._keeper: Keeper | None = None
+        self._keeper: RowKeeper | None = None
 
     def add(self, kernel: Kernel, settings: dict[str, Any], row: Row) -> None:
         if self._keeper is None:
-            self._keeper = Keeper(Options(backend_here(), results=self.results), have_computed(lambda form: []).info)
+            self._keeper = RowKeeper(
+                KernelRunOptions(backend_here(), results=self.results), have_computed(lambda form: []).info
+            )
         self._keeper.add(kernel, settings, row)
 
     def write(self) -> str:

@@ -19,7 +19,7 @@ from farm.client.kernels import (
     place_of,
 )
 from farm.client.results import Result
-from farm.client.running import Options, run
+from farm.client.running import KernelRunOptions, run
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import load, samples
@@ -63,7 +63,7 @@ def fuzz(
     _not_imported()
     at_least_one("cases", cases)
     kernel = kernel_of(function, reference, inputs, dims, dtypes, backward, double, **settings)
-    options = Options(backend, policy, results, deadline_s, isolate)
+    options = KernelRunOptions(backend, policy, results, deadline_s, isolate)
     known = [dict(k) if isinstance(k, Mapping) else k for k in known_failures]
     return run(kernel, options, samples=cases, distributions=[FUZZ], seed=seed, known_failures=known)
 
@@ -100,7 +100,7 @@ def assert_correct(
     __tracebackhide__ = True  # pytest shows the test's line
     given = {**settings, "op_class": op_class, "backward": backward, "double": double}
     kernel = build_given_kernel(function, inputs, reference, dtypes, **given)
-    found = run(kernel, Options(backend, policy, results, deadline_s, isolate), samples=1)
+    found = run(kernel, KernelRunOptions(backend, policy, results, deadline_s, isolate), samples=1)
     found.check(imprecise)
     return found
 

@@ -8,9 +8,9 @@ from typing import Any
 from farm import lake as lakes
 from farm.client.kernels import Kernel
 from farm.client.process import LIVE
-from farm.client.running import Options
+from farm.client.running import KernelRunOptions
 from farm.fleet.inventory import offers, this_node
-from farm.plan.request import Request
+from farm.plan.request import RunRequest
 from farm.work.launch import new_record
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
@@ -19,11 +19,11 @@ from tasks.model import BackendInfo, RuntimeInfo
 from tasks.model.row import Row
 
 
-class Keeper:
+class RowKeeper:
     """Rows of kernels that ran on one backend of this process; `write` makes a run of them. options: with a lake and
     the backend."""
 
-    def __init__(self, options: Options, info: RuntimeInfo) -> None:
+    def __init__(self, options: KernelRunOptions, info: RuntimeInfo) -> None:
         self.lake, self.options, self.info = lakes.open_lake(str(options.results)), options, info
         self.kernels: dict[str, tuple[Kernel, dict[str, Any]]] = {}
         self.rows: list[Row] = []
@@ -42,7 +42,7 @@ class Keeper:
         config = configs[0].model_copy(
             update={"catalogs": [c.catalogs[0] for c in configs], "checks": checks, "name": "farm.client"}
         )
-        record = new_record(Request(config, verdict.load(config.policy), self.lake, default_cache()))
+        record = new_record(RunRequest(config, verdict.load(config.policy), self.lake, default_cache()))
         run_id = str(record["run_id"])
         spec, node = BackendSpec.parse(self.options.backend), this_node(1)
         answer = BackendInfo(self.info, spec.create().vendor)

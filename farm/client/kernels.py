@@ -19,7 +19,7 @@ from tasks.cache import default_cache
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import functions, keys, load
-from tasks.catalogs.user.load import Declared
+from tasks.catalogs.user.load import DeclaredKernel
 from tasks.catalogs.user.ops import BETWEEN, FUNCTIONS, UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.judge.plain import classic_tolerance
@@ -192,7 +192,7 @@ def _make_identifier(name: str) -> str:
     return made or "kernel"
 
 
-def declared_of(function: Callable[..., Any] | str) -> Declared | None:
+def declared_of(function: Callable[..., Any] | str) -> DeclaredKernel | None:
     """The declaration of a function: by @farm.op, or of a config of the working directory. Raises ClientError."""
     if isinstance(function, str):
         if ":" not in function.removeprefix("user:"):
@@ -202,7 +202,7 @@ def declared_of(function: Callable[..., Any] | str) -> Declared | None:
         named = ""
     ops = getattr(function, "__farm_ops__", None)
     if ops:
-        return Declared(ops[0], (), name_of(function)[2])
+        return DeclaredKernel(ops[0], (), name_of(function)[2])
     if named:
         raise ClientError(f"{named} is not declared: put @farm.op before it, or pass the function with reference=")
     return None
@@ -224,7 +224,7 @@ def load_function(function: str) -> Any:
     return made
 
 
-def of_config() -> dict[str, Declared]:
+def of_config() -> dict[str, DeclaredKernel]:
     """The kernels of ./farm.yaml by name; {} where there is none. Raises ClientError."""
     from farm.plan import config as configs
     from farm.plan import kernels
@@ -241,7 +241,7 @@ def of_config() -> dict[str, Declared]:
         raise ClientError(f"{path}: {error}") from None
 
 
-def _of_config(name: str) -> Declared:
+def _of_config(name: str) -> DeclaredKernel:
     found = of_config()
     if not Path("farm.yaml").is_file():
         raise ClientError(f'{name!r}: no farm.yaml in {Path.cwd()}; name the kernel as "module:function"')
@@ -270,7 +270,7 @@ def _check_declaration(op: UserOp) -> None:
                 )
     for key, text in mistakes(op):
         raise ClientError(f"{op.name}: {'.'.join(map(str, key))}: {text}")
-    one = Declared(op, (), str(Path.cwd()))
+    one = DeclaredKernel(op, (), str(Path.cwd()))
     try:
         for what in FUNCTIONS:
             if what != "reference" or one.script is None:

@@ -26,7 +26,7 @@ SIZES = (3, 4)
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedFunction:
     """op: what the user catalog calls it; dtype: under test; why: why it has no gradient to judge, "" where it has
     one."""
 
@@ -36,7 +36,7 @@ class Named:
 
 
 @contextlib.contextmanager
-def lend_function(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Iterator[Named]:
+def lend_function(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Iterator[NamedFunction]:
     """While this lasts, a function of the user's is an op of the user catalog, with a gradient.
 
     name: "file.py:function", "module:function" or an op of ./farm.yaml; inputs: as "x=float64[3,4]", instead of those
@@ -61,10 +61,10 @@ def lend_function(name: str, inputs: Sequence[str] = (), dtype: str = "") -> Ite
         assert not isinstance(function, str)
         kernel, why = _make_unreferenced_op(name, function, given, dtype)
     with isolate_settings(), load.lent(kernel.op, kernel.root):
-        yield Named(f"user:{kernel.op.name}", dtype, why)
+        yield NamedFunction(f"user:{kernel.op.name}", dtype, why)
 
 
-def _parse_inputs(texts: Sequence[str]) -> dict[str, drawn_inputs.Drawn]:
+def _parse_inputs(texts: Sequence[str]) -> dict[str, drawn_inputs.DrawnInput]:
     try:
         found = {one.name: one for one in map(drawn_inputs.parse_input, texts)}
     except ValueError as error:
@@ -77,7 +77,7 @@ def _parse_inputs(texts: Sequence[str]) -> dict[str, drawn_inputs.Drawn]:
     return found
 
 
-def _make_input_specs(given: Mapping[str, drawn_inputs.Drawn], dtype: str) -> dict[str, Any]:
+def _make_input_specs(given: Mapping[str, drawn_inputs.DrawnInput], dtype: str) -> dict[str, Any]:
     """Inputs of a declaration; floating ones are of the dtype under test."""
     made: dict[str, Any] = {}
     for name, one in given.items():
@@ -90,7 +90,7 @@ def _make_input_specs(given: Mapping[str, drawn_inputs.Drawn], dtype: str) -> di
 
 
 def _make_unreferenced_op(
-    name: str, function: Any, given: Mapping[str, drawn_inputs.Drawn], dtype: str
+    name: str, function: Any, given: Mapping[str, drawn_inputs.DrawnInput], dtype: str
 ) -> tuple[Kernel, str]:
     """(the op of a function that has no reference but itself, why it has no gradient)."""
     taken = _split_arguments(name, function, given)

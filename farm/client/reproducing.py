@@ -14,7 +14,7 @@ from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
 from farm.client.process import LIVE, isolate_settings, message_of
 from farm.client.trying import judge_sample
-from farm.lake.key import Key
+from farm.lake.key import RowKey
 from farm.plan import kernels
 from farm.plan.config import Config
 from farm.reproduction.again import NotHere, Started, start_here
@@ -47,7 +47,7 @@ class KernelCase:
         if not stored or stored == here:
             return ()
         return (
-            f"the row is of {stored}, here is {here}: farm minimise '{Key.of(self.row)}' says how to run that version",
+            f"the row is of {stored}, here is {here}: farm minimise '{RowKey.of(self.row)}' says how to run that version",
         )
 
 
@@ -88,7 +88,7 @@ def reproduce(
         found = judge_sample(case.group, case.sample, here, case.policy)
     row = found.row
     return Reproduction(
-        str(Key.of(case.row)),
+        str(RowKey.of(case.row)),
         seed_of(case.row),
         {
             name: contiguous(case.sample.arrays[spec.id], spec)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from farm.client.kernels import ClientError
 from farm.client.process import message_of
-from farm.client.smaller import Smaller, minimise
-from farm.lake.key import Key
+from farm.client.smaller import SmallerCase, minimise
+from farm.lake.key import RowKey
 from farm.plan.known import not_known
 from farm.plan.model import Config
 from farm.report.tables.failing_structures import only_where
@@ -45,7 +45,7 @@ class Finding:
     row: dict[str, Any] = field(repr=False, compare=False)
 
     @functools.cached_property
-    def minimal(self) -> Smaller:
+    def minimal(self) -> SmallerCase:
         """The case made smaller: `farm.minimise` with its strategy shrink-all."""
         if not self.results:
             raise ClientError("its row was not kept: to rerun it, give results=, a lake")
@@ -157,7 +157,7 @@ def _format_finding(row: dict[str, Any], results: str, only_here: str, count: in
     units = row.get("error_units")
     only = row.pop("only", "")
     return Finding(
-        str(Key.of(row)),
+        str(RowKey.of(row)),
         seed_of(row),
         str(row["case_id"]),
         str(row["dtype"]),

@@ -18,7 +18,7 @@ from farm.client.results import Result, told_of
 from farm.fleet import scratch
 from farm.plan import config as configs
 from farm.plan.model import Config
-from farm.plan.request import Request
+from farm.plan.request import RunRequest
 from farm.work.launch import run_request
 from farm.work.progress import show_on_terminal
 from tasks.cache import default_cache
@@ -27,7 +27,7 @@ from tasks.judge import verdict
 
 
 @dataclass(frozen=True)
-class Options:
+class KernelRunOptions:
     """How a kernel is judged, whatever of it is asked for. backend: one of this process ("": that of eager torch on its
     device); policy: its name or file; results: the lake that the rows go to (None: one that is thrown away);
     deadline_s: of a case; isolate: in child processes, where a crash or a hang is a row."""
@@ -63,7 +63,7 @@ def _print_interrupted(run_id: str, results: str | Path | None) -> None:
     print(f"interrupted{kept}", file=sys.stderr)
 
 
-def run(kernel: Kernel, options: Options, **plan: Any) -> Result:
+def run(kernel: Kernel, options: KernelRunOptions, **plan: Any) -> Result:
     """Judge a kernel as `farm run` would. plan: as of `Options.config`. Raises ClientError."""
     config, results, isolate = options.config(kernel, **plan), options.results, options.isolate
     if isolate and (why := kernel.hindrance()):
@@ -81,7 +81,7 @@ def run(kernel: Kernel, options: Options, **plan: Any) -> Result:
         except lakes.LakeError as error:
             raise ClientError(str(error)) from None
         cache = default_cache() if isolate else passing_cache()
-        request = Request(
+        request = RunRequest(
             config, verdict.load(config.policy), lake, cache, how="processes" if isolate else "inline", dashboard=False
         )
         if not isolate:

@@ -18,16 +18,16 @@ from farm.client.process import message_of
 from farm.client.reproducing import KernelCase, open_case, started_here
 from farm.client.trying import judge_sample
 from farm.hunt.minimise_search import limit_of, row_of
-from farm.lake.key import Key
+from farm.lake.key import RowKey
 from farm.reproduction.find import seed_of
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import encode
 from tasks.deprecation import deprecated
 from tasks.hunt.call_case import CallCase
-from tasks.hunt.dialogue import NotFailing, Piece, Ran, Search
+from tasks.hunt.dialogue import DialoguePiece, NotFailing, Ran, Search
 from tasks.hunt.minimise.question import Spent
 from tasks.hunt.minimise.same import SOUGHT
-from tasks.hunt.minimise.search import KEPT, STRATEGIES, Minimal, search_minimal_case
+from tasks.hunt.minimise.search import KEPT, STRATEGIES, MinimalCase, search_minimal_case
 from tasks.hunt.minimise.strategies import BUDGET
 from tasks.model import DEADLY, Status
 from tasks.model.row import Row
@@ -35,7 +35,7 @@ from tasks.nearest import nearest
 
 
 @dataclass(frozen=True)
-class Smaller:
+class SmallerCase:
     """What is left of a case. inputs: by name; shapes, original_shapes: theirs; runs: of the kernel; passed: False
     unless it did not fail any more; flaky: whether it fails only at times; told: what else is to be said."""
 
@@ -67,7 +67,7 @@ def minimise(
     results: str | Path = "results",
     dtype: str = "",
     run: str = "last",
-) -> Smaller:
+) -> SmallerCase:
     """Make a failing case of a kernel smaller while it fails in the same way. The case is named as in `farm.reproduce`.
 
     strategy: "binary-search-dims", "shrink-values" or "shrink-all"; budget: runs of the kernel at most. Raises
@@ -79,7 +79,7 @@ def minimise(
         raise ClientError(f"budget: more than {KEPT} runs, not {budget!r}")
     with open_case(key, seed, results, dtype, run) as case:
         status = Status(case.row["status"])
-        name = str(Key.of(case.row))
+        name = str(RowKey.of(case.row))
         if status not in SOUGHT:
             raise ClientError(f"{name} is {status}: only failed or imprecise cases can be reduced")
         if status in DEADLY:
@@ -93,7 +93,7 @@ def minimise(
             raise ClientError(f"{name}: {error or f'{budget} runs are too few'}") from None
         last = found.case if isinstance(found.case, CallCase) else first
         before, after = (dict(zip(case.names, x.arrays.values())) for x in (first, last))
-    return Smaller(
+    return SmallerCase(
         name,
         seed_of(case.row),
         after,
@@ -119,7 +119,7 @@ def _taken_apart(case: KernelCase) -> CallCase:
     return CallCase(encode(case.sample.args), encode(case.sample.kwargs), given, case.group, DRAWS, labels)
 
 
-def _run_search(case: KernelCase, hunt: Search[Minimal]) -> tuple[Minimal, tuple[str, ...]]:
+def _run_search(case: KernelCase, hunt: Search[MinimalCase]) -> tuple[MinimalCase, tuple[str, ...]]:
     """What a search comes to whose cases are run here, and what is to be said of them beside it."""
     here = started_here(str(case.row["backend"]))
     ran: Any = None
@@ -128,10 +128,10 @@ def _run_search(case: KernelCase, hunt: Search[Minimal]) -> tuple[Minimal, tuple
         try:
             asked = hunt.send(ran)
         except StopIteration as end:
-            found: Minimal = end.value
+            found: MinimalCase = end.value
             words = f"{hung} smaller cases did not end and were interrupted: the kernel hangs there"
             return found, (*case.describe_version_change(here.info), *([words] if hung else []))
-        assert not isinstance(asked.case, Piece)
+        assert not isinstance(asked.case, DialoguePiece)
         group, sample = (case.group, case.sample) if asked.case is None else asked.case.make_sample()
         begun = time.monotonic()
         try:

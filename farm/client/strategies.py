@@ -7,7 +7,7 @@ from typing import Any
 
 from farm.client.cases import Case, Cases
 from farm.client.kernels import ClientError
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 
 
 def cases(function: Callable[..., Any] | str | None = None, **given: Any) -> Any:
@@ -26,7 +26,7 @@ def cases(function: Callable[..., Any] | str | None = None, **given: Any) -> Any
     def draw_case(draw: Any) -> Case:
         dtype = draw(strategies.sampled_from(list(known.kernel.op.dtypes)))
 
-        return Case(known, dtype, 0, Choices.from_hypothesis(draw), seeded=False)
+        return Case(known, dtype, 0, DrawnChoices.from_hypothesis(draw), seeded=False)
 
     return draw_case()
 
@@ -39,7 +39,7 @@ def broadcastable(most_axes: int = 3, largest: int = 4) -> Any:
 
     @strategies.composite
     def pair(draw: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        choose = Choices.from_hypothesis(draw)
+        choose = DrawnChoices.from_hypothesis(draw)
         shape = tuple(choose.int(1, largest) for _ in range(choose.int(1, most_axes)))
         partner = tuple(choose.of((1, n)) for n in shape)
         return shape, partner[choose.int(0, len(shape)) :]

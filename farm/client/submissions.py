@@ -137,7 +137,7 @@ def _plan_op(task: UserOp | Callable[..., Any] | str, asked: Mapping[str, Any]) 
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class _PreparedTask:
     """The cases of a task. announced: the definitions that processes are told."""
 
     config: Config
@@ -168,13 +168,13 @@ class _Prepared:
         return _conclude_verdict(rows)
 
 
-def _prepare_submission_task(config: Config) -> _Prepared:
+def _prepare_submission_task(config: Config) -> _PreparedTask:
     kernels.announce(config)
     return _prepare_once(config.model_dump_json(), catalog_lists.find_list_version("user"))
 
 
 @functools.lru_cache(maxsize=16)
-def _prepare_once(text: str, version: str) -> _Prepared:
+def _prepare_once(text: str, version: str) -> _PreparedTask:
     """version: changes with what the task's files say. Raises ConfigError, CannotRun."""
     config, cache = Config.model_validate_json(text), default_cache()
     cache.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ def _prepare_once(text: str, version: str) -> _Prepared:
             raise ConfigError(f"{groups[message.number].label}: its cases cannot be made: {message.failure.error}")
         if isinstance(message, wire.Prepared):
             found[message.number] = wire.ToRun(groups[message.number], message.path, tuple(range(len(message.samples))))
-    return _Prepared(config, get_announcement(), tuple(found[number] for number in sorted(found)))
+    return _PreparedTask(config, get_announcement(), tuple(found[number] for number in sorted(found)))
 
 
 def _conclude_verdict(rows: list[dict[str, Any]]) -> Verdict:

@@ -22,7 +22,7 @@ from tasks.runner import ask_whole_group
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedSample:
     """What became of a sample. actual: the outputs, None where there were none."""
 
     row: Row
@@ -35,7 +35,7 @@ def passes(row: Row, imprecise: bool = True) -> bool:
     return row.status == Status.PASS or (imprecise and row.status == Status.IMPRECISE)
 
 
-def judge_sample(group: Group, sample: Sample, here: Started, policy: Policy) -> Tried:
+def judge_sample(group: Group, sample: Sample, here: Started, policy: Policy) -> TriedSample:
     """Run a sample on a backend of this process and judge it."""
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         path = Path(folder, "case.pack")
@@ -43,11 +43,11 @@ def judge_sample(group: Group, sample: Sample, here: Started, policy: Policy) ->
         return judge_prepared(PreparedGroup(path), 0, here, policy, Path(folder))
 
 
-def judge_prepared(prepared: PreparedGroup, place: int, here: Started, policy: Policy, folder: Path) -> Tried:
+def judge_prepared(prepared: PreparedGroup, place: int, here: Started, policy: Policy, folder: Path) -> TriedSample:
     """Run the sample at a place of a prepared group. folder: where its outputs are kept for a moment."""
     asked = replace(ask_whole_group(prepared), positions=(place,), keep=str(folder / "outputs.pack"))
     (done,) = here.run(asked, policy)
-    return Tried(done.row, prepared.samples[place].on(here.backend.torch_device).expected(), read_outputs(asked))
+    return TriedSample(done.row, prepared.samples[place].on(here.backend.torch_device).expected(), read_outputs(asked))
 
 
 def have_computed(outputs: Callable[[Form], list[Any]], execution: str = "") -> Started:

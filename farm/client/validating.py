@@ -15,10 +15,10 @@ import numpy as np
 from farm import lake as lakes
 from farm.client import process
 from farm.client.judging import build_given_kernel
-from farm.client.keeping import Keeper
+from farm.client.keeping import RowKeeper
 from farm.client.kernels import ClientError, Kernel, array_of, is_array
-from farm.client.running import Options
-from farm.client.trying import Tried, have_computed, judge_prepared, passes
+from farm.client.running import KernelRunOptions
+from farm.client.trying import TriedSample, have_computed, judge_prepared, passes
 from farm.fleet import scratch
 from farm.fleet.child_process import Limits
 from farm.plan import kernels
@@ -38,7 +38,7 @@ from tasks.prepare.cases import PreparedGroup, prepare
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ValidationOutcome:
     """What an output, or the gradients, are worth. row: as in the lake."""
 
     status: str
@@ -49,7 +49,7 @@ class Outcome:
     row: Row = field(repr=False)
 
     @classmethod
-    def of(cls, row: Row) -> Outcome:
+    def of(cls, row: Row) -> ValidationOutcome:
         return cls(row.status, row.kind, row.error_units, row.max_diff, process.message_of(row.values()), row)
 
     @property
@@ -63,11 +63,11 @@ class Validation:
 
     def __init__(self) -> None:
         self.output: Any = None
-        self.outcomes: tuple[Outcome, ...] = ()
+        self.outcomes: tuple[ValidationOutcome, ...] = ()
         self.run_id = ""
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ValidationOutcome:
         if not self.outcomes:
             raise ClientError("there is no outcome until the with block ends")
         return next((o for o in self.outcomes if not o.passed), self.outcomes[0])
@@ -122,7 +122,7 @@ def validate(
     if found.output is None and watch.broken is None:
         raise ClientError("v.output was not set in the with block: v.output = kernel(…)")
     plain = named.values() if named is not None else inputs if isinstance(inputs, tuple | list) else [inputs]
-    options = Options(process.backend_of(plain), policy, results, deadline_s)
+    options = KernelRunOptions(process.backend_of(plain), policy, results, deadline_s)
     rows = []
     with process.isolate_settings(), load.lent(kernel.op, kernel.root):
         kernels.announce(options.config(kernel, samples=1))
@@ -131,17 +131,22 @@ def validate(
             rows.append(_judge_group(kernel, group, named or {}, found.output, options, watch).row)
     if results is not None:
         try:
-            keeper = Keeper(options, have_computed(lambda form: []).info)
+            keeper = RowKeeper(options, have_computed(lambda form: []).info)
             keeper.add(kernel, {"samples": 1}, *rows)
             found.run_id = keeper.write()
         except (lakes.LakeError, OSError) as error:
             raise ClientError(str(error)) from None
-    found.outcomes = tuple(map(Outcome.of, rows))
+    found.outcomes = tuple(map(ValidationOutcome.of, rows))
 
 
 def _judge_group(
-    kernel: Kernel, group: Group, inputs: Mapping[str, Any], output: Any, options: Options, watch: accesses.Watch
-) -> Tried:
+    kernel: Kernel,
+    group: Group,
+    inputs: Mapping[str, Any],
+    output: Any,
+    options: KernelRunOptions,
+    watch: accesses.LaunchWatch,
+) -> TriedSample:
     """watch: of the block; what it did to memory is told of whatever it computed."""
 
     def outputs(form: Form) -> list[Any]:
@@ -203,7 +208,7 @@ def collect_outputs(form: Form, kernel: Kernel, inputs: Mapping[str, Any], outpu
     ]
     may = kernel.op.mutates
     kept, writable = ([x for k, x in inputs.items() if is_array(x) and (k in may) is told] for told in (False, True))
-    left = autograd.Untouched(kept, given, writable)
+    left = autograd.UntouchedInputs(kept, given, writable)
     left.note_outputs(leaves)
     own = form.own
     with own.watch() if own else contextlib.nullcontext():  # says what is not the fault of a backward pass of one's own

@@ -10,8 +10,15 @@ from farm.commandline import plain, refusing
 from farm.exits import FOUND, OK
 from farm.options.bisect import make_parser
 from farm.program import program
-from farm.reproduction.bisect import Answer, Found, make_version_asker, package_of, search_versions, versions_of
-from farm.reproduction.find import Key, ReproduceError, load_stored_case, parse_row_key
+from farm.reproduction.bisect import (
+    BisectedVersion,
+    VersionAnswer,
+    make_version_asker,
+    package_of,
+    search_versions,
+    versions_of,
+)
+from farm.reproduction.find import ReproduceError, RowKey, load_stored_case, parse_row_key
 from farm.reproduction.show import print_case
 from farm.work.child_pool import POOL
 
@@ -38,7 +45,7 @@ def _bisect(args: argparse.Namespace) -> int:
     print(f"{len(versions)} versions of {package}: {', '.join(versions)}", flush=True)
     ask = make_version_asker(case, package, args.more)
 
-    def telling(version: str) -> Answer:
+    def telling(version: str) -> VersionAnswer:
         answer = ask(version)
         print(f"  {version:12} {plain(answer.said, 160)}", flush=True)
         return answer
@@ -52,14 +59,14 @@ def _find_key_text(args: argparse.Namespace, results: lakes.Lake) -> str:
     """The key that a command line names: whole, or the case and the backend in two words, the case with its run or
     without."""
     if args.backend is None:
-        if Key.parse(args.case) is None:
+        if RowKey.parse(args.case) is None:
             raise ReproduceError(f"on which backend? {program()} bisect {args.case} BACKEND --versions {args.versions}")
         return str(args.case)
     has_run = args.case.partition(":")[0] in ("last", *lakes.run_ids(results))
     return f"{args.case}:{args.backend}" if has_run else f"{args.run}:{args.case}:{args.backend}"
 
 
-def _conclude_bisection(found: Found, package: str) -> str:
+def _conclude_bisection(found: BisectedVersion, package: str) -> str:
     built = f"{len(found.asked)} environments"
     if found.before is None or found.after is None:
         first, last = found.asked[:2]

@@ -16,8 +16,8 @@ from farm.commandline import refusing
 from farm.exits import OK
 from farm.fleet import envs
 from farm.fleet.detect import detect
-from farm.fleet.inventory import Offer, offers
-from farm.fleet.roster import Line, everything, lines, on_this_machine
+from farm.fleet.inventory import BackendOffer, offers
+from farm.fleet.roster import RosterLine, everything, lines, on_this_machine
 from farm.options.doctor import make_parser
 from farm.plan.config import backends_of, is_config
 from farm.program import program
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return OK
 
 
-def _ask_lines(specs: Sequence[BackendSpec], args: argparse.Namespace, cache: Path) -> list[Line]:
+def _ask_lines(specs: Sequence[BackendSpec], args: argparse.Namespace, cache: Path) -> list[RosterLine]:
     """The lines of the list: of this machine, or of the nodes of a cluster."""
     if args.no_probe:
         return lines(specs, cache, None)
@@ -65,7 +65,7 @@ def _ask_lines(specs: Sequence[BackendSpec], args: argparse.Namespace, cache: Pa
         return lines(specs, cache, lambda asked: on_this_machine(asked, cache), args.build)
     cluster = executor_registry.get("ray").create(Setup(args.address))
 
-    def ask(asked: Sequence[BackendSpec]) -> dict[str, Offer]:
+    def ask(asked: Sequence[BackendSpec]) -> dict[str, BackendOffer]:
         return offers(asked, cluster.nodes, cluster.probe(asked, str(cache)))
 
     try:
@@ -74,7 +74,7 @@ def _ask_lines(specs: Sequence[BackendSpec], args: argparse.Namespace, cache: Pa
         cluster.close()
 
 
-def _print_list(found: Sequence[Line], as_json: bool) -> None:
+def _print_list(found: Sequence[RosterLine], as_json: bool) -> None:
     """A line a backend: a table, or JSON."""
     if as_json:
         for line in found:
@@ -99,7 +99,7 @@ def _print_list(found: Sequence[Line], as_json: bool) -> None:
         console.print(f"{row}  {text}", style=style, highlight=False, soft_wrap=True, markup=False)
 
 
-def _describe_machine(unasked: Sequence[Line]) -> Iterator[str]:
+def _describe_machine(unasked: Sequence[RosterLine]) -> Iterator[str]:
     """What can be said before a runtime is imported: the system, the devices that the backends need, how kernels are
     shut in."""
     system = (
@@ -113,7 +113,7 @@ def _describe_machine(unasked: Sequence[Line]) -> Iterator[str]:
     yield from _add_heading("kernels of one's own", _describe_isolation())
 
 
-def _render_report(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:
+def _render_report(found: Sequence[RosterLine], what: Sequence[str]) -> Iterator[str]:
     """What was answered."""
     users: dict[tuple[str, str], list[str]] = {}
     for line in found:
@@ -152,10 +152,10 @@ def _add_heading(heading: str, told: Sequence[str]) -> Iterator[str]:
         yield from told
 
 
-def _group_by_state(found: Sequence[Line], what: Sequence[str]) -> dict[tuple[int, str, str], list[Line]]:
+def _group_by_state(found: Sequence[RosterLine], what: Sequence[str]) -> dict[tuple[int, str, str], list[RosterLine]]:
     """(rank, state, text) → the backends that it is said of: what is there, what can be had, what this machine
     cannot."""
-    groups: dict[tuple[int, str, str], list[Line]] = {}
+    groups: dict[tuple[int, str, str], list[RosterLine]] = {}
     for line in found:
         if line.state == "available":
             key = 0, "available", line.text
@@ -167,7 +167,7 @@ def _group_by_state(found: Sequence[Line], what: Sequence[str]) -> dict[tuple[in
     return groups
 
 
-def _format_build_command(found: Sequence[Line], unbuilt: Sequence[Line], what: Sequence[str]) -> str:
+def _format_build_command(found: Sequence[RosterLine], unbuilt: Sequence[RosterLine], what: Sequence[str]) -> str:
     """The command that builds the environments of some lines. One backend of each is named, which builds it for all; a
     name that is a config's own is built by the config, with all others of it."""
     made: list[str] = []
@@ -187,7 +187,7 @@ def _is_built_by_name(name: str, environment: str) -> bool:
     return found is not None and environment.startswith(found.key)
 
 
-def _print_summary(found: Sequence[Line], what: Sequence[str]) -> Iterator[str]:
+def _print_summary(found: Sequence[RosterLine], what: Sequence[str]) -> Iterator[str]:
     """How many can run, and one line each that brings more."""
     there = sum(line.state == "available" for line in found)
     yield f"{there} of {len(found)} backends can run here"

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from farm.commandline import refusing
 from farm.exits import BAD_INPUT
-from farm.fitting import Head, fit_table
+from farm.fitting import TableHead, fit_table
 from farm.fleet import envs
 from farm.fleet.asking import without_device
 from farm.options.envs import make_parser
@@ -67,9 +67,13 @@ def _list_environments(cache: Path) -> int:
         total, alone = envs.size(cache / "envs" / key)
         sizes = (f"{total / 1e9:.2f}", f"{alone / 1e9:.2f}", f"{record['built_s']:.1f}")
         lines.append(([Text(cell) for cell in (key, record["python"], *sizes, " ".join(record["packages"]))], ""))
-    heads = [Head("key"), Head("Python"), *(Head(words, right=True) for words in ("GB", "alone", "build (s)"))]
+    heads = [
+        TableHead("key"),
+        TableHead("Python"),
+        *(TableHead(words, right=True) for words in ("GB", "alone", "build (s)")),
+    ]
     console = Console()
-    console.print(fit_table(f"environments in {cache / 'envs'}", [*heads, Head("packages")], lines, console.width))
+    console.print(fit_table(f"environments in {cache / 'envs'}", [*heads, TableHead("packages")], lines, console.width))
     console.print("alone: not shared through hard links with other environments or package caches", style="dim")
     return 0
 

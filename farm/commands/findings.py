@@ -34,7 +34,7 @@ from farm.report.tables.defects import (
     list_defects,
     without_minimal,
 )
-from farm.reproduction.find import Key, ReproduceError, load_stored_case
+from farm.reproduction.find import ReproduceError, RowKey, load_stored_case
 from farm.reproduction.folder import CALL, RUN
 from farm.work.child_pool import POOL
 from tasks.judge import verdict
@@ -104,7 +104,7 @@ def _minimise_groups(
     for line in list_table_lines(left):
         if made == args.minimise:
             break
-        key = Key(line["run_id"], line["case_id"], line["backend"])
+        key = RowKey(line["run_id"], line["case_id"], line["backend"])
         try:
             case = check_case(load_stored_case(key, results, None, cache))
             show.print_case(case)

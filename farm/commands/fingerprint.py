@@ -17,7 +17,7 @@ from farm.commandline import refusing
 from farm.exits import INCOMPLETE, OK, allow_interrupts
 from farm.options.fingerprint import READ, make_parser
 from farm.plan.config import BackendConfig, Config, ConfigError, check_backend, is_config, load
-from farm.plan.request import Request, parse_seconds
+from farm.plan.request import RunRequest, parse_seconds
 from farm.report.faces import terminal
 from farm.report.tables.passports import (
     SUM,
@@ -28,10 +28,10 @@ from farm.report.tables.passports import (
     select_newest_readings,
 )
 from farm.work.budget import apply_budget
-from farm.work.launch import Run, ready
-from farm.work.left import Left
-from farm.work.progress import Progress, print_preflight
-from farm.work.state import Plan
+from farm.work.launch import LaunchedRun, ready
+from farm.work.left import WorkLeft
+from farm.work.progress import RunProgress, print_preflight
+from farm.work.state import RunPlan
 from tasks import catalogs
 from tasks.cache import default_cache
 from tasks.catalogs.critical import DTYPES
@@ -101,7 +101,7 @@ def _ask_readings(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake
             "deadline_s": 300.0,
         }
     )
-    request = Request(
+    request = RunRequest(
         config,
         verdict.load(config.policy),
         lake,
@@ -120,9 +120,9 @@ def _ask_readings(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake
             if not plan.runs:
                 raise ConfigError("none of these backends is available here (see the reasons above)")
             plan = apply_budget(plan)
-            run = Run(plan)
+            run = LaunchedRun(plan)
             run.begin()
-            progress = Progress(console, Left())
+            progress = RunProgress(console, WorkLeft())
             try:
                 with allow_interrupts():
                     run.dispatch(progress)
@@ -137,7 +137,7 @@ def _ask_readings(args: Any, backends: Sequence[BackendConfig], lake: lakes.Lake
         return "", INCOMPLETE
 
 
-def _describe_left_out(plan: Plan, left_out: Mapping[str, Any]) -> list[str]:
+def _describe_left_out(plan: RunPlan, left_out: Mapping[str, Any]) -> list[str]:
     """What a budget left unread, by backend: how many of its questions (an op in a dtype at so many rows and terms),
     and of which ops."""
     cases, whole = left_out.get("cases", {}), plan.whole

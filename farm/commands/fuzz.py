@@ -13,14 +13,14 @@ from rich.text import Text
 from farm import lake as lakes
 from farm.commandline import refusing
 from farm.exits import FOUND, INCOMPLETE, OK, allow_interrupts
-from farm.fitting import Head, fit_table
+from farm.fitting import TableHead, fit_table
 from farm.hunt import fuzz_request
-from farm.hunt.fuzz_rounds import Budget, Fuzzing, Told
+from farm.hunt.fuzz_rounds import FuzzBudget, FuzzRounds, FuzzTold
 from farm.hunt.fuzz_schedule import CHUNK
 from farm.options.fuzz import SECONDS, make_parser
 from farm.plan import request as requests
 from farm.plan.config import ConfigError
-from farm.plan.request import Request
+from farm.plan.request import RunRequest
 from farm.policies.vote import apply_vote
 from farm.work.launch import ready
 from farm.work.progress import print_preflight
@@ -41,21 +41,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             print_preflight(console, list(plan.offers.values()), plan.offers, plan.describe_sharing)
             if not plan.runs:
                 raise ConfigError("none of the backends is available here (see the reasons above)")
-            return _run_fuzzing(Fuzzing(plan, _read_budget(args, request)), console)
+            return _run_fuzzing(FuzzRounds(plan, _read_budget(args, request)), console)
     except KeyboardInterrupt:
         print("interrupted before the run began", file=sys.stderr)
         return INCOMPLETE
 
 
-def _read_budget(args: argparse.Namespace, request: Request) -> Budget:
+def _read_budget(args: argparse.Namespace, request: RunRequest) -> FuzzBudget:
     """What the command line says; else what the resumed run was given; else SECONDS."""
-    said = Budget(args.seconds, args.cases)
-    if said == Budget():
-        said = Budget.of(request.record if args.resume else None)
-    return Budget(SECONDS) if said == Budget() else said
+    said = FuzzBudget(args.seconds, args.cases)
+    if said == FuzzBudget():
+        said = FuzzBudget.of(request.record if args.resume else None)
+    return FuzzBudget(SECONDS) if said == FuzzBudget() else said
 
 
-def _make_request(args: argparse.Namespace) -> Request:
+def _make_request(args: argparse.Namespace) -> RunRequest:
     """What the command line asks for. Raises ConfigError, LakeError."""
     for name, value in (("cpus", args.cpus), ("cases", args.cases), ("seconds", args.seconds)):
         if value is not None and value <= 0:
@@ -78,7 +78,7 @@ def _make_request(args: argparse.Namespace) -> Request:
     return request
 
 
-def _run_fuzzing(fuzzing: Fuzzing, console: Console) -> int:
+def _run_fuzzing(fuzzing: FuzzRounds, console: Console) -> int:
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
@@ -93,7 +93,7 @@ def _run_fuzzing(fuzzing: Fuzzing, console: Console) -> int:
     for line in fuzzing.plan.matrix.left_out:
         say(f"left out: {line}")
 
-    def print_round(round_: Told) -> None:
+    def print_round(round_: FuzzTold) -> None:
         new = f"; new: {', '.join(f'{k[0]} {k[1]} {k[2]}' for k in round_.new[:4])}" if round_.new else ""
         more = f" and {len(round_.new) - 4} more" if len(round_.new) > 4 else ""
         say(
@@ -118,7 +118,7 @@ def _run_fuzzing(fuzzing: Fuzzing, console: Console) -> int:
 
 
 def _conclude_fuzzing(
-    fuzzing: Fuzzing,
+    fuzzing: FuzzRounds,
     rows: pd.DataFrame,
     missing: str,
     elsewhere: str,
@@ -140,7 +140,14 @@ def _conclude_fuzzing(
     say(
         f"{len(rows):,} rows, {fuzzing.cpu_s:.0f} CPU-seconds: {count_noun(len(found), 'finding')}, {int(found['known'].sum())} of them known"
     )
-    heads = [Head("backend"), Head("op"), Head("status"), Head("rows", right=True), Head("what"), Head("always with")]
+    heads = [
+        TableHead("backend"),
+        TableHead("op"),
+        TableHead("status"),
+        TableHead("rows", right=True),
+        TableHead("what"),
+        TableHead("always with"),
+    ]
     lines = [
         ([Text(str(line[name])) for name in ("backend", "op", "said", "rows", "what", "words")], "")
         for line in found.to_dict("records")

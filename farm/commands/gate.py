@@ -14,7 +14,7 @@ from farm.report.faces import terminal
 from farm.report.faces.exchange import junit, sarif
 from farm.report.faces.markdown import document
 from farm.report.runs import load_rows_and_record
-from farm.report.tables.gate import Judged, gate_of, gate_views, judge_gate
+from farm.report.tables.gate import JudgedGate, gate_of, gate_views, judge_gate
 from farm.report.tables.since import since
 from farm.report.tables.view import Report
 from tasks.model import Refusal
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return found.code
 
 
-def _list_gate_sentences(report: Report, found: Judged) -> list[str]:
+def _list_gate_sentences(report: Report, found: JudgedGate) -> list[str]:
     changed = since(report)
     return [found.sentence, report.verdict.sentence, *([changed.sentence] if changed else [])]
 

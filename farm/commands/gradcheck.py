@@ -12,7 +12,7 @@ from farm.options.gradcheck import make_parser
 from farm.report.tables.gradient_oracles import AGREE, WORST_FIRST
 from farm.reproduction.op_gradients import (
     GradcheckError,
-    Question,
+    OpGradientQuestion,
     check_op_gradients,
     plot_difference_errors,
     table_run_gradients,
@@ -35,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.samples < 1:
         raise GradcheckError(f"--samples: at least 1, not {args.samples}")
     args.op = _in_file(args.op)
-    question = Question(args.op, args.dtype or "float64", args.samples, args.sample, args.double, args.backend)
+    question = OpGradientQuestion(
+        args.op, args.dtype or "float64", args.samples, args.sample, args.double, args.backend
+    )
     if not _is_own(args.op):
         if args.input:
             raise GradcheckError(f"--input: the samples of {args.op} are those of the torch catalog")
@@ -76,7 +78,7 @@ def _is_own(name: str) -> bool:
     return name in of_config()
 
 
-def _print_answer(question: Question, path: Path | None, cache: Path | None = None, why: str = "") -> int:
+def _print_answer(question: OpGradientQuestion, path: Path | None, cache: Path | None = None, why: str = "") -> int:
     """Print the answer and plot it. why: there is no gradient to judge."""
     answer = check_op_gradients(question, cache)
     if why and not path:

@@ -18,7 +18,7 @@ from tasks.cache import default_cache
 from tasks.catalogs.models.table import MODELS
 from tasks.catalogs.nodes import folder
 from tasks.graphs.given import GivenError, read_case
-from tasks.graphs.harvest import Harvest
+from tasks.graphs.harvest import NodeHarvest
 from tasks.graphs.widening import NoOracle
 from tasks.model import Refusal, Unavailable, culprit, label_of
 from tasks.nearest import nearest
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the folder; exit code 0, 2 when something named is not there or cannot be read, or nothing was
     harvested."""
     args = _parse_harvest_arguments(argv)
-    found, begin = Harvest(), time.process_time()
+    found, begin = NodeHarvest(), time.process_time()
     failed = 0
     try:
         for source in _find_sources(args):
@@ -128,10 +128,10 @@ def _find_culprits(results: str, run_id: str) -> Iterator[Source]:
 
 def _find_culprit_nodes(model: Any, text: str) -> list[str]:
     """Names of the nodes that a culprit names."""
-    from tasks.graphs.evaluate import Graph
+    from tasks.graphs.evaluate import EvaluatedGraph
 
     found = culprit.ends(text)
     if found is None or found[0] == found[1]:
         return list(found or ())[:1]
-    names = [node.name for node in Graph(model).nodes]
+    names = [node.name for node in EvaluatedGraph(model).nodes]
     return names[names.index(found[0]) : names.index(found[1]) + 1] if set(found) <= set(names) else []

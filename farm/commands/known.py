@@ -113,7 +113,7 @@ def _mark_seen(args: argparse.Namespace) -> int:
         if asked([backend]):
             news.setdefault(k, set()).add(backend)
     place = _find_entries(args.lists or [Path(str(run.get("path") or ""))])
-    files: dict[Path, dict[listing.Place, tuple[KnownFailure, list[str]]]] = {}
+    files: dict[Path, dict[listing.EntryPlace, tuple[KnownFailure, list[str]]]] = {}
     for k, backends in sorted(news.items()):
         entry = entries[k]
         if (at := place.get(_strip_seen(entry))) is None:
@@ -159,10 +159,10 @@ def _strip_seen(entry: KnownFailure) -> KnownFailure:
     return entry.model_copy(update={"seen": ()})
 
 
-def _find_entries(files: Sequence[Path]) -> dict[KnownFailure, listing.Place]:
+def _find_entries(files: Sequence[Path]) -> dict[KnownFailure, listing.EntryPlace]:
     """Where the entries (`_strip_seen`) of files stand; of a config that the run's record names only what can still be
     read."""
-    found: dict[KnownFailure, listing.Place] = {}
+    found: dict[KnownFailure, listing.EntryPlace] = {}
     for file in files:
         with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
             found |= {_strip_seen(entry): at for entry, at in listing.places(file).items()}

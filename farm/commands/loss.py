@@ -14,7 +14,7 @@ from tasks.model import Refusal
 from tasks.nearest import nearest
 
 if TYPE_CHECKING:
-    from tasks.training.exact import Exact
+    from tasks.training.exact import ExactTraining
     from tasks.training.free_running import LossSpread
 
 #: Floors that a difference may be, as of a step (`tasks/judge/policies/error_units.json`).
@@ -39,11 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
 
 
-def _find_training(name: str, dtype: str) -> Exact:
+def _find_training(name: str, dtype: str) -> ExactTraining:
     from tasks.catalogs.training.catalog import DTYPES
     from tasks.catalogs.training.own import OwnTraining
     from tasks.training import networks
-    from tasks.training.exact import STORED, Exact
+    from tasks.training.exact import STORED, ExactTraining
 
     if dtype not in DTYPES:
         raise LossError(f"--dtype: no training in {dtype!r}; there are {', '.join(DTYPES)}")
@@ -54,7 +54,7 @@ def _find_training(name: str, dtype: str) -> Exact:
         network = OwnTraining(name, name, str(Path.cwd())).network()
     else:
         raise LossError(f"no training is called {name!r}{nearest(known, list(networks.BUILT_IN))}")
-    return Exact(network, network.recipe, "" if dtype == STORED else dtype)
+    return ExactTraining(network, network.recipe, "" if dtype == STORED else dtype)
 
 
 def _read_losses(file: Path) -> list[float]:
@@ -73,7 +73,7 @@ def _read_losses(file: Path) -> list[float]:
     return found
 
 
-def _answer_loss(exact: Exact, name: str, dtype: str, seed: int, steps: int, own: Sequence[float]) -> int:
+def _answer_loss(exact: ExactTraining, name: str, dtype: str, seed: int, steps: int, own: Sequence[float]) -> int:
     from tasks.training.free_running import DRAWS, measure_spread
 
     steps = max(2, len(own)) if own else steps

@@ -10,7 +10,7 @@ from farm.commandline import refusing
 from farm.hunt import show_minimal as show
 from farm.hunt.minimise_model import key_of_model
 from farm.hunt.minimise_row import check_case, minimise_row
-from farm.lake.key import Key
+from farm.lake.key import RowKey
 from farm.options.minimise import make_parser
 from farm.reproduction.find import ReproduceError, load_stored_case, parse_row_key
 from farm.reproduction.folder import RUN
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         POOL.close()
 
 
-def _parse_row_key(args: argparse.Namespace, results: lakes.Lake) -> Key:
+def _parse_row_key(args: argparse.Namespace, results: lakes.Lake) -> RowKey:
     """What is to be made small. Raises ReproduceError, ConfigError, LakeError."""
     if not args.model:
         if args.inputs or args.backend:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from farm.commandline import print_folded, refusing
 from farm.exits import FOUND, OK
 from farm.fleet import node, visible
-from farm.fleet.detect import VENDOR_LABEL, Finding, check_vendor, detect
+from farm.fleet.detect import VENDOR_LABEL, VendorFinding, check_vendor, detect
 from farm.options.node import make_parser
 from farm.program import program
 from farm.work import monitoring
@@ -34,7 +34,7 @@ def _parse_node_labels(text: Sequence[str]) -> dict[str, str]:
 
 
 def make_ray_command(
-    args: argparse.Namespace, findings: Mapping[str, Finding], more: Sequence[str] = ()
+    args: argparse.Namespace, findings: Mapping[str, VendorFinding], more: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
     """The `ray start` of this node, and variables it is started with. Raises UnknownVendor, ValueError."""
     made = node.ray_node(node.devices_here(args.vendor, findings))
@@ -102,7 +102,7 @@ def _set_node_variables(variables: Mapping[str, str]) -> list[str]:
     return [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
 
 
-def _print_node(findings: Mapping[str, Finding]) -> int:
+def _print_node(findings: Mapping[str, VendorFinding]) -> int:
     """What was found, the node that it makes, and what to type next."""
     offered = node.ray_node(node.devices_here([], findings))
     for label, found in findings.items():

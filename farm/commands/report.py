@@ -15,7 +15,7 @@ from rich.console import Console
 from farm import lake
 from farm.commandline import refusing, warn
 from farm.exits import FOUND, INCOMPLETE, OK
-from farm.lake.key import Key
+from farm.lake.key import RowKey
 from farm.options.report import make_parser
 from farm.report.faces.files import describe_written, write, write_checklist, write_diff
 from farm.report.faces.inputs import draw as draw_inputs
@@ -98,7 +98,7 @@ def _find_case(args: argparse.Namespace) -> tuple[str, str]:
     """The run and the case id that a command line names: the case alone, or a key or a seed as all commands take them."""
     from farm.reproduction.find import SEED, parse_row_key  # all that runs a case, for this alone
 
-    key = Key.parse(args.case)
+    key = RowKey.parse(args.case)
     if not args.case.startswith(SEED) and (key is None or key.names_no_run):
         return args.run, args.case
     found = parse_row_key(args.case, lake.open_lake(args.results))

@@ -21,7 +21,7 @@ from rich.text import Text
 from farm import lake as lakes
 from farm.commandline import refusing
 from farm.exits import FOUND, INCOMPLETE, OK, allow_interrupts
-from farm.fitting import Head, fit_table
+from farm.fitting import TableHead, fit_table
 from farm.fleet import detect
 from farm.options.run import make_parser
 from farm.plan import matrix as matrices
@@ -30,29 +30,29 @@ from farm.plan.config import Config, ConfigError
 from farm.plan.known import unmet
 from farm.plan.patterns import is_glob, matcher
 from farm.plan.patterns import names as op_names
-from farm.plan.request import Request, parse_seconds
+from farm.plan.request import RunRequest, parse_seconds
 from farm.policies.vote import apply_vote
 from farm.program import program
 from farm.work import executor_registry
 from farm.work.budget import apply_budget
-from farm.work.durations import Estimate, format_duration
+from farm.work.durations import DurationEstimate, format_duration
 from farm.work.executor import Executor
 from farm.work.job_source import expect_first_jobs
-from farm.work.launch import Run, read_finished, ready
-from farm.work.left import Left
-from farm.work.monitoring import Watch
-from farm.work.progress import Awaited, Progress, print_preflight
+from farm.work.launch import LaunchedRun, read_finished, ready
+from farm.work.left import WorkLeft
+from farm.work.monitoring import MetricsWatch
+from farm.work.progress import AwaitedJob, RunProgress, print_preflight
 from farm.work.run_state import RunState
-from farm.work.state import Plan
+from farm.work.state import RunPlan
 from tasks.catalogs import is_generated
 from tasks.catalogs.base import Entry
 from tasks.model import EXHAUSTIVE, FORWARD, Group
 from tasks.nearest import nearest
 
 if TYPE_CHECKING:
-    from farm.fleet.inventory import Offer
+    from farm.fleet.inventory import BackendOffer
     from farm.report import Report
-    from farm.report.tables.causes import Verdict
+    from farm.report.tables.causes import RunVerdict
 
 #: A run of so many ops says what came of each backend and what failed: tables that compare backends, and their terms,
 #: are in its files.
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not request.submissions:
             console.print(_describe_begin(request), highlight=False, soft_wrap=True)
         tell = partial(console.print, highlight=False, soft_wrap=True, markup=False)
-        awaited = Awaited(console)
+        awaited = AwaitedJob(console)
         with (
             contextlib.closing(awaited),
             ready(request, lambda executor: _say_where(console, request, executor), tell, awaited) as plan,
@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INCOMPLETE
 
 
-def _make_run_request(args: argparse.Namespace) -> Request:
+def _make_run_request(args: argparse.Namespace) -> RunRequest:
     """What the command line asks for. Raises ConfigError, LakeError."""
     if args.cpus is not None and args.cpus < 1:
         raise ConfigError("--cpus: at least 1")
@@ -141,7 +141,7 @@ def _make_run_request(args: argparse.Namespace) -> Request:
     return request
 
 
-def _nothing_here(plan: Plan) -> str:
+def _nothing_here(plan: RunPlan) -> str:
     """Why a run has nothing to do, and what to do instead."""
     if plan.request.submissions:
         one = plan.request.config.backends[0]
@@ -154,7 +154,7 @@ def _nothing_here(plan: Plan) -> str:
     return "none of the config's backends is available here (see the reasons above): nothing can be judged"
 
 
-def _describe_begin(request: Request) -> str:
+def _describe_begin(request: RunRequest) -> str:
     """What is shown at once: the rest takes seconds."""
     config = request.config
     catalogs = ", ".join(dict.fromkeys(c.name for c in config.catalogs))
@@ -162,7 +162,7 @@ def _describe_begin(request: Request) -> str:
     return f"{config.name}: ops of {catalogs} on {len(config.backends)} backend{several}; probing them"
 
 
-def _say_where(console: Console, request: Request, executor: Executor) -> None:
+def _say_where(console: Console, request: RunRequest, executor: Executor) -> None:
     """One line about where it runs, if that was not asked for."""
     if executor.notice:
         console.print(executor.notice, highlight=False)
@@ -195,15 +195,15 @@ def _find_unused_patterns(config: Config, matrix: matrices.Matrix) -> Iterator[s
                 yield f"catalogs.{catalog.name}.samples_for: no backend {pattern}"
 
 
-def print_cells(console: Console, plan: Plan) -> None:
+def print_cells(console: Console, plan: RunPlan) -> None:
     """What is planned: on a terminal the cells of every backend, in a file or a pipe each of them; the sum last."""
     matrix, known = plan.matrix, plan.offers
     if console.is_terminal:
         heads = [
-            Head("backend"),
-            Head("cells", right=True),
-            Head("cases at most", right=True),
-            Head("skipped", right=True),
+            TableHead("backend"),
+            TableHead("cells", right=True),
+            TableHead("cases at most", right=True),
+            TableHead("skipped", right=True),
         ]
         skipped = Counter(b for _, b, _ in matrix.skipped)
         lines = []
@@ -220,16 +220,16 @@ def print_cells(console: Console, plan: Plan) -> None:
     if plan.learned is not None and plan.learned.runs:
         cells = np.isfinite(plan.learned.ms[plan.matrix.wanted > 0]).sum()
         console.print(
-            f"about {format_duration(Estimate(plan, plan.learned).total_s)}, estimated from earlier runs of {cells} of these cells",
+            f"about {format_duration(DurationEstimate(plan, plan.learned).total_s)}, estimated from earlier runs of {cells} of these cells",
             highlight=False,
         )
 
 
-def _describe_offer(offer: Offer) -> str:
+def _describe_offer(offer: BackendOffer) -> str:
     return "" if offer.available else " (awaited)" if offer.awaited else " (unavailable)"
 
 
-def _print_all(console: Console, plan: Plan) -> None:
+def _print_all(console: Console, plan: RunPlan) -> None:
     """A line for every op and dtype with its samples by backend, and for every cell that is left out."""
     matrix = plan.matrix
     for g, group in enumerate(matrix.groups):
@@ -253,7 +253,7 @@ def _describe_group(group: Group) -> str:
     return f"{group.label} {group.dtype}" + f" ({', '.join(ways)})" * bool(ways)
 
 
-def _describe_plan_size(plan: Plan, explained: bool = True) -> str:
+def _describe_plan_size(plan: RunPlan, explained: bool = True) -> str:
     """How much is planned; explained: what the two words mean that progress uses."""
     offers = [plan.offer(b) for b in range(len(plan.matrix.backends))]
     there = plan.matrix.count_cells([o.available for o in offers])
@@ -272,7 +272,7 @@ def _describe_plan_size(plan: Plan, explained: bool = True) -> str:
     )
 
 
-def _oracle_missing(plan: Plan) -> str:
+def _oracle_missing(plan: RunPlan) -> str:
     """What exhaustive cases go without in this environment, with the mend; "" where nothing is missing."""
     every = any(group.distribution == EXHAUSTIVE for group in plan.matrix.groups)
     if not every or importlib.util.find_spec("mpmath"):
@@ -280,13 +280,13 @@ def _oracle_missing(plan: Plan) -> str:
     return "\nmpmath is not installed: exhaustive cases are compared only with float64, which nothing checks; pip install mpmath"
 
 
-def _run_plan(plan: Plan, console: Console) -> int:
+def _run_plan(plan: RunPlan, console: Console) -> int:
     """Run what is planned and show it; the exit code."""
 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
-    request, run = plan.request, Run(plan)
+    request, run = plan.request, LaunchedRun(plan)
     if request.record is not None:
         say(f"resuming {run.run_id}: {sum(map(len, run.before.done.values()))} cases already in the lake")
     run.begin()
@@ -296,9 +296,9 @@ def _run_plan(plan: Plan, console: Console) -> int:
         say(f"results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
     again = f"{program()} run --resume {run.run_id}{elsewhere}"
-    left = Left()
-    progress = Progress(console, left)
-    watch = Watch(run.run_id, left) if plan.executor.has_metrics else None
+    left = WorkLeft()
+    progress = RunProgress(console, left)
+    watch = MetricsWatch(run.run_id, left) if plan.executor.has_metrics else None
 
     def show_progress(state: RunState) -> None:
         progress(state)
@@ -360,7 +360,7 @@ def _load_report() -> None:
     compile_templates()
 
 
-def _conclude_run(verdict: Verdict, console: Console) -> int:
+def _conclude_run(verdict: RunVerdict, console: Console) -> int:
     """Print the verdict on a complete run; its exit code."""
     from farm.report.faces.terminal import print_verdict
 
@@ -368,7 +368,7 @@ def _conclude_run(verdict: Verdict, console: Console) -> int:
     return FOUND if verdict.has_findings else OK
 
 
-def _show_leaderboard(run: Run, report: Report, say: Callable[[str], None]) -> None:
+def _show_leaderboard(run: LaunchedRun, report: Report, say: Callable[[str], None]) -> None:
     from farm.report.faces.leaderboard import print_leaderboard, write_leaderboard
     from farm.report.runs import default_out
 
@@ -381,7 +381,7 @@ def _show_leaderboard(run: Run, report: Report, say: Callable[[str], None]) -> N
     print_leaderboard(report)
 
 
-def _print_run_report(run: Run, report: Report, say: Callable[[str], None]) -> None:
+def _print_run_report(run: LaunchedRun, report: Report, say: Callable[[str], None]) -> None:
     from farm.report import print_coverage, write
     from farm.report.faces.files import describe_written
     from farm.report.runs import default_out

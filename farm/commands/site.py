@@ -21,10 +21,10 @@ from farm.report import summaries
 from farm.report.faces.files import PAGE
 from farm.report.faces.html import slug
 from farm.report.faces.site import TITLES, pages
-from farm.report.faces.site_defects import Minimal
+from farm.report.faces.site_defects import SiteMinimal
 from farm.report.runs import default_out, say_early
 from farm.report.tables.causes import count_noun
-from farm.report.tables.trends import RunSummary, Trends, summarise_run
+from farm.report.tables.trends import RunSummary, RunTrends, summarise_run
 from farm.reproduction.folder import CALL, RUN
 from tasks.model import Refusal
 from tasks.nearest import nearest
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not _is_our_folder(out):
         raise Refusal(f"{args.out}: its index.html is not a farm site and was kept; choose another place")
     runs: list[RunSummary] = []
-    found: list[Minimal] = []
+    found: list[SiteMinimal] = []
     reports: dict[str, Path] = {}
     names: set[str] = set()
     had: dict[str, str] = {}
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for path, source in reports.items():
             _write_site_file(out, path, source.read_text(encoding="utf-8"))
             files += 1
-        for path, text in pages(Trends.of(runs), found):
+        for path, text in pages(RunTrends.of(runs), found):
             _write_site_file(out, path, text)
             files += 1
     except OSError as problem:
@@ -129,11 +129,11 @@ def _with_report(one: RunSummary, name: str, out: Lake, copied: dict[str, Path] 
     return replace(one, facts={**facts, "report": to})
 
 
-def _read_minimal(name: str, runs: Sequence[str]) -> list[Minimal]:
+def _read_minimal(name: str, runs: Sequence[str]) -> list[SiteMinimal]:
     """The minimal cases of some runs of a lake, each with the script that shows it; runs: their folders."""
     opened = lakes.open_lake(name)
     found = minimal.read_minimal_cases(opened, runs)
-    return [Minimal(one, _read_script(opened, one)) for one in found]
+    return [SiteMinimal(one, _read_script(opened, one)) for one in found]
 
 
 def _read_script(opened: Lake, record: dict[str, Any]) -> str:

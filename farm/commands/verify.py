@@ -12,7 +12,7 @@ from farm import lake as lakes
 from farm.commandline import plain, refusing
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.lake import manifest
-from farm.lake.key import Key
+from farm.lake.key import RowKey
 from farm.options.verify import make_parser
 from farm.report.faces import terminal
 from farm.report.runs import load_rows_and_record
@@ -73,7 +73,7 @@ def _rerun_rows(args: argparse.Namespace) -> int:
     for backend, some in rows.groupby("backend", sort=True):
         lines = list_table_lines(some.sort_values("case_id"))
         for line in chance.sample(lines, min(args.sample or 5, len(lines))):
-            told.append({"backend": backend, **_rerun_row(Key.of(line), args)})
+            told.append({"backend": backend, **_rerun_row(RowKey.of(line), args)})
             print(f"{told[-1]['key']}: {told[-1]['said']}", flush=True)
     found = pd.DataFrame(told, columns=["backend", "key", "ran", "status", "metrics", "said"])
     if args.csv:
@@ -94,7 +94,7 @@ def _rerun_rows(args: argparse.Namespace) -> int:
     return INCOMPLETE if not ran else OK if same == ran else FOUND
 
 
-def _rerun_row(key: Key, args: argparse.Namespace) -> dict[str, object]:
+def _rerun_row(key: RowKey, args: argparse.Namespace) -> dict[str, object]:
     """What a row does now: ran, and whether status and metrics are the stored ones."""
     failed = {"key": str(key), "ran": False, "status": False, "metrics": False}
     try:

@@ -13,7 +13,7 @@ from typing import Any
 
 from farm.fleet import detect, envs, fork_server, probing, visible
 from farm.fleet.channel import LAUNCHER, Interpreter
-from farm.fleet.child_process import ChildProcess, Death, Limits, caches
+from farm.fleet.child_process import ChildDeath, ChildProcess, Limits, caches
 from farm.fleet.inventory import UNBUILT, Answers
 from tasks import wire
 from tasks.backends import BackendSpec
@@ -29,8 +29,8 @@ AT_ONCE, ENDING_S = 2, 5.0
 
 
 def probe(specs: Sequence[BackendSpec], cache: Path, **how: Any) -> Answers:
-    """Every backend's answer, when all are there. how: of `Asking`."""
-    asking = Asking(specs, cache, **how)
+    """Every backend's answer, when all are there. how: of `BackendAsking`."""
+    asking = BackendAsking(specs, cache, **how)
     try:
         while asking.awaited_names:
             asking.take(wait=True)
@@ -39,7 +39,7 @@ def probe(specs: Sequence[BackendSpec], cache: Path, **how: Any) -> Answers:
         asking.close()
 
 
-class Asking:
+class BackendAsking:
     """Tries every backend on this machine, beginning at once. answers: what was taken of them so far.
 
     Backends of one runtime, environment and vendor of devices share a process; one that dies in it is told from the
@@ -144,7 +144,7 @@ class Asking:
         began = start_s = 0.0
         for spec in specs:
             said: Any = child.ask(wire.Hello(spec), PROBE_DEADLINE_S) if child else None
-            if child and isinstance(said, Death) and said.was_killed:
+            if child and isinstance(said, ChildDeath) and said.was_killed:
                 child.close()
                 child = None
             if child is None:
@@ -155,7 +155,7 @@ class Asking:
                 child, said = ChildProcess.start_and_ask(
                     python, Limits(), env, wire.Hello(spec), PROBE_DEADLINE_S, imports
                 )
-            if isinstance(said, Death):
+            if isinstance(said, ChildDeath):
                 child.close()
                 child = None
                 when = "" if said.kind == LAUNCHER else "during its import, "

@@ -1,7 +1,7 @@
 """How a supervisor holds the process of a child, wherever that runs: what it says to it and hears, and what it knows of it.
 
-On this machine the child inherits descriptors (`Inherited`). Behind a launcher (a command in front of the interpreter)
-it has a relay beside it (`tasks.relay`), and the launcher's stdin and stdout carry everything (`Launched`).
+On this machine the child inherits descriptors (`InheritedChannel`). Behind a launcher (a command in front of the interpreter)
+it has a relay beside it (`tasks.relay`), and the launcher's stdin and stdout carry everything (`LaunchedChild`).
 docs/decisions/launcher.md has the reasons.
 """
 
@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from farm.exits import starting
 from farm.fleet import fork_server
 from tasks.importing import module_command
-from tasks.relay import MARK, PAGE_SIZE, Flying, Page, Starved
+from tasks.relay import MARK, PAGE_SIZE, CaseInFlight, ProgressPage, StarvedTime
 
 #: Bytes that are read at a time.
 READ = 1 << 20
@@ -77,7 +77,7 @@ class Channel(Protocol):
     def listen(self) -> None:
         """Hear how it is while it has nothing to answer."""
 
-    def flying(self) -> Flying:
+    def flying(self) -> CaseInFlight:
         """What is in flight, as far as that is known here."""
 
     @property
@@ -113,7 +113,7 @@ class Channel(Protocol):
         """Close what is open of it."""
 
 
-class Inherited:
+class InheritedChannel:
     """A child of this machine, which inherits its descriptors. imports: what it may have imported before its first
     command: it is forked, if it can be, from a process that has. None: it is started plainly. words: where its stdout
     and stderr go."""
@@ -121,7 +121,7 @@ class Inherited:
     def __init__(self, python: str, env: dict[str, str], imports: tuple[str, ...] | None, words: int) -> None:
         page = os.memfd_create("farm-progress")
         os.ftruncate(page, PAGE_SIZE)
-        self._page = Page(page)
+        self._page = ProgressPage(page)
         child_in, self._commands = os.pipe()
         self.answers, child_out = os.pipe()
         fds = (child_in, child_out, page)
@@ -130,7 +130,7 @@ class Inherited:
         for fd in fds:
             os.close(fd)
         self._cpu_s = self._shared_s = forked.shared_s if forked else 0.0
-        self._starved, self._rest = Starved(self.process.pid), b""
+        self._starved, self._rest = StarvedTime(self.process.pid), b""
 
     def send(self, data: bytes) -> None:
         while data:
@@ -144,7 +144,7 @@ class Inherited:
     def listen(self) -> None:
         return
 
-    def flying(self) -> Flying:
+    def flying(self) -> CaseInFlight:
         return self._page.read()
 
     @property
@@ -188,7 +188,7 @@ class Inherited:
                 os.close(fd)
 
 
-class Launched:
+class LaunchedChild:
     """A child behind a launcher, which is started here. What is known of the child is what its relay told last; the
     clock is this machine's. env: of the child, beside what it has there; words: where the launcher's stderr goes.
     Raises OSError."""
@@ -206,7 +206,7 @@ class Launched:
         self._launcher, self._words = interpreter.launcher, words
         self.answers = self.process.stdout.fileno()
         self._rest, self._said = b"", 0
-        self._flying, self._told = Flying(-1, 0, 0, 0, time.monotonic()), dict[str, Any]()
+        self._flying, self._told = CaseInFlight(-1, 0, 0, 0, time.monotonic()), dict[str, Any]()
         self._heard_at, self._begun = time.monotonic(), False
         self._first = json.dumps({"env": dict(env), "path": interpreter.folders}).encode() + b"\n"
 
@@ -240,14 +240,14 @@ class Launched:
             number, stage, together, sample, age = told["flying"]
             if number != self._flying.number:
                 self._said = os.fstat(self._words).st_size
-            self._flying = Flying(number, stage, together, sample, time.monotonic() - age)
+            self._flying = CaseInFlight(number, stage, together, sample, time.monotonic() - age)
 
     def listen(self) -> None:
         while "ended" not in self._told and self._begun and select.select([self.answers], [], [], 0)[0]:
             if self.receive() is None:
                 return
 
-    def flying(self) -> Flying:
+    def flying(self) -> CaseInFlight:
         return self._flying
 
     @property
@@ -313,7 +313,7 @@ def ended_by(code: int) -> str:
 
 def _start_child(
     python: str, fds: tuple[int, ...], said: int, env: dict[str, str]
-) -> subprocess.Popen[bytes] | fork_server.Forked:
+) -> subprocess.Popen[bytes] | fork_server.ForkedChild:
     """A child started plainly: it imports all that it needs itself."""
     with starting:
         return subprocess.Popen(

@@ -21,13 +21,13 @@ from typing import Any
 
 from farm import ONE_THREAD
 from farm.fleet import scratch
-from farm.fleet.channel import LAUNCHER, Channel, Inherited, Interpreter, Launched, ended_by
+from farm.fleet.channel import LAUNCHER, Channel, InheritedChannel, Interpreter, LaunchedChild, ended_by
 from tasks import variables, wire
 from tasks.backends import needs
 from tasks.backends.shared.artefacts import FOLDER, inductor_cache
 from tasks.devices import VISIBLE
 from tasks.model import RACE_S, Status
-from tasks.relay import STAGES, Flying
+from tasks.relay import STAGES, CaseInFlight
 from tasks.wire import ToRun
 
 #: SIGKILLs in a row with the same work in flight after which the work is to blame: anybody may send one, the kernel's
@@ -65,10 +65,10 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Death:
+class ChildDeath:
     """How a child ended. status: "crash", "timeout" or "oom"; kind: the signal or exit code; text: the story.
 
-    number, stage, together, sample: what was in flight (`tasks.relay.Flying`); number −1 when nothing was.
+    number, stage, together, sample: what was in flight (`tasks.relay.CaseInFlight`); number −1 when nothing was.
     """
 
     status: str
@@ -106,13 +106,13 @@ class ChildProcess:
         words, with_ = self._stderr.fileno(), python if isinstance(python, Interpreter) else Interpreter(python)
         self.channel: Channel
         if with_.launcher:
-            self.channel = Launched(with_, launched_env(env), words)
+            self.channel = LaunchedChild(with_, launched_env(env), words)
         else:
             own = with_.python in ("", default_python())
             given = child_env(env, with_.python, with_.folders) | {"TMPDIR": self._folder}
             given[variables.MEMORY] = str(int(limits.memory_gib * (1 << 30)))
             given[variables.DEADLINE] = str(limits.deadline_s)
-            self.channel = Inherited(with_.python, given, imports if own else None, words)
+            self.channel = InheritedChannel(with_.python, given, imports if own else None, words)
         self.process = self.channel.process
         self.answering = False
         #: How many cases it has run, and the last of them: what they left behind may be what kills it.
@@ -201,7 +201,7 @@ class ChildProcess:
         for left in reversed(range(KILLS)):
             child = cls(python, limits, env, imports)
             answer = child.ask(command, deadline_s)
-            if not (left and isinstance(answer, Death) and answer.was_killed):
+            if not (left and isinstance(answer, ChildDeath) and answer.was_killed):
                 break
             child.close()
         return child, answer
@@ -224,13 +224,13 @@ class ChildProcess:
         if not self.answering:
             self.channel.listen()
 
-    def _stop(self, why: str, story: str) -> Death:
+    def _stop(self, why: str, story: str) -> ChildDeath:
         """End the process. why: the status of that, or LAUNCHER."""
         flying = self.channel.flying()
         self.channel.end()
         return self._death(why, story, flying)
 
-    def _death(self, why: str, story: str, flying: Flying | None = None) -> Death:
+    def _death(self, why: str, story: str, flying: CaseInFlight | None = None) -> ChildDeath:
         self._drain()
         flying = flying or self.channel.flying()
         self.channel.end()
@@ -252,7 +252,7 @@ class ChildProcess:
         words = self._last_words()
         stage = STAGES[flying.stage]
         text = f"{story} at stage {stage}" + (f"\n{words}" if words else "")
-        return Death(status, kind, text, flying.number, stage, flying.together, flying.sample)
+        return ChildDeath(status, kind, text, flying.number, stage, flying.together, flying.sample)
 
     def _drain(self) -> None:
         """Wait a moment for a process whose pipe closed to be gone, so that its exit status is its own."""
@@ -278,7 +278,7 @@ class ChildProcess:
 
 def is_overdue(passed_s: float, bound_s: float, starved_s: Callable[[], float]) -> bool:
     """Whether a process has had the seconds that it may take. starved_s: those in which the machine did not let it run,
-    to be asked from time to time (`tasks.relay.Starved`)."""
+    to be asked from time to time (`tasks.relay.StarvedTime`)."""
     return passed_s > bound_s / 10 and passed_s - min(starved_s(), (STARVED - 1) * bound_s) > bound_s
 
 

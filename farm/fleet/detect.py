@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tasks.devices import BY_LABEL, DEVICES, TORCH_DEVICES, Command, Device
+from tasks.devices import BY_LABEL, DEVICES, TORCH_DEVICES, Device, VendorCommand
 from tasks.model import Refusal
 
 #: Seconds a vendor's command may take: the driver of a sick device hangs.
@@ -38,7 +38,7 @@ class UnknownVendor(Refusal):
 
 
 @dataclass(frozen=True)
-class Finding:
+class VendorFinding:
     """What was found of one vendor.
 
     models: one name a device, "" where it cannot be told; count: devices in Ray's count that this process may open;
@@ -95,7 +95,7 @@ class Finding:
 
 
 @dataclass
-class _Search:
+class _VendorSearch:
     """Evidence of one vendor as it is collected."""
 
     vendor: Device
@@ -175,7 +175,7 @@ class _Search:
             self.parts = any(m.groupdict().get("part") for m in matches)
 
 
-def detect(root: Path = Path("/"), vendors: Iterable[Device] = DEVICES) -> dict[str, Finding]:
+def detect(root: Path = Path("/"), vendors: Iterable[Device] = DEVICES) -> dict[str, VendorFinding]:
     """What this machine has of each vendor that is looked for on this platform, by label. ``root``: of its files.
 
     A device on the bus without a device node has no driver here: it is evidence (because), but counts none.
@@ -183,8 +183,8 @@ def detect(root: Path = Path("/"), vendors: Iterable[Device] = DEVICES) -> dict[
     return {v.label: _search(v, root) for v in vendors if sys.platform in v.platforms}
 
 
-def _search(vendor: Device, root: Path) -> Finding:
-    search = _Search(vendor, root)
+def _search(vendor: Device, root: Path) -> VendorFinding:
+    search = _VendorSearch(vendor, root)
     nodes = search.files()
     search.bus()
     search.commands()
@@ -200,7 +200,7 @@ def _search(vendor: Device, root: Path) -> Finding:
     shut = [p for p in search.render if p not in absent and not _can_open(root, p)]
     if search.render:
         count = min(count, len(search.render) - len(absent) - len(shut))
-    return Finding(
+    return VendorFinding(
         vendor,
         tuple(models),
         count,
@@ -237,7 +237,7 @@ def missing(label: str, labels: Mapping[str, str] | None = None) -> str:
     if label not in BY_LABEL or label in list_devices(labels):
         return ""
     told = _list_declared_vendors(labels or {})
-    finding = Finding(BY_LABEL[label]) if told is not None else here().get(label)
+    finding = VendorFinding(BY_LABEL[label]) if told is not None else here().get(label)
     if finding is None:
         return f"no {BY_LABEL[label].name} device on this node (not detected on {sys.platform})"
     return finding.reason
@@ -269,7 +269,7 @@ def check_vendor(label: str, where: str) -> Device:
 
 
 @functools.cache
-def here() -> dict[str, Finding]:
+def here() -> dict[str, VendorFinding]:
     """`detect` of this machine, once a process."""
     return detect()
 
@@ -279,7 +279,9 @@ def one_process(label: str) -> bool:
     """Whether one process at a time may open a device of a vendor's on this machine."""
     said = BY_LABEL[label].exclusive if label in BY_LABEL else False
     return (
-        bool(re.search(said.pattern, _run_command(said.argv)[0], re.MULTILINE)) if isinstance(said, Command) else said
+        bool(re.search(said.pattern, _run_command(said.argv)[0], re.MULTILINE))
+        if isinstance(said, VendorCommand)
+        else said
     )
 
 

@@ -32,14 +32,14 @@ TREES = 4
 BEGIN_S = 300.0
 
 
-class Forked:
+class ForkedChild:
     """A process that a server has forked, with what `subprocess.Popen` has of one of its own: pid, returncode, poll,
     wait.
 
     shared_s: CPU seconds that its server used since it last forked: for imports, mostly.
     """
 
-    def __init__(self, server: _Server, lease: socket.socket, told: bytes) -> None:
+    def __init__(self, server: _ForkServer, lease: socket.socket, told: bytes) -> None:
         self._server, self._lease = server, lease
         self.pid, self.shared_s = BEGUN.unpack(told)
         self.returncode: int | None = None
@@ -62,10 +62,10 @@ class Forked:
         return self.returncode
 
 
-class _Server:
+class _ForkServer:
     """A server as its owner sees it: started with an environment, or forked from ``base`` with one thing more."""
 
-    def __init__(self, env: Mapping[str, str], base: _Server | None = None, what: str = "") -> None:
+    def __init__(self, env: Mapping[str, str], base: _ForkServer | None = None, what: str = "") -> None:
         """Raises OSError, RuntimeError (no thread can be started)."""
         self.hangs = False
         self._base = base  # which ends what it has forked once nobody holds its lease
@@ -138,11 +138,11 @@ def _start(control: socket.socket, env: Mapping[str, str]) -> None:
 
 #: The servers by what they have loaded, a tree for each environment (and working directory that has a module of
 #: theirs). None: it failed.
-_Tree = dict[tuple[str, ...], _Server | None]
+_Tree = dict[tuple[str, ...], _ForkServer | None]
 _trees: OrderedDict[tuple[object, ...], _Tree] = OrderedDict()
 
 
-def fork(env: Mapping[str, str], imports: tuple[str, ...], fds: Sequence[int]) -> Forked | None:
+def fork(env: Mapping[str, str], imports: tuple[str, ...], fds: Sequence[int]) -> ForkedChild | None:
     """A child (`tasks.child`) of this interpreter, forked from a server that has loaded ``imports`` in this
     environment.
 
@@ -163,12 +163,12 @@ def fork(env: Mapping[str, str], imports: tuple[str, ...], fds: Sequence[int]) -
         if not _readable(lease, BEGIN_S):
             server.hangs = True
         elif told := _receive_bytes(lease, BEGUN.size):
-            return Forked(server, lease, told)
+            return ForkedChild(server, lease, told)
         lease.close()
     return None
 
 
-def _find_server(env: Mapping[str, str], imports: tuple[str, ...]) -> _Server | None:
+def _find_server(env: Mapping[str, str], imports: tuple[str, ...]) -> _ForkServer | None:
     """The server that has loaded ``imports``, and those before it; None if one of them has failed before."""
     try:
         key = (_folder_of(imports), *sorted(env.items() - late(env).items()))
@@ -180,7 +180,7 @@ def _find_server(env: Mapping[str, str], imports: tuple[str, ...]) -> _Server | 
         for old in _trees.popitem(last=False)[1].values():
             if old is not None:
                 old.close()
-    server: _Server | None = None
+    server: _ForkServer | None = None
     for number in range(len(imports) + 1):
         loaded = imports[:number]
         if (there := tree.get(loaded)) is not None and (why := there.end_message) is not None:
@@ -191,7 +191,7 @@ def _find_server(env: Mapping[str, str], imports: tuple[str, ...]) -> _Server | 
                 tree[loaded] = None
         if loaded not in tree:
             try:
-                tree[loaded] = _Server(env, server, *imports[number - 1 : number])
+                tree[loaded] = _ForkServer(env, server, *imports[number - 1 : number])
             except (OSError, RuntimeError):
                 tree[loaded] = None
         server = tree[loaded]

@@ -34,7 +34,7 @@ class CaseRef(NamedTuple):
 
 
 @dataclass
-class _Chart:
+class _DeviceChart:
     """What is known of one backend on one device."""
 
     failures: dict[CaseRef, Failing] = field(default_factory=dict)
@@ -54,14 +54,14 @@ class _Chart:
     gone_rows: int = 0
 
 
-class Health:
+class DeviceHealth:
     """Evidence on every device of a run, by scope: a vendor's label for its devices (whatever the backend), the
     backend's name for what is sick in it alone."""
 
     def __init__(self) -> None:
         self.sick: dict[str, set[Place]] = {}
         self.records: list[dict[str, Any]] = []  # for the run's record, in order
-        self._charts: dict[tuple[int, Place], _Chart] = {}
+        self._charts: dict[tuple[int, Place], _DeviceChart] = {}
 
     def is_sick(self, scopes: tuple[str, ...], place: Place) -> bool:
         """Whether a device, or its whole node, is quarantined in any of the scopes."""
@@ -146,5 +146,5 @@ class Health:
         )
         return found
 
-    def _chart(self, backend: int, place: Place) -> _Chart:
-        return self._charts.setdefault((backend, place), _Chart())
+    def _chart(self, backend: int, place: Place) -> _DeviceChart:
+        return self._charts.setdefault((backend, place), _DeviceChart())

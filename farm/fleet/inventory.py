@@ -27,7 +27,7 @@ UNBUILT = "its environment is not built yet: the run builds it, if it can"
 
 
 @dataclass
-class Offer:
+class BackendOffer:
     """What a run knows of one backend.
 
     available: some node can run it; reason: why none can; nodes: the hosts that can, node_ids: Ray's ids of them;
@@ -129,20 +129,20 @@ def offers(
     nodes: Sequence[dict[str, Any]],
     answers: Mapping[str, Answers],
     labels: Mapping[str, Mapping[str, str]] | None = None,
-) -> dict[str, Offer]:
+) -> dict[str, BackendOffer]:
     """Put the nodes' answers together.
 
     nodes: {"id", "host", "resources", "labels"} each; answers: per node id, what `probe` said there; labels: per
     backend, globs of the labels its nodes must have.
     """
-    table: dict[str, Offer] = {}
+    table: dict[str, BackendOffer] = {}
     for spec in specs:
         try:
             made = spec.create()
         except PluginError as error:
-            table[spec.name] = Offer(spec.name, "", "", "CPU", [], False, reason=str(error))
+            table[spec.name] = BackendOffer(spec.name, "", "", "CPU", [], False, reason=str(error))
             continue
-        offer = Offer(
+        offer = BackendOffer(
             spec.name,
             made.vendor,
             made.device_vendor,
@@ -183,14 +183,14 @@ def no_device_of(vendors: Iterable[str]) -> str:
     return f"no device of {', '.join(names)} (looked for: {program()} node detect)" if len(names) > 1 else ""
 
 
-def resource_on(offer: Offer, node: dict[str, Any]) -> str:
+def resource_on(offer: BackendOffer, node: dict[str, Any]) -> str:
     """The Ray resource that counts the backend's devices on a node: one of its vendor's own where another vendor
     has the common one (`farm.fleet.node.ray_node`)."""
     own = own_resource(offer.device_vendor, offer.resource)
     return own if node["resources"].get(own) else offer.resource
 
 
-def check_placement(offer: Offer, node: dict[str, Any]) -> str:
+def check_placement(offer: BackendOffer, node: dict[str, Any]) -> str:
     """Why a node whose runtime works may not be given the backend's cells; "" if it may."""
     resource, labels, vendor = resource_on(offer, node), node["labels"], offer.device_vendor
     for name, pattern in offer.labels.items():

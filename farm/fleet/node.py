@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from farm.fleet import detect, visible
-from farm.fleet.detect import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, Finding, check_vendor
+from farm.fleet.detect import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, VendorFinding, check_vendor
 from tasks.devices import DEVICES, Device
 from tasks.model import Refusal
 from tasks.relay import read_quota
@@ -47,7 +47,7 @@ class RayNode:
 
 
 @dataclass(frozen=True)
-class Devices:
+class NodeDevices:
     """A vendor's devices that a node offers: how many in Ray's count, their models, and the ids they must be called
     by."""
 
@@ -57,7 +57,7 @@ class Devices:
     ids: tuple[str, ...] = ()
 
 
-def ray_node(devices: Mapping[str, Devices]) -> RayNode:
+def ray_node(devices: Mapping[str, NodeDevices]) -> RayNode:
     """Labels, resources and variables of a node with devices, by vendor label.
 
     The label "vendor" has one value, and so has Ray's resource GPU one owner: the first vendor of the table. Every
@@ -114,7 +114,7 @@ def by_hand(values: Sequence[str], where: str = "--vendor") -> dict[str, int | N
     return made
 
 
-def devices_here(values: Sequence[str], findings: Mapping[str, Finding]) -> dict[str, Devices]:
+def devices_here(values: Sequence[str], findings: Mapping[str, VendorFinding]) -> dict[str, NodeDevices]:
     """What is to be offered: as named by hand, else as $FARM_VENDORS says, else as found; no more than the variables of
     visible devices allow.
 
@@ -129,7 +129,7 @@ def devices_here(values: Sequence[str], findings: Mapping[str, Finding]) -> dict
         named = by_hand([v.strip() for v in os.environ[OVERRIDE].split(",") if v.strip()], f"${OVERRIDE}")
     else:
         named = dict.fromkeys(have)
-    made: dict[str, Devices] = {}
+    made: dict[str, NodeDevices] = {}
     for label, number in named.items():
         vendor, found = check_vendor(label, "--vendor"), have.get(label)
         # A number that was given knows more than what was found.
@@ -139,13 +139,13 @@ def devices_here(values: Sequence[str], findings: Mapping[str, Finding]) -> dict
                 raise ValueError(
                     f"{label}={number}: ${limit[1]} gives this process {limit[0]}; name at most that, or unset it"
                 )
-            made[label] = Devices(vendor, number)
+            made[label] = NodeDevices(vendor, number)
             continue
         if found:
             visible.check(vendor, found.count, found.uuids)
         count = min(found.count if found else 1, limit[0] if limit else sys.maxsize)
         models, ids = (found.models, found.uuids if found.parts else ()) if found else ((), ())
-        made[label] = Devices(vendor, count, models, ids)
+        made[label] = NodeDevices(vendor, count, models, ids)
     return made
 
 

@@ -116,7 +116,7 @@ def _stat_found_files(answer: BackendInfo) -> dict[str, list[int]]:
 
 
 @dataclass
-class Support:
+class ProbedSupport:
     """Which cases a backend of one version has said that it does not implement.
 
     A reason may be one that passes: memory that was short, a compiler that was not there. So a refusal counts once two
@@ -133,7 +133,7 @@ class Support:
     since: float = 0.0
 
     @classmethod
-    def load(cls, spec: BackendSpec, info: RuntimeInfo, cache: Path) -> Support:
+    def load(cls, spec: BackendSpec, info: RuntimeInfo, cache: Path) -> ProbedSupport:
         """What is known of a backend. ``info``: what it says of itself; its versions and device count as well."""
         own = [identity(spec, cache), info.runtime_version, info.driver_version, info.device]
         path = cache / "support" / f"{hashlib.sha256(json.dumps(own).encode()).hexdigest()[:32]}.json"

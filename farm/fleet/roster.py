@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from farm.fleet import asking, envs, inventory
-from farm.fleet.inventory import Offer, offers
+from farm.fleet.inventory import BackendOffer, offers
 from tasks import backends
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError
 
 
 @dataclass(frozen=True)
-class Line:
+class RosterLine:
     """One backend of a list. origin: module, or package and version that brings it; environment: key, "farm" for the
     farm's own; state: "available", "unavailable" or "not asked"; text: versions, device and nodes, or why not; nodes:
     hosts; device_vendor: whose device it needs, "" for the CPU; found: where what it needs of the machine is, by name;
@@ -47,7 +47,7 @@ def everything() -> list[BackendSpec]:
     return found
 
 
-def on_this_machine(specs: Sequence[BackendSpec], cache: Path, fresh: bool = True) -> dict[str, Offer]:
+def on_this_machine(specs: Sequence[BackendSpec], cache: Path, fresh: bool = True) -> dict[str, BackendOffer]:
     """What this machine offers, asked anew; not ``fresh``: what is known to work as it is installed now is not asked
     again."""
     node = inventory.this_node(1)
@@ -57,10 +57,10 @@ def on_this_machine(specs: Sequence[BackendSpec], cache: Path, fresh: bool = Tru
 def lines(
     specs: Sequence[BackendSpec],
     cache: Path,
-    ask: Callable[[Sequence[BackendSpec]], dict[str, Offer]] | None,
+    ask: Callable[[Sequence[BackendSpec]], dict[str, BackendOffer]] | None,
     build: bool = False,
     elsewhere: bool = False,
-) -> list[Line]:
+) -> list[RosterLine]:
     """One line per backend. ask: who says what is available, None for nobody; elsewhere: it is not this machine.
 
     Who would have to build an environment for the answer is not asked, unless told to ``build``.
@@ -76,7 +76,7 @@ def lines(
     return [_line(spec, known.get(spec.name), cache) for spec in specs]
 
 
-def _line(spec: BackendSpec, offer: Offer | None, cache: Path) -> Line:
+def _line(spec: BackendSpec, offer: BackendOffer | None, cache: Path) -> RosterLine:
     vendor, device_vendor, oldest, environment = "", "", "", envs.of(spec)
     with contextlib.suppress(PluginError):
         made = spec.create()
@@ -86,7 +86,7 @@ def _line(spec: BackendSpec, offer: Offer | None, cache: Path) -> Line:
         where = environment.label if environment.existing else environment.key
         where += "" if environment.there(cache) else " (not built)"
     origin = backends.list_registered()[spec.runtime].origin
-    line = Line(spec.name, vendor, origin, where, device_vendor=device_vendor, oldest=oldest)
+    line = RosterLine(spec.name, vendor, origin, where, device_vendor=device_vendor, oldest=oldest)
     if offer is None:
         return line
     state = "available" if offer.available else "unavailable"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from farm import lake as lakes
-from farm.reproduction.find import Key, StoredCase, load_stored_case
+from farm.reproduction.find import RowKey, StoredCase, load_stored_case
 from farm.work.sequences import MOST, crash_of
 from tasks.model import Status
 from tasks.wire import ToRun
@@ -19,11 +19,11 @@ _NOT_RUN = [str(x.value) for x in (Status.UNAVAILABLE, Status.SKIPPED, Status.IN
 
 
 @dataclass(frozen=True)
-class Earlier:
+class EarlierCases:
     """The last cases of the same run, backend and device that were begun before one which died, in their order; each is
     looked up when it is asked for."""
 
-    keys: list[Key]
+    keys: list[RowKey]
     results: lakes.Lake
     cache: Path
     _found: dict[int, ToRun] = field(default_factory=dict)
@@ -38,17 +38,17 @@ class Earlier:
         return self._found[number]
 
 
-def earlier_cases(case: StoredCase, results: lakes.Lake) -> Earlier:
+def earlier_cases(case: StoredCase, results: lakes.Lake) -> EarlierCases:
     """Those of a row that died; those that its run has found, where it has."""
-    row, keys = case.row, list[Key]()
+    row, keys = case.row, list[RowKey]()
     told = crash_of(row)
     if told and told[2]:
-        keys = [Key(case.key.run_id, case_id, case.key.backend) for case_id in told[2]]
+        keys = [RowKey(case.key.run_id, case_id, case.key.backend) for case_id in told[2]]
     elif Status(row["status"]).deadly:
         table = lakes.read_table(results, case.key.run_id)
         same = pc.and_(pc.equal(table["backend"], row["backend"]), pc.less(table["started_at"], row["started_at"]))
         before = table.filter(pc.and_(same, pc.invert(pc.is_in(table["status"], pa.array(_NOT_RUN)))))
         place = (row["node"], row["device_ids"])
         found = [x for x in before.sort_by("started_at").to_pylist() if (x["node"], x["device_ids"]) == place]
-        keys = [Key(case.key.run_id, x["case_id"], x["backend"]) for x in found[-MOST:]]
-    return Earlier(keys, results, case.cache)
+        keys = [RowKey(case.key.run_id, x["case_id"], x["backend"]) for x in found[-MOST:]]
+    return EarlierCases(keys, results, case.cache)

@@ -9,7 +9,7 @@ from farm.lake import Lake
 from farm.plan import config as configs
 from farm.plan.config import CatalogConfig, Config, ConfigError
 from farm.plan.left_out import LeftOut
-from farm.plan.request import Request, of_backends, of_dtypes
+from farm.plan.request import RunRequest, of_backends, of_dtypes
 from farm.plan.whose import FOLDER
 from tasks.cache import default_cache
 from tasks.catalogs.fuzz import GENERATED
@@ -26,7 +26,7 @@ def make_fuzz_request(
     dtypes: Sequence[str] = (),
     backends: Sequence[str] = (),
     **more: Any,
-) -> Request:
+) -> RunRequest:
     """A run of generated cases, ``samples`` of an op and dtype at a time, on a config's backends or those that are
     named, in all dtypes that there are but for those that are named. Without a config, the lists of known failures in
     `FOLDER` count. Raises ConfigError."""
@@ -57,7 +57,7 @@ def make_fuzz_request(
     if backends:
         config = of_backends(config, backends)
     policy = verdict.load(config.policy)
-    return Request(config, policy, lake, default_cache(), path, tuple(ops), False, left_out=left_out, **more)
+    return RunRequest(config, policy, lake, default_cache(), path, tuple(ops), False, left_out=left_out, **more)
 
 
 def _not_generated(config: Config, generated: Sequence[CatalogConfig], path: str) -> Iterator[LeftOut]:

@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from farm import lake as lakes
-from farm.hunt.fuzz_schedule import CHUNK, Batch, Key, Schedule
+from farm.hunt.fuzz_schedule import CHUNK, FuzzBatch, FuzzSchedule, Key
 from farm.plan.matrix import Matrix
 from farm.work.claims import ONE
 from farm.work.dispatcher import Dispatcher
 from farm.work.durations import JOINT_MS
 from farm.work.earlier_runs import LOOKED_AT
-from farm.work.launch import Run
-from farm.work.run_counts import Count
+from farm.work.launch import LaunchedRun
+from farm.work.run_counts import BackendCount
 from farm.work.run_state import RunState
-from farm.work.state import Before, Plan
+from farm.work.state import BeforeRun, RunPlan
 from tasks.catalogs.fuzz import catalog as fuzz
 from tasks.model import Group
 
@@ -44,17 +44,17 @@ COSTS = "run_id case_id catalog backend op status build_ms run_ms attempts".spli
 
 
 @dataclass(frozen=True)
-class Budget:
+class FuzzBudget:
     """seconds: after which no round begins; cases: rows that are made; None where it is no bound."""
 
     seconds: float | None = None
     cases: int | None = None
 
     @staticmethod
-    def of(record: Mapping[str, Any] | None) -> Budget:
+    def of(record: Mapping[str, Any] | None) -> FuzzBudget:
         """What the record of an earlier launch says; without bounds where it says nothing."""
         said = (record or {}).get("fuzz", {}).get("budget", {})
-        return Budget(said.get("seconds"), said.get("cases"))
+        return FuzzBudget(said.get("seconds"), said.get("cases"))
 
     def is_spent(self, seconds: float, cases: int) -> bool:
         return (self.seconds is not None and seconds >= self.seconds) or (
@@ -63,7 +63,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Told:
+class FuzzTold:
     """What is said after a round: its number, rows so far, seconds so far, findings so far, those that are new."""
 
     number: int
@@ -73,7 +73,7 @@ class Told:
     new: Sequence[Key]
 
 
-class Fuzzing:
+class FuzzRounds:
     """One fuzzing run of the lake: `begin`, `go`, `finish`.
 
     Its record has under "fuzz" its budget, how many rounds there were and how many cases they asked for, how many
@@ -81,9 +81,9 @@ class Fuzzing:
     cases: so what is missing of it is known when the run is resumed.
     """
 
-    def __init__(self, plan: Plan, budget: Budget) -> None:
-        self.plan, self.budget, self.run = plan, budget, Run(plan)
-        self._counts: dict[str, Count] = {}
+    def __init__(self, plan: RunPlan, budget: FuzzBudget) -> None:
+        self.plan, self.budget, self.run = plan, budget, LaunchedRun(plan)
+        self._counts: dict[str, BackendCount] = {}
         self._spent: dict[str, dict[str, float]] = {}
         dtypes: dict[str, list[str]] = {}
         self._asked: dict[tuple[str, str], set[str]] = {}  # backends that the config does not skip, by op and dtype
@@ -92,7 +92,7 @@ class Fuzzing:
             asked = {s.name for b, s in enumerate(plan.matrix.backends) if plan.matrix.wanted[g, b]}
             self._asked[group.op_name, group.dtype] = asked
         every = {op: set().union(*(self._asked[op, dtype] for dtype in some)) for op, some in dtypes.items()}
-        self.schedule = Schedule(dtypes, [], plan.request.config.seed, every, plan.request.config.deadline_s * 1e3)
+        self.schedule = FuzzSchedule(dtypes, [], plan.request.config.seed, every, plan.request.config.deadline_s * 1e3)
         self.schedule.even = budget.seconds is None
         self._missing = {name for name, offer in plan.offers.items() if not (offer.available or offer.awaited)}
         self.rounds, self.planned, self._last = 0, 0, list[dict[str, Any]]()
@@ -117,7 +117,7 @@ class Fuzzing:
             self.schedule.learn(self._rows())
         self._remember()
 
-    def go(self, told: Callable[[Told], None] = lambda told: None) -> None:
+    def go(self, told: Callable[[FuzzTold], None] = lambda told: None) -> None:
         """Rounds until the budget is spent. Raises OSError when the lake or the cache cannot be written."""
         started = time.monotonic()
         rows, empty = self._finish_last() if self.rounds else 0, 0
@@ -142,7 +142,9 @@ class Fuzzing:
             # As the next round will be counted: by what these cases took, of which the guess may have been a hundred
             # times as much.
             self._pace = min(self.schedule.cost_s(batches) / took, self._pace * _FASTER)
-            told(Told(self.rounds, rows, self._before + time.monotonic() - started, len(self.schedule.triggers), new))
+            told(
+                FuzzTold(self.rounds, rows, self._before + time.monotonic() - started, len(self.schedule.triggers), new)
+            )
         self._keep(time.monotonic() - started)
 
     def finish(self, change: lakes.Change) -> tuple[pd.DataFrame, str]:
@@ -211,7 +213,7 @@ class Fuzzing:
         blind = not self.rounds and not self.schedule.find_timed_backends().issuperset(self.schedule.backends)
         return FIRST_S * slots if blind else min(ROUND_S, left) * self._pace
 
-    def _within(self, batches: Sequence[Batch], rows: int) -> list[Batch]:
+    def _within(self, batches: Sequence[FuzzBatch], rows: int) -> list[FuzzBatch]:
         """Batches less what is known to fail, and not more cases than the budget has left."""
         left = math.inf if self.budget.cases is None else self.budget.cases - rows
         made = []
@@ -228,7 +230,7 @@ class Fuzzing:
                 made.append(replace(batch, wanted=wanted))
         return made
 
-    def _unknown(self, batch: Batch) -> Mapping[str, tuple[int, ...]]:
+    def _unknown(self, batch: FuzzBatch) -> Mapping[str, tuple[int, ...]]:
         """By backend the numbers of a batch's cases that may show something new."""
         op = f"{fuzz.Fuzz.name}:{batch.op}"
         known = {key[0] for key, found in self.schedule.triggers.items() if key[1] == op and found.words}
@@ -241,12 +243,12 @@ class Fuzzing:
             for backend, numbers in batch.wanted.items()
         }
 
-    def _dispatch(self, batches: Sequence[Batch], had: Mapping[Any, set[int]]) -> list[dict[str, Any]]:
+    def _dispatch(self, batches: Sequence[FuzzBatch], had: Mapping[Any, set[int]]) -> list[dict[str, Any]]:
         """Run batches to their end, but for what they ``had`` (`_had`); the rows that come."""
         names = [s.name for s in self.plan.matrix.backends]
         groups = [_make_fuzz_group(batch) for batch in batches]
         wanted = np.zeros((len(groups), len(names)), np.int32)
-        before = Before()
+        before = BeforeRun()
         for g, batch in enumerate(batches):
             for backend, numbers in batch.wanted.items():
                 b = names.index(backend)
@@ -276,7 +278,7 @@ class Fuzzing:
             self.schedule.learn(self._dispatch(last, had))
         return len(self._rows())
 
-    def _rows(self, batches: Sequence[Batch] | None = None) -> list[dict[str, Any]]:
+    def _rows(self, batches: Sequence[FuzzBatch] | None = None) -> list[dict[str, Any]]:
         """The rows of some batches, or of all."""
         table = lakes.read_table(self.plan.request.lake, self.run_id, LEARNT)
         if batches is None:
@@ -288,7 +290,7 @@ class Fuzzing:
         places = [k for k, (op, *rest) in enumerate(zip(*columns)) if (op.partition(":")[2], *rest) in wanted]
         return list(table.take(pa.array(places, pa.int64())).to_pylist())
 
-    def _had(self, batches: Sequence[Batch]) -> dict[tuple[str, str, int, str], set[int]]:
+    def _had(self, batches: Sequence[FuzzBatch]) -> dict[tuple[str, str, int, str], set[int]]:
         """The samples of batches that have rows, by op, dtype, seed and backend."""
         found: dict[tuple[str, str, int, str], set[int]] = {}
         for row in self._rows(batches):
@@ -297,13 +299,13 @@ class Fuzzing:
         return found
 
 
-def _count_fuzz_cases(batches: Sequence[Batch]) -> int:
+def _count_fuzz_cases(batches: Sequence[FuzzBatch]) -> int:
     return sum(len(numbers) for batch in batches for numbers in batch.wanted.values())
 
 
-def _read_fuzz_batch(one: Mapping[str, Any]) -> Batch:
-    return Batch(one["op"], one["dtype"], one["seed"], {k: tuple(v) for k, v in one["wanted"].items()})
+def _read_fuzz_batch(one: Mapping[str, Any]) -> FuzzBatch:
+    return FuzzBatch(one["op"], one["dtype"], one["seed"], {k: tuple(v) for k, v in one["wanted"].items()})
 
 
-def _make_fuzz_group(batch: Batch) -> Group:
+def _make_fuzz_group(batch: FuzzBatch) -> Group:
     return Group(f"{fuzz.Fuzz.name}:{batch.op}", fuzz.get_generator_variant(batch.op), batch.dtype, CHUNK, batch.seed)

@@ -27,7 +27,7 @@ SEEN, KEPT = 3, 10
 #: What all cases of a finding have in common is its trigger if at most one of so many cases that pass has it too.
 RARE = 20
 _FAILED = frozenset(names(FAILED))
-#: Of a finding: backend, op, and how it failed (`tasks.model.failing.Manner`): status, kind, the rest.
+#: Of a finding: backend, op, and how it failed (`tasks.model.failing.FailureManner`): status, kind, the rest.
 Key = tuple[str, str, str, str, str]
 
 
@@ -38,7 +38,7 @@ def key_of(row: Mapping[str, Any]) -> Key:
 
 
 @dataclass(frozen=True)
-class Batch:
+class FuzzBatch:
     """Cases of an op in a dtype, all of one seed. wanted: by backend, the numbers of those that it is to run."""
 
     op: str
@@ -48,7 +48,7 @@ class Batch:
 
 
 @dataclass
-class Arm:
+class FuzzArm:
     """An op on a backend. quiet: cases in a row without a new finding; new: findings, older ones counting less."""
 
     cases: int = 0
@@ -57,14 +57,14 @@ class Arm:
     new: float = 0.0
 
 
-def _sum_arms(arms: Iterable[Arm]) -> tuple[int, float]:
+def _sum_arms(arms: Iterable[FuzzArm]) -> tuple[int, float]:
     """Cases and milliseconds."""
     some = list(arms)
     return sum(arm.cases for arm in some), sum(arm.ms for arm in some)
 
 
 @dataclass
-class Trigger:
+class FuzzTrigger:
     """Of a finding: how often it was seen, which words all its cases have in common, and those words if they tell it
     apart."""
 
@@ -78,7 +78,7 @@ def _keep_latest_cases() -> deque[frozenset[str]]:
 
 
 @dataclass
-class Schedule:
+class FuzzSchedule:
     """dtypes: of each op; backends: names; seed: of the run; asked: the backends that an op is for, all where it is
     left out; deadline_ms: what a case that does not end takes; even: whether all backends are given the same cases,
     whatever they take, as where cases are counted and not seconds; guess_ms: of backends, what a case takes as long as
@@ -91,9 +91,9 @@ class Schedule:
     deadline_ms: float = 0.0
     guess_ms: Mapping[str, float] = field(default_factory=dict)
     even: bool = False
-    arms: dict[tuple[str, str], Arm] = field(default_factory=lambda: defaultdict(Arm))
-    earlier: dict[tuple[str, str], Arm] = field(default_factory=lambda: defaultdict(Arm))
-    triggers: dict[Key, Trigger] = field(default_factory=lambda: defaultdict(Trigger))
+    arms: dict[tuple[str, str], FuzzArm] = field(default_factory=lambda: defaultdict(FuzzArm))
+    earlier: dict[tuple[str, str], FuzzArm] = field(default_factory=lambda: defaultdict(FuzzArm))
+    triggers: dict[Key, FuzzTrigger] = field(default_factory=lambda: defaultdict(FuzzTrigger))
     passing: dict[tuple[str, str], deque[frozenset[str]]] = field(
         default_factory=lambda: defaultdict(_keep_latest_cases)
     )
@@ -115,7 +115,7 @@ class Schedule:
         """Backends of which it is known what a case takes."""
         return {b for arms in (self.arms, self.earlier) for (_, b), arm in arms.items() if arm.cases}
 
-    def cost_s(self, batches: Iterable[Batch]) -> float:
+    def cost_s(self, batches: Iterable[FuzzBatch]) -> float:
         """CPU-seconds that batches take, as far as is known."""
         return sum(self.ms(b, batch.op) * len(n) for batch in batches for b, n in batch.wanted.items()) / 1e3
 
@@ -129,7 +129,7 @@ class Schedule:
 
     # --- what comes next --------------------------------------------------------------------------------------------
 
-    def round(self, cpu_s: float) -> list[Batch]:
+    def round(self, cpu_s: float) -> list[FuzzBatch]:
         """Batches that take about so many CPU-seconds: first the interesting cases for those backends that are not
         cheap."""
         measured = self.find_timed_backends()
@@ -143,7 +143,7 @@ class Schedule:
             numbers = self.interesting.pop((op, dtype, seed))
             had = self.had[op, dtype, seed]
             wanted = {b: tuple(sorted(n for n in numbers if (b, n) not in had)) for b in dear}
-            made += [Batch(op, dtype, seed, wanted)] if any(wanted.values()) else []
+            made += [FuzzBatch(op, dtype, seed, wanted)] if any(wanted.values()) else []
             left -= sum(self.ms(b, op) * len(some) for b, some in wanted.items()) / 1e3
         all_of_it = tuple(range(CHUNK))
         spent: Counter[str] = Counter()
@@ -182,11 +182,11 @@ class Schedule:
     def _takes(self, backend: str, op: str) -> bool:
         return op not in self.asked or backend in self.asked[op]
 
-    def _fresh(self, op: str, wanted: Mapping[str, tuple[int, ...]]) -> Batch:
+    def _fresh(self, op: str, wanted: Mapping[str, tuple[int, ...]]) -> FuzzBatch:
         number, dtypes = self.chunks[op], self.dtypes[op]
         self.chunks[op] += 1
         turn, place = divmod(number, len(dtypes))
-        return Batch(op, dtypes[place], (self.seed << 20) + turn, wanted)
+        return FuzzBatch(op, dtypes[place], (self.seed << 20) + turn, wanted)
 
     def should_skip(self, backend: str, op: str, words: Iterable[str], number: int) -> bool:
         """Whether a case would most likely show again what is known of a backend: some are run all the same."""
@@ -228,7 +228,7 @@ class Schedule:
         for row in rows:
             self._took(self.earlier, row)
 
-    def _took(self, arms: dict[tuple[str, str], Arm], row: Mapping[str, Any]) -> Arm:
+    def _took(self, arms: dict[tuple[str, str], FuzzArm], row: Mapping[str, Any]) -> FuzzArm:
         """The arm of a row's case, and what that took in it: of one that did not end no time is told."""
         arm = arms[row["op"].partition(":")[2], row["backend"]]
         arm.cases += 1

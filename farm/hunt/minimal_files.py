@@ -14,8 +14,8 @@ from farm.fleet import envs
 from farm.fleet.envs import Environment
 from farm.hunt import issue_text as issue
 from farm.reproduction import find, trial
-from farm.reproduction.again import Outcome, run_child
-from farm.reproduction.find import Key, StoredCase
+from farm.reproduction.again import ReproducedOutcome, run_child
+from farm.reproduction.find import RowKey, StoredCase
 from farm.reproduction.folder import CALL, RUN, round_leaf, write_folder
 from farm.reproduction.requirements import describe_place, list_requirements, pin_imports
 from farm.reproduction.writing import folder_case, form_of
@@ -42,7 +42,7 @@ def make_files(case: StoredCase, found: Found, record: dict[str, Any], results: 
     minimal = case.of_item(found.item)
     # What does not end gives nothing: it has just been seen not to. Nor does what was seen to fail fail again alone, or
     # always.
-    seen = Outcome(found.row.values())
+    seen = ReproducedOutcome(found.row.values())
     outcome = seen if found.row.status == Status.TIMEOUT or record["before"] else run_child(minimal)
     if record["flaky"]:
         outcome = replace(outcome, row=seen.row)
@@ -51,7 +51,7 @@ def make_files(case: StoredCase, found: Found, record: dict[str, Any], results: 
     record["others"] = _run_other_backends(case, results)
     record["files"] = []
     files: dict[str, bytes] = {}
-    keys = [Key(case.key.run_id, case_id, case.key.backend) for case_id in record["after"]]
+    keys = [RowKey(case.key.run_id, case_id, case.key.backend) for case_id in record["after"]]
     earlier = [find.load_stored_case(key, results, None, case.cache) for key in keys]
     shown, record["script_said"] = _write_finding_folder(minimal, outcome, record, earlier)
     files |= shown
@@ -60,7 +60,7 @@ def make_files(case: StoredCase, found: Found, record: dict[str, Any], results: 
     return files
 
 
-def _describe_minimal_values(minimal: StoredCase, outcome: Outcome) -> tuple[str, str]:
+def _describe_minimal_values(minimal: StoredCase, outcome: ReproducedOutcome) -> tuple[str, str]:
     """What was expected, the exact result as a number of its dtype, and what came, in words: all values of a few, of
     many those that are furthest off."""
     leaves, actual = minimal.sample.expected(), outcome.actual or []
@@ -97,7 +97,7 @@ def _run_other_backends(case: StoredCase, results: lakes.Lake) -> dict[str, str]
 
 
 def _write_finding_folder(
-    minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any], earlier: Sequence[StoredCase]
+    minimal: StoredCase, outcome: ReproducedOutcome, record: Mapping[str, Any], earlier: Sequence[StoredCase]
 ) -> tuple[dict[str, bytes], str]:
     """(the files of the finding that shows the failure, what is said of it). It is run in an environment of the
     runtime, onnx and numpy alone."""

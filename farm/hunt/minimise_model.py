@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from farm import lake as lakes
-from farm.lake.key import Key
+from farm.lake.key import RowKey
 from farm.plan import request as requests
 from farm.reproduction.find import ReproduceError
 from farm.work.launch import run_request
 from tasks.model import Status
 
 
-def key_of_model(model: str, inputs: Sequence[str], backend: str, lake: lakes.Lake) -> Key:
+def key_of_model(model: str, inputs: Sequence[str], backend: str, lake: lakes.Lake) -> RowKey:
     """Run a model on a backend, in child processes; the key of its worst row. Raises ConfigError, LakeError, and
     ReproduceError for one that cannot be judged."""
     lakes.check_writable(lake)
@@ -24,4 +24,4 @@ def key_of_model(model: str, inputs: Sequence[str], backend: str, lake: lakes.La
     print(f"run {record['run_id']}: {row['op']} is {row['status']} on {backend}", flush=True)
     if row["status"] == Status.INVALID:
         raise ReproduceError(f"{model} cannot be judged: {row['error']}")
-    return Key.of(row)
+    return RowKey.of(row)

@@ -27,7 +27,7 @@ from tasks.model import DEADLY, Status
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptMinimal:
     """record: of the minimal case, {} where the row does not fail any more (``error``); files: by name; lost: why the
     lake did not take them."""
 
@@ -78,7 +78,7 @@ def _measure_row_seconds(row: Mapping[str, Any]) -> float:
     return ((row["build_ms"] or 0.0) + (row["run_ms"] or 0.0)) / 1e3
 
 
-def minimise_row(case: StoredCase, results: lakes.Lake, strategy: str = ALL, budget: int = BUDGET) -> Kept:
+def minimise_row(case: StoredCase, results: lakes.Lake, strategy: str = ALL, budget: int = BUDGET) -> KeptMinimal:
     """Make a `check_case` case small, and keep what is left in the lake; where that cannot be written, a search of
     minutes is not lost. Raises ReproduceError, LakeError."""
     with tempfile.TemporaryDirectory(prefix="minimise-", dir=scratch.beside(case.cache, case.spec.launcher)) as folder:
@@ -86,12 +86,12 @@ def minimise_row(case: StoredCase, results: lakes.Lake, strategy: str = ALL, bud
         sys.stdout.flush()
         found, seconds = run_search(case, strategy, budget, Path(folder), earlier, sound_s=_sound_s(case, results))
         if found.error:
-            return Kept(error=found.error)
+            return KeptMinimal(error=found.error)
         record = describe_minimal(case, found, strategy, seconds)
         record["after"] = [earlier.keys[number].case_id for number in record["before"]]
         files = make_files(case, found, record, results)
         try:
             keep_minimal_record(results, record, files, Path(found.item.pack) if found.item else None)
         except lakes.LakeError as error:
-            return Kept(record, files, lost=error)
-    return Kept(record, files)
+            return KeptMinimal(record, files, lost=error)
+    return KeptMinimal(record, files)

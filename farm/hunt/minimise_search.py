@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from farm.hunt.earlier_cases import Earlier
+from farm.hunt.earlier_cases import EarlierCases
 from farm.reproduction.again import job_of, ready_backend
 from farm.reproduction.find import ReproduceError, StoredCase
 from farm.work.child_pool import POOL
@@ -42,13 +42,13 @@ def limit_of(sound_s: float, hung: int, hangs: bool = False) -> float:
 
 
 @dataclass
-class Runner:
+class MinimiseRunner:
     """Runs what a search wants. job: of the stored case; earlier: those before it in its process; sound_s: what a case
     that ends takes, None where nobody knows; hangs: whether the stored one does; runs, hung: so far, and how many of
     them hung."""
 
     job: Job
-    earlier: Earlier | None
+    earlier: EarlierCases | None
     sound_s: float | None
     told: Told
     hangs: bool = True
@@ -110,13 +110,13 @@ def run_search(
     strategy: str,
     budget: int,
     folder: Path,
-    earlier: Earlier | None = None,
+    earlier: EarlierCases | None = None,
     sound_s: float | None = None,
 ) -> tuple[Found, float]:
     """(what the search came to, seconds that it took). folder: for packs, the minimal case's stays; sound_s: what cases
     that end take. Raises ReproduceError."""
     began, job = time.monotonic(), job_alone(case)
-    runner = Runner(job, earlier, sound_s, _print_search_progress, case.row["status"] == Status.TIMEOUT)
+    runner = MinimiseRunner(job, earlier, sound_s, _print_search_progress, case.row["status"] == Status.TIMEOUT)
     what = wire.Minimise(row_of(case.row), strategy, budget, len(earlier or ()))
     *_, answer = search(job, what, case.asked, folder, STEP_S, POOL, runner)
     if sys.stderr.isatty():

@@ -33,7 +33,7 @@ OF_ROW = [*KEY, "started_at"]
 
 
 @dataclass(frozen=True)
-class Table:
+class BesideTable:
     """A table beside the rows. name: what its files are called by, and what it is for people; key: the columns that
     tell its entries apart."""
 
@@ -153,8 +153,8 @@ class Table:
             return None
 
 
-TRACE = Table("trace", TRACE_SCHEMA, TRACE_KEY)
-PASSPORTS = Table("passports", PASSPORT_SCHEMA, PASSPORT_KEY)
+TRACE = BesideTable("trace", TRACE_SCHEMA, TRACE_KEY)
+PASSPORTS = BesideTable("passports", PASSPORT_SCHEMA, PASSPORT_KEY)
 TABLES = (TRACE, PASSPORTS)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Key:
+class RowKey:
     """Written as run_id:case_id:backend. Only the case id may contain colons."""
 
     run_id: str
@@ -24,12 +24,12 @@ class Key:
         return "/" in self.run_id
 
     @classmethod
-    def of(cls, row: Mapping[Any, Any]) -> Key:
+    def of(cls, row: Mapping[Any, Any]) -> RowKey:
         """The key of a row of the lake, or of a mapping with its key columns."""
         return cls(row["run_id"], row["case_id"], row["backend"])
 
     @classmethod
-    def parse(cls, text: str) -> Key | None:
+    def parse(cls, text: str) -> RowKey | None:
         """Parse the text of a key; None if it is not one."""
         run_id, _, rest = text.partition(":")
         case_id, _, backend = rest.rpartition(":")

@@ -29,7 +29,7 @@ class NoSignature(Refusal):
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedManifest:
     """changed, missing, added: files of the run that are not as the manifest says, are gone, or are not in it; key: the
     public key that signed, in hex; valid: whether the signature is that of the manifest; trusted: whether the key is
     the one asked for, None if none was; files: how many it lists."""
@@ -104,7 +104,7 @@ def has_manifest(results: AnyLake, run_id: str) -> bool:
     return bool(lake.filesystem.get_file_info(lake.path(run_id, MANIFEST)).type != pafs.FileType.NotFound)
 
 
-def check_manifest(results: AnyLake, run_id: str, key: Path | None = None) -> Checked:
+def check_manifest(results: AnyLake, run_id: str, key: Path | None = None) -> CheckedManifest:
     """Check a run against its manifest. key: the public key (PEM) that must have signed it. Raises LakeError,
     NoSignature."""
     from cryptography.exceptions import InvalidSignature
@@ -140,7 +140,7 @@ def check_manifest(results: AnyLake, run_id: str, key: Path | None = None) -> Ch
         valid = False
     changed = tuple(sorted(name for name in files if name in there and there[name] != files[name]))
     missing, added = (tuple(sorted(a - b)) for a, b in ((files.keys(), there.keys()), (there.keys(), files.keys())))
-    return Checked(changed, missing, added, told, valid, trusted, len(files))
+    return CheckedManifest(changed, missing, added, told, valid, trusted, len(files))
 
 
 def new_key(path: Path) -> Path:

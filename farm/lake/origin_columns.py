@@ -12,7 +12,7 @@ import pyarrow as pa
 from farm.version import farm_version
 from tasks.model import BackendInfo, trace
 from tasks.model.row import Column, Row, column, columns_of
-from tasks.passport import Reading
+from tasks.passport import SumReading
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ PASSPORT_COLUMNS = (
     *(c for c in COLUMNS if c.name in KEY),
     Column("reading", "int32", "1", "place of the reading in its case, from 0", "case"),
     *(c for c in COLUMNS if c.name in OF_PASSPORT),
-    *columns_of(Reading),
+    *columns_of(SumReading),
 )
 PASSPORT_KEY = [*KEY, "reading"]
 PASSPORT_SCHEMA = _make_lake_schema(PASSPORT_COLUMNS, "1")

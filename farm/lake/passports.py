@@ -10,7 +10,7 @@ import numpy as np
 
 from farm.lake.beside import PASSPORTS
 from farm.lake.store import AnyLake, Where
-from tasks.passport import Reading
+from tasks.passport import SumReading
 from tasks.passport.known import KnownSum, Passport, short_name
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def find_passports(
 _WHOSE = ("runtime_version", "build", "driver_version", "device")
 
 
-def _make_reading(line: Mapping[Any, Any]) -> Reading:
+def _make_reading(line: Mapping[Any, Any]) -> SumReading:
     """The reading of a line of the table."""
-    values: dict[str, Any] = {f.name: line[f.name] for f in fields(Reading) if line.get(f.name) is not None}
+    values: dict[str, Any] = {f.name: line[f.name] for f in fields(SumReading) if line.get(f.name) is not None}
     lists = {k: tuple(int(n) for n in v) for k, v in values.items() if isinstance(v, (list, np.ndarray))}
-    return Reading(**(values | lists))
+    return SumReading(**(values | lists))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from farm.lake.beside import OF_ROW, TRACE
 from farm.lake.store import AnyLake, Where
-from tasks.model.trace import Step
+from tasks.model.trace import TraceStep
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,8 +23,8 @@ def read_trace(results: AnyLake, run_id: str | None = None, where: Where | None 
     return TRACE.read(results, run_id, where)
 
 
-def steps_of(results: AnyLake, run_id: str, case_id: str, backend: str) -> list[Step]:
+def steps_of(results: AnyLake, run_id: str, case_id: str, backend: str) -> list[TraceStep]:
     """The steps of one row, in order; empty if it has no trace. Raises LakeError."""
     found = read_trace(results, run_id, {"case_id": [case_id], "backend": [backend]})
     lines = found.astype(object).where(found.notna(), None).to_dict("records")
-    return [Step(**{str(k): v for k, v in line.items() if k not in OF_ROW}) for line in lines]
+    return [TraceStep(**{str(k): v for k, v in line.items() if k not in OF_ROW}) for line in lines]

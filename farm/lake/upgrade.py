@@ -17,7 +17,7 @@ from tasks.model.kind import CAUSE_ARITHMETIC, CAUSE_OTHER, KIND_ORACLE, KIND_SU
 
 
 @dataclass(frozen=True)
-class Upgrade:
+class LakeUpgrade:
     #: A part without this column is of an older farm.
     since: str
     #: Columns that are filled.
@@ -112,12 +112,12 @@ def _fill_oracle(table: pa.Table) -> pa.Table:
 
 
 UPGRADES = (
-    Upgrade(
+    LakeUpgrade(
         "acquitted", ("was_status", "was_kind", "acquitted", "error"), ("status", "kind", "error"), _fill_acquitted
     ),
-    Upgrade("cause_code", ("cause_code",), ("cause",), _fill_causes),
-    Upgrade("execution", ("execution", "placement"), ("placement",), _fill_execution),
-    Upgrade(
+    LakeUpgrade("cause_code", ("cause_code",), ("cause",), _fill_causes),
+    LakeUpgrade("execution", ("execution", "placement"), ("placement",), _fill_execution),
+    LakeUpgrade(
         "own_tolerance", ("own_tolerance", "by_differences", "no_second_oracle", "oracle"), ("oracle",), _fill_oracle
     ),
 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, cache_option, former_option, results_option
+from farm.commandline import CommandParser, cache_option, former_option, results_option
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm bisect",
         description="Name the release of a backend's runtime that broke or fixed a case of a lake. The case runs on the first and the last "
         "version, then on the middle of what is left, each in its own environment: about 1 + log2 n of n versions.",

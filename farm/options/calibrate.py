@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, list_option, results_option
+from farm.commandline import CommandParser, list_option, results_option
 from farm.policies.margins import LEAST, LEAST_ROUNDED_ONCE, MARGIN, QUANTILE
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm policy calibrate",
         description="Derive the limits of a policy from rows of backends assumed to be right: "
         f"the limit of a class and dtype is the smallest power of two that is at least {MARGIN:g} times the quantile of "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser
+from farm.commandline import CommandParser
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm doctor",
         description="Show what this machine has and what it lacks, with the command that installs it, if there is one; or list every backend. "
         "Missing environments are not built for this; use --build, or farm envs build CONFIG.",

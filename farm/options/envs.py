@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser
+from farm.commandline import CommandParser
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm envs",
         description="List, build and remove the environments of backends on this machine.",
         epilog="exit code: 0; 1 a build failed, or what is to be removed is being built; 2 something named is missing, or nothing is named",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from farm.commandline import Parser, cache_option, former_option, results_option
+from farm.commandline import CommandParser, cache_option, former_option, results_option
 from tasks.hunt.minimise.strategies import BUDGET
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm findings",
         description="List the distinct defects of a lake. Minimal cases with the same backend, ops, status, kind, error, attributes and "
         "modes are one defect. Failures without a minimal case are counted separately.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, budget_option, list_option, results_option
+from farm.commandline import CommandParser, budget_option, list_option, results_option
 from farm.work import executor_registry
 from tasks.catalogs.critical import DTYPES
 from tasks.catalogs.gemm.catalog import FLOAT8
@@ -11,9 +11,9 @@ from tasks.catalogs.gemm.catalog import FLOAT8
 READ = {"critical": DTYPES, "gemm": FLOAT8}
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm fingerprint",
         description="Read from outside how backends add: the order of their sums, the bits that each step keeps, rounding, products, "
         "subnormal numbers; and try whether that predicts results to the bit. Kept in the lake's table passports.",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, list_option, results_option
+from farm.commandline import CommandParser, list_option, results_option
 from farm.work import executor_registry
 
 #: Seconds of a run that is told neither seconds nor cases.
 SECONDS = 60.0
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm fuzz",
         description="Generate cases, run them on every backend, and spend the time where something is found.",
         epilog="exit code: 0 nothing found beyond the known failures; 1 findings; 2 bad config or command line; 3 incomplete "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from farm.commandline import Parser, results_option
+from farm.commandline import CommandParser, results_option
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm gate",
         description="Check a run against the gate of its config: new failures, coverage, precision, speed, stale known failures.",
         epilog="exit code: 0 the gate is open; 1 it is closed; 2 bad input; 3 nothing closes it (a closed one mentions it as well), but something it asks about "

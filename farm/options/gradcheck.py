@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from farm.commandline import Parser, results_option
+from farm.commandline import CommandParser, results_option
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm gradcheck",
         description="Check the gradients of an op, or of your own function (my.py:f), against both oracles; --table for those of a run.",
         epilog="exit code: 0 the oracles and the backend agree wherever they were compared; 1 they do not; 2 no such op, function or run",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, results_option
+from farm.commandline import CommandParser, results_option
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm harvest",
         description="Write the distinct nodes of models, with their true tensors, as a catalog (name: nodes).",
         epilog="exit code: 0; 2 something named is missing or cannot be used",

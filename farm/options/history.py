@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, results_option
+from farm.commandline import CommandParser, results_option
 from farm.report.tables.along import ALONG
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm history",
         description="Show when each outcome of a backend, op and dtype was first and last seen, and what followed. A cell's outcome is that of its "
         "worst sample. Current failures come first.",

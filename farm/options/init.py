@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser
+from farm.commandline import CommandParser
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm init",
         description="Write an example project: a config, two kernels, a reference function, "
         "a reference script and a test.",

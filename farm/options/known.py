@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from farm.commandline import Parser, key_argument, results_option
+from farm.commandline import CommandParser, key_argument, results_option
 from farm.plan.whose import FOLDER, WHOSE
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm known",
         description="List, check and add known failures: which cases fail in which way, why, who owns them, for which versions and until when.",
         epilog="exit code: 0; 1 (check only) if an entry is stale, expired or fails otherwise; 2 something named is missing",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, cache_option, key_argument, results_option
+from farm.commandline import CommandParser, cache_option, key_argument, results_option
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm localise",
         description="Name what makes a model fail on a backend: the exporter, a node, a window of nodes, a pass of the "
         "optimizer, a precision that nobody asked for. The model is run again with all of its tensors as outputs, then in "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from farm.commandline import Parser
+from farm.commandline import CommandParser
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm loss",
         description="Say which difference of two losses is normal: how far rounding takes two right runs of a training apart, step by step.",
         epilog="exit code: 0 the losses are normal, or none are given; 1 they are not; 2 a bad command line",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, cache_option, former_option, key_argument, packages_option, results_option
+from farm.commandline import CommandParser, cache_option, former_option, key_argument, packages_option, results_option
 from tasks.hunt.minimise import strategies
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm minimise",
         description="Reduce a failing case as far as possible while it fails in the same way: fewer nodes, smaller dims, plainer values, or "
         "fewer of the cases that ran before it. Shows the minimal case and writes it down with a run.py, which is first run "

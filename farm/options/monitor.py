@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser
+from farm.commandline import CommandParser
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm node monitor",
         description="Start Prometheus on the metrics of the newest Ray on this machine, and Grafana with Ray's dashboards and the farm's, "
         "if they are installed. They end with Ctrl-C; what Prometheus has collected stays in the farm's cache.",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser
+from farm.commandline import CommandParser
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(prog="farm node", description="Use this machine as a node of a Ray cluster.")
+    parser = CommandParser(prog="farm node", description="Use this machine as a node of a Ray cluster.")
     commands = parser.add_subparsers(dest="command", required=True)
     found = commands.add_parser(
         "detect",

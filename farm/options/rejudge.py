@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, results_option
+from farm.commandline import CommandParser, results_option
 from tasks.judge import verdict
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm policy rejudge",
         description="Judge the rows of a lake again under another policy, without running anything.",
         epilog="exit code: 0 nothing changes; 1 a row has another status; 2 bad policy or command line",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, former_option
+from farm.commandline import CommandParser, former_option
 from farm.report.tables.checklist_items import CHECKLISTS
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm report",
         description="Show coverage and findings, and write an HTML page.",
         epilog="exit code: 0; with --diff 1 if a cell regressed, newly fails or is no longer covered; with --checklist 1 if "

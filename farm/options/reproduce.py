@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, cache_option, key_argument, packages_option, results_option
+from farm.commandline import CommandParser, cache_option, key_argument, packages_option, results_option
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm reproduce",
         description="Run one case of a run again, by itself, and show its numbers: in this process or, for a backend with its "
         "own environment, in a process of that environment (built first if it is missing).",

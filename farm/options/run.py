@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, budget_option, list_option, results_option
+from farm.commandline import CommandParser, budget_option, list_option, results_option
 from farm.work import executor_registry
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm run",
         description="Run a matrix of op × dtype × backend, judge the results, keep them in the lake and show them.",
         epilog="exit code: 0 all judged, nothing wrong beyond the known failures; 1 something wrong, nothing judged at all, or a "

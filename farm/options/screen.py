@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, cache_option, results_option
+from farm.commandline import CommandParser, cache_option, results_option
 from farm.work import executor_registry
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm screen",
         description="Have every device compute known products, over and over, and compare equal devices. Without a backend: every device "
         "that torch finds, except CPUs. A CPU's cores are devices if its backend is named.",

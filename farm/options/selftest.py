@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser, list_option
+from farm.commandline import CommandParser, list_option
 from farm.work import executor_registry
 
 DEFAULT_POLICY = "error_units"
@@ -10,9 +10,9 @@ DEFAULT_POLICY = "error_units"
 RESULTS = "results/_selftest"
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm policy selftest",
         description="Run kernels with planted faults and their correct twins, and count what is caught.",
         epilog="exit code: 0 the policy catches every fault and blames no twin; 1 it does not; 2 bad command line; 3 incomplete",

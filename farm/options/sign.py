@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from farm.commandline import Parser, results_option
+from farm.commandline import CommandParser, results_option
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm sign",
         description="Write the manifest of a run beside its rows: the SHA-256 of its parts and its record, signed with an ed25519 key. farm verify "
         "checks it.",

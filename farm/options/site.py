@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from farm.commandline import Parser
+from farm.commandline import CommandParser
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm site",
         description="Write a static site over many runs: what failed since when, by vendor, backend, op, model and defect. It "
         "opens from a disk or an object store, without a server.",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from farm.commandline import Parser, cache_option, former_option, results_option
+from farm.commandline import CommandParser, cache_option, former_option, results_option
 
 
-def make_parser() -> Parser:
+def make_parser() -> CommandParser:
     """The command line."""
-    parser = Parser(
+    parser = CommandParser(
         prog="farm verify",
         description="Check the manifest of a run, if it has one, then run a random sample of its rows again and say per backend how many "
         "outcomes repeat.",

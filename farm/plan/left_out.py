@@ -66,7 +66,7 @@ def merge_left_out(found: Iterable[LeftOut]) -> list[LeftOut]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedCells:
     """What a catalog of a config is asked. values: by key, what is asked of its ops; named: the keys whose values the
     config says itself; devices: of the backends that it is given to, as torch calls them, None for the CPU; unfit:
     checks that none of these backends is given; parts: the ops of each pattern that the config writes; had: by pattern,

@@ -61,7 +61,7 @@ def quote_common_start(errors: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class EntryPlace:
     """Where an entry stands."""
 
     file: Path
@@ -90,14 +90,14 @@ def named_list(config: Path, backend: str) -> Path | None:
     return found
 
 
-def places(path: Path) -> dict[KnownFailure, Place]:
+def places(path: Path) -> dict[KnownFailure, EntryPlace]:
     """Where the entries stand of a list, of all lists in a folder, or of a config and the files that it names."""
     if path.is_dir():
         return {k: v for one in sorted(path.glob("*.yaml")) for k, v in places(one).items()}
     root = yaml.compose(path.read_text(), Loader=QUICK)
     if not isinstance(root, yaml.MappingNode):
         return {} if root is None else _read_entries(path, root)
-    found: dict[KnownFailure, Place] = {}
+    found: dict[KnownFailure, EntryPlace] = {}
     for key, value in root.value:
         if key.value == "known_failures":
             found |= _read_entries(path, value)
@@ -106,7 +106,7 @@ def places(path: Path) -> dict[KnownFailure, Place]:
     return found
 
 
-def _read_entries(path: Path, node: yaml.Node) -> dict[KnownFailure, Place]:
+def _read_entries(path: Path, node: yaml.Node) -> dict[KnownFailure, EntryPlace]:
     """Those of an item of a config or of a list: entries, and names of files."""
     if isinstance(node, yaml.ScalarNode):
         return {k: v for one in sorted(glob.glob(str(path.parent / node.value))) for k, v in places(Path(one)).items()}
@@ -114,7 +114,7 @@ def _read_entries(path: Path, node: yaml.Node) -> dict[KnownFailure, Place]:
         return {k: v for one in node.value for k, v in _read_entries(path, one).items()}
     entry = KnownFailure.model_validate(yaml.SafeLoader("").construct_document(node))
     assert isinstance(node, yaml.MappingNode), "an entry is a mapping"
-    return {entry: Place(path, node)}
+    return {entry: EntryPlace(path, node)}
 
 
 def check_entry(entry: Mapping[str, Any]) -> KnownFailure:
@@ -147,7 +147,7 @@ def append(file: Path, known: KnownFailure) -> None:
         raise Refusal(f"{file}: cannot be written ({error.strerror}); choose another with --file") from None
 
 
-def add_seen(file: Path, seen: Mapping[Place, tuple[KnownFailure, Sequence[str]]]) -> None:
+def add_seen(file: Path, seen: Mapping[EntryPlace, tuple[KnownFailure, Sequence[str]]]) -> None:
     """Add backends to the key ``seen`` of entries of a file, which have one; all else in it stays as it is. Raises
     ConfigError."""
     text, there = file.read_text(), known_failures(file)

@@ -16,7 +16,7 @@ from farm.plan.left_out import (
     NO_GRADIENT,
     NOT_THERE,
     SOURCES,
-    Asked,
+    AskedCells,
     LeftOut,
     format_pattern,
     merge_left_out,
@@ -112,7 +112,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     counted: dict[tuple[str, tuple[int, ...]], tuple[list[int], list[int]]] = {}
     places: dict[tuple[str, str, str, str, str], int] = {}
     left: list[LeftOut] = []
-    asked: list[Asked] = []
+    asked: list[AskedCells] = []
     for place, catalog in enumerate(config.catalogs):
         dtypes = config.dtypes if catalog.dtypes is None else catalog.dtypes
         listed = entries[catalog.name]
@@ -122,7 +122,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
             continue
         chosen, excluded, narrow = matcher(catalog.ops), matcher(catalog.exclude), matcher(ops)
         its = [b for b, n in enumerate(samples) if n]
-        one = Asked(
+        one = AskedCells(
             catalogs.get(catalog.name),
             values={CHECKS: catalog.checks or config.checks, DTYPES: dtypes, SOURCES: catalog.distributions},
             named=[key for key in KEYS if key in catalog.model_fields_set | config.model_fields_set],
@@ -193,7 +193,7 @@ def _collect_patterns(catalog: CatalogConfig, listed: Sequence[Entry], ops: Sequ
     return list(dict.fromkeys(catalog.ops))
 
 
-def _find_unmatched(asked: Asked, listed: Sequence[Entry], all_of_it: Sequence[Asked]) -> Iterator[LeftOut]:
+def _find_unmatched(asked: AskedCells, listed: Sequence[Entry], all_of_it: Sequence[AskedCells]) -> Iterator[LeftOut]:
     """Patterns that match no op that is left, wherever the config lists the catalog."""
     for pattern in asked.parts:
         if any(one.parts.get(pattern) for one in all_of_it):
@@ -204,7 +204,7 @@ def _find_unmatched(asked: Asked, listed: Sequence[Entry], all_of_it: Sequence[A
 
 
 def _of_pairs(
-    asked: Asked, backends: Sequence[tuple[str, int]], unfit: Mapping[str, Sequence[str]]
+    asked: AskedCells, backends: Sequence[tuple[str, int]], unfit: Mapping[str, Sequence[str]]
 ) -> Iterator[LeftOut]:
     """Checks that are not planned on some backend, or in some dtype, and dtypes that are not on some backend."""
     for check in asked.values[CHECKS] if any(asked.parts.values()) else ():

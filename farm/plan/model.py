@@ -269,7 +269,7 @@ class Skip(_Model):
 
 
 class KnownFailure(_Model):
-    """Failures that do not make a run fail: of which cases, failing in which way (`tasks.model.failing.Manner`), for
+    """Failures that do not make a run fail: of which cases, failing in which way (`tasks.model.failing.FailureManner`), for
     how long, and whose they are."""
 
     op: str = Field(description="which cases, as the next four: a glob, with or without catalog and variant")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from farm.lake import find_passports
 from farm.plan.matrix import Matrix
 from farm.plan.model import NEWEST_PASSPORTS, NO_PASSPORTS, ConfigError
-from farm.plan.request import Request
+from farm.plan.request import RunRequest
 from tasks.passport.known import Passport
 
 
-def choose_passports(request: Request, matrix: Matrix) -> dict[str, tuple[Passport, ...]]:
+def choose_passports(request: RunRequest, matrix: Matrix) -> dict[str, tuple[Passport, ...]]:
     """Those of the planned backends and dtypes, by backend; none where the config asks for none.
 
     Raises ConfigError where it asks for some and the lake has none of any of them, LakeError where the lake cannot be

@@ -38,7 +38,7 @@ def parse_seconds(text: str | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class Request:
+class RunRequest:
     """A run that is asked for.
 
     path: the config's file, to give the place of a mistake in it ("" if there is none); ops: globs that narrow the
@@ -110,12 +110,12 @@ def new(
     inputs: Sequence[str] = (),
     drawn: Sequence[str] = (),
     **more: Any,
-) -> Request:
+) -> RunRequest:
     """A new run of a config, or of a folder of submissions, narrowed to ``ops``, ``dtypes``, ``backends``, ``checks``
     and ``samples`` of an op and dtype.
 
     here: what submissions run on where nobody says anything; model, inputs, drawn: a model of the user's (see
-    `farm.plan.named_model`), run instead of the config's ops; path may then be "". more: further fields of `Request`.
+    `farm.plan.named_model`), run instead of the config's ops; path may then be "". more: further fields of `RunRequest`.
     Raises ConfigError.
     """
     given: Config | None = None
@@ -137,10 +137,10 @@ def new(
         config = _select_checks(config, checks)
     whole = not (ops or dtypes or backends or checks or model)
     policy = verdict.load(config.policy)
-    return Request(config, policy, lake, default_cache(), path, tuple(ops), whole, model=model, **more)
+    return RunRequest(config, policy, lake, default_cache(), path, tuple(ops), whole, model=model, **more)
 
 
-def read_request(run_id: str, lake: Lake, path: str | None = None, **more: Any) -> Request:
+def read_request(run_id: str, lake: Lake, path: str | None = None, **more: Any) -> RunRequest:
     """A run of the lake once more, as its record says; "last": the newest one (of the config at ``path``, if given).
 
     Raises LakeError or ConfigError, the latter too if this version cannot resume it.
@@ -163,7 +163,7 @@ def read_request(run_id: str, lake: Lake, path: str | None = None, **more: Any) 
         raise ConfigError(f"{where}: its record is of another version ({text}); start a new run") from None
     for backend in config.backends:
         configs.check_backend(backend, where)
-    return Request(config, policy, lake, default_cache(), "", tuple(record["ops"]), False, record, **more)
+    return RunRequest(config, policy, lake, default_cache(), "", tuple(record["ops"]), False, record, **more)
 
 
 def _read_newest_run(lake: Lake, name: str | None) -> dict[str, Any]:

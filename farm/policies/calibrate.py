@@ -38,7 +38,7 @@ FEWEST_OPS = 8
 
 
 @dataclass(frozen=True)
-class Finding:
+class CalibratedLimit:
     """The evidence for the limit of one class and dtype.
 
     ops: largest error units by op, of those that count; failed: of ops with a row that is wrong or imprecise under the
@@ -97,7 +97,9 @@ def select_evidence(rows: pd.DataFrame, backends: Sequence[str]) -> pd.DataFrame
     return rows[wanted].assign(label=rows["op"])[["label", "op_class", "dtype", "error_units", "status", "backend"]]
 
 
-def calibrate_limits(found: pd.DataFrame, quantile: float = QUANTILE, apart: Sequence[str] = ()) -> list[Finding]:
+def calibrate_limits(
+    found: pd.DataFrame, quantile: float = QUANTILE, apart: Sequence[str] = ()
+) -> list[CalibratedLimit]:
     """The limits that rows of `select_evidence` support. ``apart``: globs of ops that do not count for their class."""
     counted = found[[not any(fnmatch.fnmatchcase(label, glob) for glob in apart) for label in found["label"]]]
     findings = []
@@ -114,12 +116,18 @@ def calibrate_limits(found: pd.DataFrame, quantile: float = QUANTILE, apart: Seq
                 )
             )
         failed = {str(name): float(worst[name]) for name in bad}
-        findings.append(Finding(str(op_class), str(dtype), ops, failed, int((~some["label"].isin(bad)).sum()), limit))
+        findings.append(
+            CalibratedLimit(str(op_class), str(dtype), ops, failed, int((~some["label"].isin(bad)).sum()), limit)
+        )
     return findings
 
 
 def make_limit_lines(
-    found: pd.DataFrame, findings: Sequence[Finding], reasons: Mapping[str, str], quantile: float, made_with: str
+    found: pd.DataFrame,
+    findings: Sequence[CalibratedLimit],
+    reasons: Mapping[str, str],
+    quantile: float,
+    made_with: str,
 ) -> list[Limit]:
     """The lines of a policy: one per class and dtype, then those of the ops with a reason of their own to need more."""
     today = datetime.date.today().isoformat()
@@ -199,7 +207,7 @@ def reasons_of(given: Sequence[str]) -> dict[str, str]:
 
 def propose_policy(
     rows: pd.DataFrame, policy: Policy, backends: Sequence[str], quantile: float, reasons: Mapping[str, str]
-) -> tuple[Policy, list[Finding]]:
+) -> tuple[Policy, list[CalibratedLimit]]:
     """``policy`` with the limits that ``rows`` of ``backends`` support, one version on, and the evidence.
 
     reasons: globs of ops that get a limit of their own, and why. Raises PolicyError for what does not fit the rows,
@@ -236,7 +244,7 @@ def _made_with(rows: pd.DataFrame, backends: Sequence[str]) -> str:
     return " and ".join(texts)
 
 
-def table_calibration(policy: Policy, findings: Sequence[Finding]) -> list[str]:
+def table_calibration(policy: Policy, findings: Sequence[CalibratedLimit]) -> list[str]:
     """One line per class and dtype, and below it the ops that its limit does not cover."""
     lines = [f"{'class':16} {'dtype':10} {'ops':>4} {'cases':>6} {'median':>8} {'largest':>8} {'limit':>6}  before"]
     for one in findings:

@@ -14,13 +14,13 @@ from rich.text import Text
 
 from farm import lake as lakes
 from farm.commandline import plain
-from farm.fitting import Head, fit_table
+from farm.fitting import TableHead, fit_table
 from farm.plan import request as requests
 from farm.plan.config import ConfigError
 from farm.policies.rejudge import rejudge_rows
 from farm.report.tables.coverage import reproduce_command
 from farm.report.words import number, percent
-from farm.work.launch import Run, ready
+from farm.work.launch import LaunchedRun, ready
 from tasks import zoo
 from tasks.judge.verdict import Policy
 from tasks.model import FAILED, Status
@@ -32,7 +32,7 @@ PROMISES = ("mutation", "aliasing", "invariant", "nondeterministic", "race", "ou
 
 
 @dataclass(frozen=True)
-class Count:
+class FaultCount:
     """What one policy makes of faults and of their twins: names of the ops, and the dtypes in which faults escape.
 
     caught: in every dtype that it is planted in some row of the fault failed or, of a class of `zoo.PRECISION`, is
@@ -55,9 +55,9 @@ class Count:
 Statuses = Mapping[str, Mapping[str, set[str]]]
 
 
-def count_caught_faults(statuses: Statuses, faults: Mapping[str, zoo.Fault]) -> Count:
+def count_caught_faults(statuses: Statuses, faults: Mapping[str, zoo.Fault]) -> FaultCount:
     """The count over ``faults`` and their twins."""
-    made = Count()
+    made = FaultCount()
     for name, fault in faults.items():
         findings = (*FAILED, *[Status.IMPRECISE] * (fault.kind in zoo.PRECISION))
         by_dtype = statuses.get(name, {})
@@ -124,7 +124,7 @@ def run_faults(faults: Mapping[str, zoo.Fault], results: str, how: str) -> pd.Da
     lake = lakes.open_lake(results)
     lakes.check_writable(lake)
     with ready(requests.new(str(CONFIG), lake, ops, checks=checks, how=how)) as plan:
-        made = Run(plan)
+        made = LaunchedRun(plan)
         made.begin()
         try:
             made.dispatch(lambda dispatcher: None)
@@ -151,7 +151,7 @@ def find_misnamed(rows: pd.DataFrame, faults: Mapping[str, zoo.Fault]) -> dict[s
     return made
 
 
-def table_faults(faults: Mapping[str, zoo.Fault], counts: Mapping[str, Count], width: int) -> RenderableType:
+def table_faults(faults: Mapping[str, zoo.Fault], counts: Mapping[str, FaultCount], width: int) -> RenderableType:
     """Per class of fault and policy: faults caught, and right twins of such faults that are blamed."""
     heads = ["faults", "twins", *(f"{name} caught blamed" for name in counts)]
     kinds = sorted({f.kind for f in faults.values()}, key=str.casefold)
@@ -160,13 +160,13 @@ def table_faults(faults: Mapping[str, zoo.Fault], counts: Mapping[str, Count], w
     ]
     return fit_table(
         "Faults caught and right twins blamed, by class of fault and policy",
-        [Head("class of fault"), *(Head(words, right=True) for words in heads)],
+        [TableHead("class of fault"), *(TableHead(words, right=True) for words in heads)],
         [*lines, (_make_fault_line("all", faults, counts), "bold")],
         width,
     )
 
 
-def _make_fault_line(heading: str, some: Mapping[str, zoo.Fault], counts: Mapping[str, Count]) -> list[Text]:
+def _make_fault_line(heading: str, some: Mapping[str, zoo.Fault], counts: Mapping[str, FaultCount]) -> list[Text]:
     right = list_twins(some)
     cells = [heading, str(len(some)), str(len(right))]
     for one in counts.values():
@@ -179,7 +179,7 @@ def explain_faults(
     console: Console,
     rows: pd.DataFrame,
     faults: Mapping[str, zoo.Fault],
-    counts: Mapping[str, Count],
+    counts: Mapping[str, FaultCount],
     deciding: str,
     results: str,
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from farm.fleet import envs, scratch
-from farm.fleet.child_process import Death, Limits
+from farm.fleet.child_process import ChildDeath, Limits
 from farm.program import program
 from farm.reproduction.find import ReproduceError, StoredCase
 from farm.work.child_pool import POOL
@@ -20,19 +20,19 @@ from farm.work.job import Job
 from farm.work.state import limits
 from farm.work.supervisor import CannotRun, rows_of
 from tasks import wire
-from tasks.arrays.pack import Pack
+from tasks.arrays.pack import ArrayPack
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs.user_definitions import announce, get_announcement, with_kernel
 from tasks.judge.policy import Policy
 from tasks.model import RuntimeInfo, Status
-from tasks.model.trace import Step
+from tasks.model.trace import TraceStep
 from tasks.runner import Done, Runner
 from tasks.wire import ToRun
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReproducedOutcome:
     """What a case did now. row: as in the lake; actual: its outputs, None when it gave none; steps: its trace, where it
     ran in this process."""
 
@@ -40,7 +40,7 @@ class Outcome:
     info: RuntimeInfo | None = None
     backend: Backend | None = None
     actual: list[np.ndarray] | None = None
-    steps: Sequence[Step] = ()
+    steps: Sequence[TraceStep] = ()
 
 
 class NotHere(Exception):
@@ -85,7 +85,7 @@ def run_samples(asked: ToRun, spec: BackendSpec, policy: Policy, cache: Path) ->
         POOL.close()
 
 
-def run_here(case: StoredCase) -> Outcome:
+def run_here(case: StoredCase) -> ReproducedOutcome:
     """Run the case in this process, its outputs kept."""
     announce(with_kernel(get_announcement(), case.spec.kernel))
     try:
@@ -94,7 +94,7 @@ def run_here(case: StoredCase) -> Outcome:
         return _make_unavailable_outcome(str(error))
     with _keep_outputs(case) as asked:
         (done,) = here.run(asked, case.policy, alone=True)
-        return Outcome(done.row.values(), here.info, here.backend, read_outputs(asked), done.trace)
+        return ReproducedOutcome(done.row.values(), here.info, here.backend, read_outputs(asked), done.trace)
 
 
 def job_of(case: StoredCase, *run: ToRun, **bounds: Any) -> Job:
@@ -116,14 +116,14 @@ def ready_backend(case: StoredCase, job: Job) -> wire.Ready:
         got = POOL.get(job)
     except envs.EnvError as error:
         raise ReproduceError(f"{case.spec.name} cannot be run here: {error}") from None
-    answer = got if isinstance(got, Death) else got[1]
+    answer = got if isinstance(got, ChildDeath) else got[1]
     if not isinstance(answer, wire.Ready):
-        why = answer.text if isinstance(answer, Death) else answer.reason
+        why = answer.text if isinstance(answer, ChildDeath) else answer.reason
         raise ReproduceError(f"{case.spec.name} cannot be run here: {why}; see {program()} doctor")
     return answer
 
 
-def run_child(case: StoredCase) -> Outcome:
+def run_child(case: StoredCase) -> ReproducedOutcome:
     """Run the case in a child process with a deadline, as a run does, with the Python of the backend's environment."""
     with _keep_outputs(case) as asked:
         job = job_of(case, asked)
@@ -132,11 +132,11 @@ def run_child(case: StoredCase) -> Outcome:
         except CannotRun as error:
             return _make_unavailable_outcome(str(error))
         info = RuntimeInfo(row["runtime_version"], row["device"], row["driver_version"])
-        return Outcome(row, info if row["runtime_version"] else None, actual=read_outputs(asked))
+        return ReproducedOutcome(row, info if row["runtime_version"] else None, actual=read_outputs(asked))
 
 
-def _make_unavailable_outcome(why: str) -> Outcome:
-    return Outcome({"status": Status.UNAVAILABLE.value, "error": why})
+def _make_unavailable_outcome(why: str) -> ReproducedOutcome:
+    return ReproducedOutcome({"status": Status.UNAVAILABLE.value, "error": why})
 
 
 @contextlib.contextmanager
@@ -150,5 +150,5 @@ def read_outputs(asked: ToRun) -> list[np.ndarray] | None:
     """The outputs that a run has kept of a case; None where it gave none."""
     if not Path(asked.keep).exists():
         return None
-    pack = Pack(asked.keep)
+    pack = ArrayPack(asked.keep)
     return [pack.array(i).copy() for i in range(pack.header["outputs"])]  # the file goes

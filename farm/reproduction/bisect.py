@@ -28,7 +28,7 @@ ASK_S = 120
 
 
 @dataclass(frozen=True)
-class Answer:
+class VersionAnswer:
     """What a case did in a version. outcome: "right", "imprecise", "failed"; "" if it was not judged there, and why:
     said."""
 
@@ -39,25 +39,25 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Found:
+class BisectedVersion:
     """asked: in the order of asking; before, after: the neighbours between which the outcome changes, None where the
     ends are alike; between: versions between these that tell nothing."""
 
-    asked: tuple[Answer, ...]
-    before: Answer | None = None
-    after: Answer | None = None
+    asked: tuple[VersionAnswer, ...]
+    before: VersionAnswer | None = None
+    after: VersionAnswer | None = None
     between: tuple[str, ...] = ()
 
 
-def search_versions(versions: Sequence[str], ask: Callable[[str], Answer]) -> Found:
+def search_versions(versions: Sequence[str], ask: Callable[[str], VersionAnswer]) -> BisectedVersion:
     """The first version that has another outcome than the first one; versions: the oldest first.
 
     What is not judged in a version tells nothing: the next nearest to the middle is asked then. Raises ReproduceError
     for an end that is not judged.
     """
-    known: dict[int, Answer] = {}
+    known: dict[int, VersionAnswer] = {}
 
-    def ask_version(place: int) -> Answer:
+    def ask_version(place: int) -> VersionAnswer:
         known[place] = ask(versions[place])
         return known[place]
 
@@ -68,7 +68,7 @@ def search_versions(versions: Sequence[str], ask: Callable[[str], Answer]) -> Fo
                 f"{versions[place]} tells nothing ({known[place].said}); name another end with --versions"
             )
     if known[low].outcome == known[high].outcome:
-        return Found(tuple(known.values()))
+        return BisectedVersion(tuple(known.values()))
     while left := [place for place in range(low + 1, high) if place not in known]:
         middle = min(left, key=lambda place: abs(2 * place - low - high))
         answer = ask_version(middle)
@@ -76,38 +76,38 @@ def search_versions(versions: Sequence[str], ask: Callable[[str], Answer]) -> Fo
             low = middle
         elif answer.outcome:
             high = middle
-    return Found(tuple(known.values()), known[low], known[high], tuple(versions[low + 1 : high]))
+    return BisectedVersion(tuple(known.values()), known[low], known[high], tuple(versions[low + 1 : high]))
 
 
-def make_version_asker(case: StoredCase, package: str, more: Sequence[str] = ()) -> Callable[[str], Answer]:
+def make_version_asker(case: StoredCase, package: str, more: Sequence[str] = ()) -> Callable[[str], VersionAnswer]:
     """Runs the case with a version of a package in an environment of its own, beside the other packages of its backend
     and ``more``."""
     others = [p for p in _list_case_packages(case) if p.startswith(INDEX) or not _requires_package(p, package)]
 
-    def ask(version: str) -> Answer:
+    def ask(version: str) -> VersionAnswer:
         try:
             there = case.within(
                 (f"{package}=={version}", *others, *more), f"{case.spec.name.partition('@')[0]}@{version}"
             )
             _ = there.interpreter
         except ReproduceError as error:
-            return Answer(version, "", Status.UNAVAILABLE.value, str(error))
+            return VersionAnswer(version, "", Status.UNAVAILABLE.value, str(error))
         return _answer_of_version(version, run_child(there).row)
 
     return ask
 
 
-def _answer_of_version(version: str, row: dict[str, Any]) -> Answer:
+def _answer_of_version(version: str, row: dict[str, Any]) -> VersionAnswer:
     status = Status(row["status"])
     said = " ".join(filter(None, (status.value, row.get("kind") or "")))
     if row.get("error"):
         said += f": {' '.join(str(row['error']).split())[:200]}"
     if not status.judged:
-        return Answer(version, "", status.value, said)
+        return VersionAnswer(version, "", status.value, said)
     outcome = "failed" if status.failed else "imprecise" if status is Status.IMPRECISE else "right"
     if row.get("error_units") is not None:
         said += f", {row['error_units']:.3g} units"
-    return Answer(version, outcome, status.value, said)
+    return VersionAnswer(version, outcome, status.value, said)
 
 
 def _list_case_packages(case: StoredCase) -> Sequence[str]:

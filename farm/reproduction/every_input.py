@@ -19,7 +19,7 @@ from tasks.nearest import nearest
 
 
 @dataclass(frozen=True, eq=False)
-class Errors:
+class InputErrors:
     """Of one backend: inputs (n,) and |error| in ulps (n,), infinite for a misplaced NaN or Inf; limit: in ulps."""
 
     backend: str
@@ -50,7 +50,7 @@ def find_exhaustive_cases(rows: pd.DataFrame, op: str, dtype: str) -> list[str]:
     return [":".join(map(str, key)) for key in zip(first["run_id"], first["case_id"], first["backend"])]
 
 
-def compute_errors_of_inputs(keys: list[str], lake: Lake, cache: Path) -> Iterator[Errors]:
+def compute_errors_of_inputs(keys: list[str], lake: Lake, cache: Path) -> Iterator[InputErrors]:
     """What each backend gives now. One that gives nothing here is left out."""
     for key in keys:
         case = load_stored_case(parse_row_key(key, lake), lake, None, cache)
@@ -67,6 +67,6 @@ def compute_errors_of_inputs(keys: list[str], lake: Lake, cache: Path) -> Iterat
             x = given[0].astype(np.float64)
         limit = case.policy.limit(case.sample.owner.group.label, case.sample.op_class.value, leaf.dtype)
         flushes = " (flushes subnormals)" if flags.parse_flushed((case.stored or {}).get("flags")) else ""
-        yield Errors(
+        yield InputErrors(
             case.spec.name + flushes, case.sample.owner.group.label, x.reshape(-1), ulps.reshape(-1), limit.value
         )

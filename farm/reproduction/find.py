@@ -15,7 +15,7 @@ from farm import lake as lakes
 from farm.fleet import envs
 from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import Limits
-from farm.lake.key import Key
+from farm.lake.key import RowKey
 from farm.plan import kernels
 from farm.plan import matrix as matrices
 from farm.plan.config import CatalogConfig, Config, backend_names
@@ -33,7 +33,7 @@ from tasks.catalogs.user.ops import FUNCTIONS
 from tasks.judge import verdict
 from tasks.judge.policy import Policy
 from tasks.model import FUZZ, Group, Refusal, Status
-from tasks.model.trace import Step
+from tasks.model.trace import TraceStep
 from tasks.nearest import nearest
 from tasks.prepare import forms
 from tasks.prepare.cases import PreparedGroup, PreparedSample, find_key, pack_path
@@ -57,7 +57,7 @@ class StoredCase:
     trace.
     """
 
-    key: Key
+    key: RowKey
     row: dict[str, Any]
     stored: dict[str, Any] | None
     record: dict[str, Any]
@@ -69,7 +69,7 @@ class StoredCase:
     sample: PreparedSample
     asked: ToRun
     environment: envs.Environment | None = None
-    steps: Sequence[Step] = ()
+    steps: Sequence[TraceStep] = ()
 
     @property
     def interpreter(self) -> Interpreter:
@@ -101,7 +101,7 @@ class StoredCase:
         return replace(self, spec=spec, environment=envs.of(spec))
 
 
-def parse_row_key(text: str, results: lakes.Lake) -> Key:
+def parse_row_key(text: str, results: lakes.Lake) -> RowKey:
     """The key in ``text``; "last" is replaced by the newest run's id. "seed:NUMBER", or the number alone, is the case
     that a seed made.
 
@@ -111,7 +111,7 @@ def parse_row_key(text: str, results: lakes.Lake) -> Key:
         if not number.isdecimal():
             raise ReproduceError(f"{text!r} is no seed: {SEED}NUMBER, as a finding tells it")
         return by_seed(int(number), results)
-    key = Key.parse(text)
+    key = RowKey.parse(text)
     if key is None:
         raise ReproduceError(
             f"{text!r} is no key: a key is run_id:case_id:backend, e.g. "
@@ -140,7 +140,7 @@ def _is_todays_generator(catalog: GeneratingCatalog, row: Mapping[str, Any]) -> 
     return bool(row["variant"] == catalog.generator(row["op"].partition(":")[2]))
 
 
-def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "last") -> Key:
+def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "last") -> RowKey:
     """The key of the case that a seed made: the first that failed of the newest run in which one failed, else the first
     of the newest run that has one. Every kernel has a case of each seed: it is the one that fails that is meant.
 
@@ -151,12 +151,12 @@ def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "
     if run not in ("last", "all"):
         lakes.read_run(results, run)  # a run that is not there is told as such
     columns = "run_id case_id backend seed sample distribution dtype status catalog op variant".split()
-    found: dict[bool, dict[str, Key]] = {True: {}, False: {}}
+    found: dict[bool, dict[str, RowKey]] = {True: {}, False: {}}
     for run_id in [run] if run not in ("last", "all") else reversed(known):
         rows = lakes.read_table(results, run_id, columns).to_pylist()
         for row in rows:
             if seed_of(row) == seed and (not dtype or row["dtype"] == dtype):
-                found[Status(row["status"]).failed].setdefault(row["op"], Key.of(row))
+                found[Status(row["status"]).failed].setdefault(row["op"], RowKey.of(row))
     if several := found[True] or found[False]:
         if len(several) > 1:
             keys = " or ".join(f"'{key}'" for key in [*several.values()][:_KEYS])
@@ -174,7 +174,7 @@ def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "
     )
 
 
-def find_row_of_key(key: Key, results: lakes.Lake) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def find_row_of_key(key: RowKey, results: lakes.Lake) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """(the key's row, the rows of its case on all backends), as they were before a vote. Raises LakeError and
     ReproduceError."""
     table = lakes.read_table(results, key.run_id)
@@ -205,7 +205,7 @@ def _undo_vote(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "status": row["was_status"], "kind": row["was_kind"]} if row.get("acquitted") else row
 
 
-def load_stored_case(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> StoredCase:
+def load_stored_case(key: RowKey, results: lakes.Lake, backend: str | None, cache: Path) -> StoredCase:
     """Find a case's row, and its inputs and reference in the cache (they are made again if they are gone).
 
     ``backend``: run it on this one instead. Raises LakeError, ReproduceError and PolicyError.

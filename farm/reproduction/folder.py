@@ -27,7 +27,7 @@ from tasks import judging
 from tasks.backends.base import Backend
 from tasks.backends.shared import torch_run
 from tasks.backends.shared.onnx_form import inputs_by_name
-from tasks.backends.shared.recipe import NoProgram, Recipe
+from tasks.backends.shared.recipe import NoProgram, ProgramRecipe
 from tasks.catalogs.user import load
 from tasks.checks.determinism import THREADS
 from tasks.judge import properties
@@ -50,7 +50,7 @@ _RUNS = 3
 
 
 @dataclass(frozen=True)
-class Case:
+class FindingCase:
     """What a folder is made of. row: of the lake, or of a run now; actual: its outputs, None where there are none;
     leaves: in place of the sample's expected outputs; state: the tensors that a module of the user's holds."""
 
@@ -62,12 +62,12 @@ class Case:
     row: Mapping[str, Any]
     expected: Sequence[Leaf]
     actual: Sequence[np.ndarray] | None = None
-    derived: Definition | None = None
+    derived: FindingDefinition | None = None
     state: Mapping[str, np.ndarray] | None = None
 
 
 @dataclass(frozen=True)
-class Definition:
+class FindingDefinition:
     """That of a result which is defined up to a choice (`tasks.judge.definitions`): its name, its encoded arguments,
     what it is to make of right outputs; double: whether an input is float64."""
 
@@ -78,7 +78,7 @@ class Definition:
     double: bool
 
     @classmethod
-    def of(cls, sample: PreparedSample, precision: str) -> Definition | None:
+    def of(cls, sample: PreparedSample, precision: str) -> FindingDefinition | None:
         """That of a prepared sample; None of one that is judged by its numbers."""
         record = sample.record
         if not record.definition:
@@ -89,17 +89,19 @@ class Definition:
         )
 
 
-def write_folder(case: Case, packages: Sequence[str], earlier: Sequence[tuple[Form, Group]] = ()) -> dict[str, bytes]:
+def write_folder(
+    case: FindingCase, packages: Sequence[str], earlier: Sequence[tuple[Form, Group]] = ()
+) -> dict[str, bytes]:
     """The files of a finding by name. packages: what it is run with; earlier: cases that are run before it, in the same
     process. Raises NoProgram."""
     try:
-        return _Folder(case, packages).write(earlier)
+        return _FindingFolder(case, packages).write(earlier)
     except Unsupported as error:
         raise NoProgram(f"no folder: {error}") from None
 
 
 @dataclass(frozen=True)
-class _Check:
+class _FindingCheck:
     """How a run is judged: a function of `checks`, the source of its arguments, arrays that these name."""
 
     function: Callable[..., int]
@@ -109,8 +111,8 @@ class _Check:
     uses: tuple[Callable[..., Any], ...] = ()
 
 
-class _Folder:
-    def __init__(self, case: Case, packages: Sequence[str]) -> None:
+class _FindingFolder:
+    def __init__(self, case: FindingCase, packages: Sequence[str]) -> None:
         self.case, self.packages = case, packages
         self.status = Status(case.row["status"])
         self.files: dict[str, bytes] = {}
@@ -166,7 +168,7 @@ class _Folder:
         np.savez_compressed(out, **named)
         return out.getvalue()
 
-    def _call(self, recipe: Recipe, arrays: Sequence[np.ndarray]) -> str:
+    def _call(self, recipe: ProgramRecipe, arrays: Sequence[np.ndarray]) -> str:
         """The text of call.py: what a maintainer would type; "" where that is more than a screen."""
         rounded = [round_leaf(leaf) for leaf in self.case.expected]
         results = {
@@ -178,7 +180,7 @@ class _Folder:
 
     # -- run.py and compare.py ---------------------------------------------------------------------------------
 
-    def _run(self, recipe: Recipe, form: Form, check: _Check, former: Sequence[str]) -> str:
+    def _run(self, recipe: ProgramRecipe, form: Form, check: _FindingCheck, former: Sequence[str]) -> str:
         """The text of run.py: how the runtime is called, and what is made of the result."""
         is_model, threads = form.kind == "onnx", "threads" in recipe.settings
         settings = [_format_argument(x, f"        {name}=") for name, x in recipe.settings.items() if name != "threads"]
@@ -219,7 +221,7 @@ class _Folder:
         parts = [*recipe.sources, f"def run({', '.join(taken)}):\n{call}", "\n".join(main)]
         return "\n".join(head) + "\n\n\n" + "\n\n\n".join(parts) + "\n"
 
-    def _compare(self, check: _Check) -> str:
+    def _compare(self, check: _FindingCheck) -> str:
         """The text of compare.py: how a case is read, and what its result is held to."""
         functions: tuple[Callable[..., Any], ...] = (checks.load_case, *check.uses, check.function)
         sources = [inspect.getsource(x).rstrip() for x in functions]
@@ -230,18 +232,18 @@ class _Folder:
 
     # -- what is expected --------------------------------------------------------------------------------------
 
-    def _check(self, form: Form) -> _Check:
+    def _check(self, form: Form) -> _FindingCheck:
         """How a run of it is judged. Raises NoProgram."""
         row = self.case.row
         if self.status not in (Status.WRONG, Status.IMPRECISE, Status.PASS):
-            return _Check(checks.find_no_error, ("run", "inputs"), {})
+            return _FindingCheck(checks.find_no_error, ("run", "inputs"), {})
         if (made := self._make_behaviour_check(form)) is not None:
             return made
         if row["kind"] == KIND_PROPERTY:
             return self._make_promise_check(form)
         return self._make_number_check(form)
 
-    def _make_behaviour_check(self, form: Form) -> _Check | None:
+    def _make_behaviour_check(self, form: Form) -> _FindingCheck | None:
         """Of a kind that is wrong beside the numbers: what the call did to its inputs, or did otherwise the next time,
         or in a batch."""
         row, kind = self.case.row, self.case.row["kind"]
@@ -249,18 +251,18 @@ class _Folder:
             op = load.load_ops()[self.case.group.op_name].op if self.case.group.catalog == "user" else None
             names = [name for name, _ in form.kwargs["v"]]
             held = [k for k, name in enumerate(names) if name not in op.mutates] if op and op.mutates else None
-            return _Check(checks.find_changed_inputs, ("run", "inputs", repr(held)), {})
+            return _FindingCheck(checks.find_changed_inputs, ("run", "inputs", repr(held)), {})
         if kind == "aliasing":
-            return _Check(checks.find_shared_memory, ("run", "inputs"), {})
+            return _FindingCheck(checks.find_shared_memory, ("run", "inputs"), {})
         if kind == "nondeterministic":
-            return _Check(checks.compare_runs, ("run", "inputs", f"times={_RUNS}"), {})
+            return _FindingCheck(checks.compare_runs, ("run", "inputs", f"times={_RUNS}"), {})
         if kind == KIND_ACCEPTED:
-            return _Check(checks.find_result, ("run", "inputs"), {})
+            return _FindingCheck(checks.find_result, ("run", "inputs"), {})
         if kind in ("process", "threads"):
             if "threads" not in self.case.backend.recipe(form).settings:
                 raise NoProgram("no folder: the runtime is told no number of threads")
             counts = [1, 1] if kind == "process" else [1, *THREADS]
-            return _Check(checks.compare_processes, ("run", "inputs", repr(counts)), {})
+            return _FindingCheck(checks.compare_processes, ("run", "inputs", repr(counts)), {})
         if kind == "batch":
             where = flags.of(row).get("row", "")
             if not where or form.kind not in ("torch", "onnx"):
@@ -269,10 +271,12 @@ class _Folder:
             rows: list[Any] = list(form.batched)
             if form.kind == "onnx":
                 rows = [list(inputs_by_name(form))[k] for k in rows]
-            return _Check(checks.compare_batches, ("run", "inputs", _format_literal(rows), str(place), str(count)), {})
+            return _FindingCheck(
+                checks.compare_batches, ("run", "inputs", _format_literal(rows), str(place), str(count)), {}
+            )
         return None
 
-    def _make_promise_check(self, form: Form) -> _Check:
+    def _make_promise_check(self, form: Form) -> _FindingCheck:
         """Of results that break what mathematics promises of the op. Raises NoProgram."""
         given = list(inputs_by_name(form).values()) if form.kind == "onnx" else list(form.arrays)
         actual = self.case.actual
@@ -295,9 +299,9 @@ class _Folder:
         if found.code not in made:
             raise NoProgram(f"no folder: none is known for the promise {found.code!r}")
         function, arguments = made[found.code]
-        return _Check(function, ["run(inputs)", *arguments], {})
+        return _FindingCheck(function, ["run(inputs)", *arguments], {})
 
-    def _make_number_check(self, form: Form) -> _Check:
+    def _make_number_check(self, form: Form) -> _FindingCheck:
         """Of results that are off by their numbers, their shapes or their dtypes. Raises NoProgram."""
         case, row, kind = self.case, self.case.row, self.case.row["kind"]
         got, op_class = "run(inputs)", OpClass(row["op_class"] or OpClass.COMPOSITE)
@@ -309,7 +313,7 @@ class _Folder:
         if case.derived is None and (kind in ("shape", "dtype") or op_class in (OpClass.RANDOM, OpClass.UNINITIALISED)):
             finite = [k for k, leaf in enumerate(leaves) if op_class is OpClass.RANDOM and _is_finite(leaf)]
             told = [(leaf.dtype, tuple(int(n) for n in leaf.shape)) for leaf in leaves]
-            return _Check(checks.compare_shapes, [got, _format_literal(told), repr(finite)], {}, before, uses)
+            return _FindingCheck(checks.compare_shapes, [got, _format_literal(told), repr(finite)], {}, before, uses)
         if case.derived is not None:
             if form.paired:
                 raise NoProgram("no folder: its outputs are pairs of real numbers")
@@ -330,7 +334,7 @@ class _Folder:
             function = by_kind.get(kind, checks.compare_output)
         more = [f"bound={BIAS}"] if kind == KIND_BIASED else []
         arrays = expected_arrays(leaves, row, case.policy, kind)
-        return _Check(function, [got, "case", *more], arrays, before, uses)
+        return _FindingCheck(function, [got, "case", *more], arrays, before, uses)
 
 
 def round_leaf(leaf: Leaf) -> np.ndarray | None:

@@ -37,7 +37,7 @@ _MODULE = {
 
 def write_framework_program(form: Form) -> tuple[list[str], dict[str, np.ndarray]]:
     """(parts of the text of a program, the arrays that it takes by name). Raises NoProgram, Unsupported."""
-    calls = Calls(form.kind)
+    calls = FrameworkCalls(form.kind)
     arrays = input_arrays(form)
     found = _write_graph(form, calls, arrays) if form.model is not None else _write_call(form, calls, arrays)
     body = [f"    {line}" for line in (*calls.lines, f"return {found}")]
@@ -45,22 +45,22 @@ def write_framework_program(form: Form) -> tuple[list[str], dict[str, np.ndarray
     return [_MODULE[form.kind], *define_words(calls.called), program], calls.held
 
 
-def _write_call(form: Form, calls: Calls, arrays: Sequence[np.ndarray]) -> str:
+def _write_call(form: Form, calls: FrameworkCalls, arrays: Sequence[np.ndarray]) -> str:
     """What one function returns. Raises NoProgram."""
     if not isinstance(form.call, Counterpart):
         raise NoProgram("no folder: it is no call of one function")
-    given = iter([Named(f"x[{k}]", calls) for k, _ in enumerate(arrays)])
+    given = iter([NamedTensor(f"x[{k}]", calls) for k, _ in enumerate(arrays)])
 
     def leaf(kind: str, node: dict[str, Any]) -> Any:
         if kind == "torch.dtype":
             name = "bool_" if node["name"] == "bool" and form.kind in ("jax", "mlx") else node["name"]
-            return Named(_DTYPE[form.kind].format(name), calls)
+            return NamedTensor(_DTYPE[form.kind].format(name), calls)
         return next(given) if kind == "tensor" else None  # layouts and devices say where a tensor is, not what
 
     return calls.call(form.call, decode(form.args, leaf), dict(decode(form.kwargs, leaf))).text
 
 
-def _write_graph(form: Form, calls: Calls, arrays: Sequence[np.ndarray]) -> str:
+def _write_graph(form: Form, calls: FrameworkCalls, arrays: Sequence[np.ndarray]) -> str:
     """What a graph returns. torch computes it meanwhile, which is here: what shapes it gives decides what is called
     next."""
     import torch
@@ -76,18 +76,18 @@ def _write_graph(form: Form, calls: Calls, arrays: Sequence[np.ndarray]) -> str:
         return call
 
     def tensor(x: Any) -> Any:
-        if isinstance(x, Named):
+        if isinstance(x, NamedTensor):
             return x
         made = calls.line(f"{'.'.join(TENSOR[form.kind])}({calls.source(x)})")
         return made.also(torch.from_numpy(np.array(x)))
 
-    given = [Named(f"x[{k}]", calls, torch.from_numpy(np.array(x))) for k, x in enumerate(arrays)]
+    given = [NamedTensor(f"x[{k}]", calls, torch.from_numpy(np.array(x))) for k, x in enumerate(arrays)]
     return calls.source(read_network(form.kind, form.model).by(find_framework_call, tensor, given))
 
 
 def _restore_tensors(x: Any) -> Any:
     """Arguments with torch's own tensors in them."""
-    if isinstance(x, Named):
+    if isinstance(x, NamedTensor):
         return x.known
     if isinstance(x, dict):
         return {key: _restore_tensors(y) for key, y in x.items()}
@@ -95,7 +95,7 @@ def _restore_tensors(x: Any) -> Any:
 
 
 @dataclass
-class Calls:
+class FrameworkCalls:
     """The calls of a program. lines: each gives something a name; called: counterparts by their names there; held:
     arrays by name."""
 
@@ -104,7 +104,7 @@ class Calls:
     called: dict[str, Counterpart] = field(default_factory=dict)
     held: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def call(self, counterpart: Counterpart, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Named:
+    def call(self, counterpart: Counterpart, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NamedTensor:
         """What a counterpart returns. Raises Unsupported for an argument that it does not take."""
         counterpart.bind_arguments(args, kwargs)
         name = "op_" + counterpart.label.removeprefix("nn.functional.").replace(".", "_").replace(":", "_")
@@ -113,14 +113,14 @@ class Calls:
         given = [*map(self.source, args), *(f"{key}={self.source(x)}" for key, x in heeded.items())]
         return self.line(f"{name}({', '.join(given)})")
 
-    def line(self, text: str) -> Named:
+    def line(self, text: str) -> NamedTensor:
         name = f"v{len(self.lines)}"
         self.lines.append(f"{name} = {text}")
-        return Named(name, self)
+        return NamedTensor(name, self)
 
     def source(self, x: Any) -> str:
         """Source of an argument. Raises NoProgram for what has none."""
-        if isinstance(x, Named):
+        if isinstance(x, NamedTensor):
             return x.text
         if isinstance(x, list):
             return f"[{', '.join(map(self.source, x))}]"
@@ -143,17 +143,17 @@ class Calls:
         raise NoProgram(f"no folder: an argument of type {type(x).__name__} cannot be written down")
 
 
-class Named:
+class NamedTensor:
     """Something of a framework by its source; known: torch's tensor in its place, where there is one."""
 
-    def __init__(self, text: str, calls: Calls, known: Any = None) -> None:
+    def __init__(self, text: str, calls: FrameworkCalls, known: Any = None) -> None:
         self.text, self.calls, self.known = text, calls, known
 
     def also(self, known: Any) -> Any:
         """The same, or its parts, with what torch made of the same."""
         if isinstance(known, (list, tuple)):
-            return [Named(f"{self.text}[{k}]", self.calls, x) for k, x in enumerate(known)]
-        return Named(self.text, self.calls, known)
+            return [NamedTensor(f"{self.text}[{k}]", self.calls, x) for k, x in enumerate(known)]
+        return NamedTensor(self.text, self.calls, known)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -165,11 +165,11 @@ class Named:
 
     @property
     def dtype(self) -> Any:
-        return Named(f"{self.text}.dtype", self.calls, self.known.dtype)
+        return NamedTensor(f"{self.text}.dtype", self.calls, self.known.dtype)
 
-    def __getitem__(self, key: Any) -> Named:
+    def __getitem__(self, key: Any) -> NamedTensor:
         found = self.calls.line(f"{self.text}[{self.calls.source(key)}]")
-        return Named(found.text, self.calls, None if self.known is None else self.known[key])
+        return NamedTensor(found.text, self.calls, None if self.known is None else self.known[key])
 
     def __str__(self) -> str:
         return self.text if self.known is None else str(self.known)
@@ -180,7 +180,7 @@ def define_words(calls: Mapping[str, Counterpart]) -> list[str]:
     of these as a function of its name. Raises NoProgram."""
     imports, made = dict[str, None](), dict[str, str]()
 
-    def add(code: ast.AST, own: set[str], words: Mapping[str, Word], text: str) -> None:
+    def add(code: ast.AST, own: set[str], words: Mapping[str, FrameworkWord], text: str) -> None:
         names = dict.fromkeys(x.id for x in ast.walk(code) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Load))
         for name in (x for x in names if x not in own | _find_bound_names(code) | made.keys()):
             word = words.get(name)
@@ -210,7 +210,7 @@ def _find_bound_names(code: ast.AST) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Word:
+class FrameworkWord:
     """What a name of the table stands for: its definition as it is written, or the line that imports it (node None)."""
 
     text: str
@@ -218,30 +218,30 @@ class Word:
 
 
 @functools.cache
-def words_of(framework: str) -> dict[str, Word]:
+def words_of(framework: str) -> dict[str, FrameworkWord]:
     """What an expression of the table may name."""
-    found: dict[str, Word] = {}
+    found: dict[str, FrameworkWord] = {}
     for name in (*WORDS, f"in_{framework}"):
         text = (Path(counterparts.__file__).parent / f"{name}.py").read_text(encoding="utf-8")
         found |= {name: word for statement in ast.parse(text).body for name, word in _read_names(statement, text)}
     return found
 
 
-def _read_names(statement: ast.stmt, text: str) -> Iterator[tuple[str, Word]]:
+def _read_names(statement: ast.stmt, text: str) -> Iterator[tuple[str, FrameworkWord]]:
     """(name, what it stands for) of a statement of a module."""
     written = ast.get_source_segment(text, statement) or ""
     if isinstance(statement, ast.FunctionDef) and not statement.decorator_list:
-        yield statement.name, Word(written, statement)
+        yield statement.name, FrameworkWord(written, statement)
     elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-        yield statement.targets[0].id, Word(written, statement)
+        yield statement.targets[0].id, FrameworkWord(written, statement)
     elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-        yield statement.target.id, Word(written, statement)
+        yield statement.target.id, FrameworkWord(written, statement)
     elif isinstance(statement, ast.Import):
         for alias in statement.names:
-            yield alias.asname or alias.name, Word(ast.unparse(ast.Import([alias])))
+            yield alias.asname or alias.name, FrameworkWord(ast.unparse(ast.Import([alias])))
     elif isinstance(statement, ast.ImportFrom) and (statement.module or "").partition(".")[0] not in (
         "tasks",
         "typing",
     ):
         for alias in statement.names:
-            yield alias.asname or alias.name, Word(ast.unparse(ast.ImportFrom(statement.module, [alias], 0)))
+            yield alias.asname or alias.name, FrameworkWord(ast.unparse(ast.ImportFrom(statement.module, [alias], 0)))

@@ -35,7 +35,7 @@ class GradcheckError(Refusal):
 
 
 @dataclass(frozen=True)
-class Question:
+class OpGradientQuestion:
     """Which gradients are asked for. sample: one by its index (None: ``samples`` of them, spread over the op's list);
     double: the gradient of the gradient; backend: whose gradient is judged."""
 
@@ -48,7 +48,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class OpGradientAnswer:
     """The samples that were looked at, in a line of text each, how many of them met which agreement, and how many
     failed otherwise: the backend or the reference raised."""
 
@@ -78,7 +78,7 @@ def table_run_gradients(results: str, run: str) -> pd.DataFrame:
     return found
 
 
-def check_op_gradients(question: Question, cache: Path | None = None) -> Answer:
+def check_op_gradients(question: OpGradientQuestion, cache: Path | None = None) -> OpGradientAnswer:
     """Differentiate and judge. cache: where samples are prepared (None: where all are). Raises GradcheckError."""
     cache = cache or default_cache()
     try:
@@ -102,7 +102,7 @@ def check_op_gradients(question: Question, cache: Path | None = None) -> Answer:
         raise GradcheckError(f"--backend: {spec.name} is unavailable: {error}") from None
     rows = pd.DataFrame(judged).reindex(columns=_COLUMNS)
     rows["agreement"] = compare_gradient_oracles(rows)
-    return Answer(
+    return OpGradientAnswer(
         f"{group.label} {question.dtype}, {group.check} on {question.backend}",
         [
             describe_gradient_sample({str(k): v for k, v in row.items()})
@@ -120,7 +120,7 @@ _COLUMNS = (
 ).split()
 
 
-def _prepare_samples(question: Question, cache: Path) -> PreparedGroup:
+def _prepare_samples(question: OpGradientQuestion, cache: Path) -> PreparedGroup:
     """The op's samples with their gradients. Raises GradcheckError."""
     name = "user" if question.op.startswith("user:") else "torch"
     entries = {

@@ -10,7 +10,7 @@ from farm.reproduction.in_torch import write_torch_arguments
 from tasks.arrays import module_state, torch_tree
 from tasks.backends.shared.recipe import NoProgram
 from tasks.catalogs.models import of_file
-from tasks.catalogs.models.own_models import Own
+from tasks.catalogs.models.own_models import OwnModelFile
 from tasks.catalogs.user import functions, load, sources
 from tasks.model import FORWARD, Form, Group
 
@@ -118,7 +118,7 @@ def _copy_files(file: str, root: str) -> tuple[dict[str, bytes], str]:
     return names, module
 
 
-def define_module(one: Own, form: Form) -> tuple[list[str], dict[str, bytes]]:
+def define_module(one: OwnModelFile, form: Form) -> tuple[list[str], dict[str, bytes]]:
     """(parts of the text of a program that makes a module of the user's, OP, and gives it the tensors that were judged,
     the files that it takes). Raises NoProgram."""
     name, _, function = one.source.rpartition(":")

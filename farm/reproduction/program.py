@@ -36,7 +36,7 @@ for key, x in np.load(Path(__file__).with_name("weights.npz")).items():
 
 
 @dataclass(frozen=True)
-class Program:
+class FindingProgram:
     """text: of program.py; arrays: its inputs in order; held: constants and weights by name, which lie in weights.npz;
     files: others, by name."""
 
@@ -46,14 +46,14 @@ class Program:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def write_program(form: Form, group: Group, state: Mapping[str, np.ndarray], tried: bool = True) -> Program:
+def write_program(form: Form, group: Group, state: Mapping[str, np.ndarray], tried: bool = True) -> FindingProgram:
     """The program of a form that is no ONNX model. state: the tensors that a module of the user's holds; tried: whether
     a public name of torch's is run beside the catalog's function, to see that it is the same. Raises NoProgram,
     Unsupported."""
     title, files = f"{group.label}, as the case calls it.", dict[str, bytes]()
     if form.kind in FRAMEWORKS:
         parts, held = in_framework.write_framework_program(form)
-        return Program(compose_program(title, parts, held), input_arrays(form), held)
+        return FindingProgram(compose_program(title, parts, held), input_arrays(form), held)
     if form.kind != "torch":
         raise NoProgram(f"no folder: none is known for the form {form.kind!r}")
     held, arrays = {}, in_torch.arrays_of(form)
@@ -79,7 +79,7 @@ def write_program(form: Form, group: Group, state: Mapping[str, np.ndarray], tri
         *parts,
         in_torch.define_tensors(form, len(arrays), exotic or "to_tensor(" in "".join(parts)),
     ]
-    return Program(compose_program(title, parts, held, files), arrays, held, files)
+    return FindingProgram(compose_program(title, parts, held, files), arrays, held, files)
 
 
 def compose_program(title: str, parts: Sequence[str], held: Mapping[str, Any], files: Collection[str] = ()) -> str:

@@ -15,14 +15,14 @@ import pandas as pd
 from farm.plan.known import REDUCED, WHOSE, match_rows, seen_on
 from farm.plan.model import KnownFailure
 from farm.reproduction import places
-from farm.reproduction.again import Outcome
+from farm.reproduction.again import ReproducedOutcome
 from farm.reproduction.find import ReproduceError, StoredCase
 from tasks.arrays.pack import dtype_name
 from tasks.arrays.tree import TensorSpec
 from tasks.judge.worst import element, worst
 from tasks.model import EXHAUSTIVE, OpClass, Status, trace, wide
 from tasks.model.row import COLUMNS, declared_precision, has_own_tolerance
-from tasks.model.trace import Step
+from tasks.model.trace import TraceStep
 from tasks.prepare.cases import PreparedSample
 
 #: Columns of a row that a reproduction must give again, bit for bit.
@@ -79,7 +79,7 @@ def print_case(case: StoredCase) -> None:
     print_line("digest", f"{digest} ({agrees})")
 
 
-def _describe_trace(steps: Sequence[Step]) -> str:
+def _describe_trace(steps: Sequence[TraceStep]) -> str:
     return trace.describe_first_wrong(steps) or f"all of {len(steps)} steps are right"
 
 
@@ -109,7 +109,7 @@ def _format_tensor(spec: TensorSpec, arrays: list[np.ndarray]) -> str:
     return text + (f" {spec.layout}" if spec.layout != "strided" else "")
 
 
-def print_outcome(case: StoredCase, outcome: Outcome, device: str = "") -> None:
+def print_outcome(case: StoredCase, outcome: ReproducedOutcome, device: str = "") -> None:
     """The runtime, the outputs and the worst element, and the metrics beside the stored ones. device: the number of the
     one it ran on, "" of the CPU's."""
     row = outcome.row

@@ -24,7 +24,7 @@ from farm.fleet.child_process import TICK, is_overdue, without_farm
 from farm.reproduction.folder import RUN
 from tasks.model import Status
 from tasks.model.errors import mask_details
-from tasks.relay import Starved
+from tasks.relay import StarvedTime
 
 #: Seconds that the imports of a finding may take, which are no part of it.
 _IMPORTS_S = 300.0
@@ -57,7 +57,7 @@ finally:
 
 
 @dataclass(frozen=True)
-class Ended:
+class TrialEnd:
     """How a run ended. returncode: of the process; code: that it exited with by itself; type, text: of what it raised;
     missing: the module that it did not find; child: the exit code of a program that it started, where that is what it
     raised."""
@@ -70,7 +70,7 @@ class Ended:
     child: int | None = None
 
 
-def run_alone(folder: Path, timeout_s: float, python: str | Interpreter, folders: str = "") -> Ended | None:
+def run_alone(folder: Path, timeout_s: float, python: str | Interpreter, folders: str = "") -> TrialEnd | None:
     """Run a finding's run.py with an interpreter, in an empty folder, isolated from this installation's paths, with the
     modules in ``folders`` (as PYTHONPATH has them) and in what is laid over the interpreter; None if it did not end in
     time. Behind a launcher it is run from a folder that both sides see."""
@@ -107,12 +107,12 @@ def run_alone(folder: Path, timeout_s: float, python: str | Interpreter, folders
         with contextlib.suppress(OSError, ValueError):
             said = json.loads(report.read_text(encoding="utf-8"))
         child = said.pop("returncode", None)
-        return Ended(code, child=child if isinstance(child, int) else None, **said)
+        return TrialEnd(code, child=child if isinstance(child, int) else None, **said)
 
 
 def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
     """Whether a process ends in so many seconds in which the machine lets it run."""
-    begun, starved = time.monotonic(), Starved(process.pid)
+    begun, starved = time.monotonic(), StarvedTime(process.pid)
     while not is_overdue(time.monotonic() - begun, timeout_s, partial(starved.s, begun)):
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(TICK)
@@ -179,7 +179,7 @@ def _imported_s(folder: Path, python: str | Interpreter) -> float:
         return time.monotonic() - begun
 
 
-def judge_trial(ended: Ended | None, row: Mapping[str, Any], timeout_s: float) -> tuple[bool, str]:
+def judge_trial(ended: TrialEnd | None, row: Mapping[str, Any], timeout_s: float) -> tuple[bool, str]:
     """(whether a run that ended so shows a row's failure, a sentence on it)."""
     status = Status(row["status"])
     shown, how = _judge_script_ending(ended, row, status, timeout_s)
@@ -187,7 +187,7 @@ def judge_trial(ended: Ended | None, row: Mapping[str, Any], timeout_s: float) -
 
 
 def _judge_script_ending(
-    ended: Ended | None, row: Mapping[str, Any], status: Status, timeout_s: float
+    ended: TrialEnd | None, row: Mapping[str, Any], status: Status, timeout_s: float
 ) -> tuple[bool, str]:
     if ended is None:
         return status is Status.TIMEOUT, f"it did not end within {timeout_s:g} s"
@@ -208,7 +208,7 @@ def _judge_script_ending(
     return ended.code == {**dict.fromkeys(_SHOWN, 1), **dict.fromkeys(_HIDDEN, 0)}.get(status), ends
 
 
-def _is_error_of_row(ended: Ended, row: Mapping[str, Any]) -> bool:
+def _is_error_of_row(ended: TrialEnd, row: Mapping[str, Any]) -> bool:
     """Whether what was raised is a row's error: the same type where one says nothing, the same signal of a program that
     was started, else one text within the other, with what is a case's own masked. Of a row's also its first paragraph:
     a runtime may print a part of the program after it, of which its own tools print another one."""

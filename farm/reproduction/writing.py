@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 from farm.reproduction import trial
-from farm.reproduction.again import Outcome
+from farm.reproduction.again import ReproducedOutcome
 from farm.reproduction.find import ReproduceError, StoredCase
-from farm.reproduction.folder import BEHAVIOURS, Case, Definition, write_folder
+from farm.reproduction.folder import BEHAVIOURS, FindingCase, FindingDefinition, write_folder
 from farm.reproduction.requirements import describe_place, list_requirements, pin_imports
 from farm.reproduction.show import status_text
 from tasks import checks
-from tasks.arrays.pack import Pack
+from tasks.arrays.pack import ArrayPack
 from tasks.backends.base import Backend
 from tasks.backends.shared.network import complete_form
 from tasks.backends.shared.recipe import NoProgram
@@ -22,10 +22,10 @@ from tasks.model import Form
 from tasks.model.row import declared_precision
 
 
-def folder_case(case: StoredCase, outcome: Outcome, backend: Backend, title: str) -> Case:
+def folder_case(case: StoredCase, outcome: ReproducedOutcome, backend: Backend, title: str) -> FindingCase:
     """What a finding's folder is made of. Raises NoProgram."""
     row = outcome.row
-    return Case(
+    return FindingCase(
         title=title,
         form=form_of(case, backend),
         group=case.group,
@@ -34,12 +34,12 @@ def folder_case(case: StoredCase, outcome: Outcome, backend: Backend, title: str
         row=row,
         expected=case.sample.expected(),
         actual=outcome.actual,
-        derived=Definition.of(case.sample, declared_precision(row)),
+        derived=FindingDefinition.of(case.sample, declared_precision(row)),
         state=case.sample.state(),
     )
 
 
-def write_finding(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
+def write_finding(case: StoredCase, outcome: ReproducedOutcome, folder: Path) -> bool:
     """Write a case's folder and try it; returns whether it shows what the farm says. Raises NoProgram,
     ReproduceError."""
     check = checks.get_or_default(case.sample.owner.check)
@@ -63,7 +63,7 @@ def write_finding(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
     return shown
 
 
-def write_in_fork(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
+def write_in_fork(case: StoredCase, outcome: ReproducedOutcome, folder: Path) -> bool:
     """`write_finding` in a process of its own: looking at a deadly case's form may be deadly too. Raises NoProgram."""
     sys.stdout.flush()
     child = os.fork()
@@ -94,7 +94,7 @@ def write_in_fork(case: StoredCase, outcome: Outcome, folder: Path) -> bool:
 
 
 def form_of(case: StoredCase, backend: Backend) -> Form:
-    exported = Pack(case.asked.exported) if case.asked.exported else None
+    exported = ArrayPack(case.asked.exported) if case.asked.exported else None
     for kind in backend.forms:
         try:
             return complete_form(case.sample.form(kind, exported))

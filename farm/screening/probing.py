@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from farm.commandline import plain, print_folded
-from farm.fleet.child_process import Death, Limits
-from farm.fleet.inventory import Offer
-from farm.plan.request import Request
+from farm.fleet.child_process import ChildDeath, Limits
+from farm.fleet.inventory import BackendOffer
+from farm.plan.request import RunRequest
 from farm.program import program
-from farm.screening.run import MEMORY_GIB, Screened, ask_backends, name_hosts
+from farm.screening.run import MEMORY_GIB, ScreenedDevice, ask_backends, name_hosts
 from farm.work import executor_registry
 from farm.work.each_device import name_core, run_on_each
 from farm.work.executor import Executor, Setup
@@ -23,14 +23,14 @@ from tasks.wire import Place
 MAJORITY = 2
 
 
-def probe_devices(request: Request, specs: Sequence[BackendSpec]) -> list[Screened]:
+def probe_devices(request: RunRequest, specs: Sequence[BackendSpec]) -> list[ScreenedDevice]:
     """Each device of the backends that are here, asked how it computes; of a CPU one core, of an environment that is
     not built nothing. Raises ConfigError, ClusterError, OSError."""
     kind = executor_registry.find(request.how, request.address) or executor_registry.get("processes")
     executor = kind.create(Setup(request.address, request.cpus, dashboard=False))
     try:
         offers = ask_backends(executor, specs, request, build=False)
-        found: list[Screened] = []
+        found: list[ScreenedDevice] = []
         for offer in offers.values():
             if offer.available and offer.ranks == 1:
                 spec = next(s for s in specs if s.name == offer.name)
@@ -40,10 +40,12 @@ def probe_devices(request: Request, specs: Sequence[BackendSpec]) -> list[Screen
         executor.close()
 
 
-def _probe_offer(executor: Executor, offer: Offer, spec: BackendSpec, request: Request) -> list[Screened]:
+def _probe_offer(
+    executor: Executor, offer: BackendOffer, spec: BackendSpec, request: RunRequest
+) -> list[ScreenedDevice]:
     cores = {Place(n, name_core(k)) for n, count in offer.devices.items() for k in range(1, count)}
     hosts = name_hosts(executor.nodes)
-    limits, found = Limits(memory_gib=MEMORY_GIB), dict[Place, Screened]()
+    limits, found = Limits(memory_gib=MEMORY_GIB), dict[Place, ScreenedDevice]()
     job = Job(
         name=f"probe {offer.name}",
         cache=str(request.cache),
@@ -56,23 +58,23 @@ def _probe_offer(executor: Executor, offer: Offer, spec: BackendSpec, request: R
     for place, message in run_on_each(
         executor, offer, lambda number: job, 0.0, cores if offer.resource == "CPU" else ()
     ):
-        device = found.setdefault(place, Screened(offer.name, place, hosts.get(place.node, place.node)))
+        device = found.setdefault(place, ScreenedDevice(offer.name, place, hosts.get(place.node, place.node)))
         if isinstance(message, wire.Ready):
             device.info = message.info
         elif isinstance(message, wire.Probed):
             device.features = message.features
         elif isinstance(message, (wire.Gone, wire.Stopped)):
             device.reason = message.why
-        elif isinstance(message, Death):
+        elif isinstance(message, ChildDeath):
             device.reason = message.text
         elif isinstance(message, BaseException):
             device.reason = str(message)
     return [found[place] for place in sorted(found)]
 
 
-def find_different(devices: Sequence[Screened]) -> dict[str, list[str]]:
+def find_different(devices: Sequence[ScreenedDevice]) -> dict[str, list[str]]:
     """Of devices that differ from most of their equals: in what, by the device's name and backend."""
-    groups: dict[tuple[str, ...], list[Screened]] = {}
+    groups: dict[tuple[str, ...], list[ScreenedDevice]] = {}
     for device in devices:
         if device.features:
             groups.setdefault(device.equal_to, []).append(device)
@@ -89,10 +91,10 @@ def find_different(devices: Sequence[Screened]) -> dict[str, list[str]]:
     return found
 
 
-def print_probed(devices: Sequence[Screened]) -> bool:
+def print_probed(devices: Sequence[ScreenedDevice]) -> bool:
     """A block for each group of devices that say the same, then those that differ from their equals; whether any
     does."""
-    groups: dict[tuple[object, ...], list[Screened]] = {}
+    groups: dict[tuple[object, ...], list[ScreenedDevice]] = {}
     for device in devices:
         groups.setdefault((device.equal_to, tuple(device.features.items()), device.reason), []).append(device)
     for same in groups.values():

@@ -11,11 +11,11 @@ from typing import Any
 
 from farm import lake as lakes
 from farm.fleet import asking
-from farm.fleet.child_process import Death, Limits
-from farm.fleet.inventory import Offer, offers
+from farm.fleet.child_process import ChildDeath, Limits
+from farm.fleet.inventory import BackendOffer, offers
 from farm.lake import Origin, beside
 from farm.plan.config import BackendConfig, Config, ConfigError
-from farm.plan.request import Request
+from farm.plan.request import RunRequest
 from farm.work import executor_registry
 from farm.work.each_device import run_on_each
 from farm.work.executor import Executor, Setup
@@ -27,10 +27,10 @@ from tasks.devices import TORCH_DEVICES
 from tasks.judge import verdict
 from tasks.model import UNASKED, BackendInfo, Status
 from tasks.model.row import Row
-from tasks.model.trace import Step
-from tasks.screen.decide import COMMON, DISSENT, WRONG, Decision, decide_devices, describe_wrong_output
+from tasks.model.trace import TraceStep
+from tasks.screen.decide import COMMON, DISSENT, WRONG, ScreenDecision, decide_devices, describe_wrong_output
 from tasks.screen.exercises import find_sizes, list_exercises
-from tasks.screen.observed import Observed
+from tasks.screen.observed import ObservedExercise
 from tasks.wire import Place
 
 #: The check and the catalog of rows, and what stands before an exercise's name.
@@ -40,17 +40,17 @@ MEMORY_GIB = 24.0
 
 
 @dataclass
-class Screened:
+class ScreenedDevice:
     """A device of a backend, and what was seen of it. reason: why it was not screened, or not to its end."""
 
     backend: str
     place: Place
     host: str
     info: BackendInfo = UNASKED
-    observed: list[Observed] = field(default_factory=list)
-    deaths: list[Death] = field(default_factory=list)
+    observed: list[ObservedExercise] = field(default_factory=list)
+    deaths: list[ChildDeath] = field(default_factory=list)
     reason: str = ""
-    decisions: dict[str, Decision] = field(default_factory=dict)
+    decisions: dict[str, ScreenDecision] = field(default_factory=dict)
     #: How it computes (`tasks.screen.probe`), where that was asked.
     features: dict[str, str] = field(default_factory=dict)
 
@@ -66,7 +66,7 @@ class Screened:
         return (self.backend, runtime.device, runtime.runtime_version, runtime.build or "", runtime.driver_version)
 
     @property
-    def wrong(self) -> dict[str, Decision]:
+    def wrong(self) -> dict[str, ScreenDecision]:
         """By exercise, what it alone is to blame for."""
         return {label: d for label, d in self.decisions.items() if d.is_sick}
 
@@ -76,7 +76,7 @@ def find_device_backends() -> list[BackendSpec]:
     return [BackendConfig(name=f"torch-{name}").spec() for name, (_, label) in TORCH_DEVICES.items() if label]
 
 
-def make_request(lake: lakes.Lake, specs: Sequence[BackendSpec], **where: Any) -> Request:
+def make_request(lake: lakes.Lake, specs: Sequence[BackendSpec], **where: Any) -> RunRequest:
     """The request that a run's record is made of."""
     config = Config(
         name=f"{SCREEN} of {', '.join(s.name for s in specs)}",
@@ -84,12 +84,12 @@ def make_request(lake: lakes.Lake, specs: Sequence[BackendSpec], **where: Any) -
         catalogs=[{"name": SCREEN}],  # type: ignore[list-item]
         backends=[BackendConfig(name=s.name) for s in specs],
     )
-    return Request(config, verdict.load("error_units"), lake, **where)
+    return RunRequest(config, verdict.load("error_units"), lake, **where)
 
 
 def ask_backends(
-    executor: Executor, specs: Sequence[BackendSpec], request: Request, build: bool = True
-) -> dict[str, Offer]:
+    executor: Executor, specs: Sequence[BackendSpec], request: RunRequest, build: bool = True
+) -> dict[str, BackendOffer]:
     """What the nodes of an executor offer. build: environments that are missing on this machine."""
     if executor.asks_nodes(Setup(request.address)):
         answers = executor.probe(specs, str(request.cache), request.fresh)
@@ -110,11 +110,11 @@ class Screening:
     """One run of the lake: `begin` it, `screen` each backend, `finish` it. Raises ConfigError, ClusterError, LakeError,
     OSError."""
 
-    def __init__(self, request: Request, specs: Sequence[BackendSpec], seconds: float, seed: int = 0) -> None:
+    def __init__(self, request: RunRequest, specs: Sequence[BackendSpec], seconds: float, seed: int = 0) -> None:
         self.request, self.specs, self.seconds = request, list(specs), seconds
         self.record = dict(request.record or new_record(request) | {SCREEN: {"seconds": seconds, "seed": seed}})
         self.seed = int(self.record[SCREEN]["seed"])  # a run that is resumed goes on with its own operands
-        self.devices: list[Screened] = []
+        self.devices: list[ScreenedDevice] = []
         kind = executor_registry.find(request.how, request.address) or executor_registry.get("processes")
         self.executor: Executor = kind.create(Setup(request.address, request.cpus, request.dashboard))
         self.offers = ask_backends(self.executor, self.specs, request)
@@ -124,7 +124,7 @@ class Screening:
         return str(self.record["run_id"])
 
     @property
-    def available(self) -> list[Offer]:
+    def available(self) -> list[BackendOffer]:
         """Those that can be screened: a job of several devices tells of none of them."""
         return [offer for offer in self.offers.values() if offer.available and offer.ranks == 1]
 
@@ -140,19 +140,22 @@ class Screening:
                 done.setdefault(backend, []).append((host, device))
         return done
 
-    def _list_names(self, offer: Offer) -> list[tuple[str, str]]:
+    def _list_names(self, offer: BackendOffer) -> list[tuple[str, str]]:
         """(name, dtype) of each exercise, by its number."""
         sizes = find_sizes(offer.resource, offer.info.emulated)
         return [(x.name, x.dtype) for x in list_exercises(sizes, self.seed)]
 
     def screen(
-        self, offer: Offer, done: Collection[tuple[str, str]] = (), tell: Callable[[Screened], None] = lambda s: None
+        self,
+        offer: BackendOffer,
+        done: Collection[tuple[str, str]] = (),
+        tell: Callable[[ScreenedDevice], None] = lambda s: None,
     ) -> None:
         """Screen the devices of a backend and write their rows. done: (host, device) of those that have theirs; tell:
         of each that is finished. Raises ConfigError where the seconds are too few for a pass."""
         hosts = name_hosts(self.executor.nodes)
         spec = next(s for s in self.specs if s.name == offer.name)
-        found: dict[Place, Screened] = {}
+        found: dict[Place, ScreenedDevice] = {}
 
         def make_job(number: int) -> Job:
             core = number if offer.resource == "CPU" else -1
@@ -166,13 +169,13 @@ class Screening:
         left_out = {Place(ids[host], device) for host, device in done if host in ids}
         for place, message in run_on_each(self.executor, offer, make_job, self.seconds, left_out):
             host = hosts.get(place.node, place.node)
-            device = found.setdefault(place, Screened(offer.name, place, host))
+            device = found.setdefault(place, ScreenedDevice(offer.name, place, host))
             if isinstance(message, wire.Ready):
                 device.info = message.info
-            elif isinstance(message, Observed):
+            elif isinstance(message, ObservedExercise):
                 device.observed.append(message)
                 self._check_seconds(device, message)
-            elif isinstance(message, Death):
+            elif isinstance(message, ChildDeath):
                 device.deaths.append(message)
             elif isinstance(message, (wire.Gone, wire.Stopped)):
                 device.reason = message.why
@@ -184,14 +187,14 @@ class Screening:
         self.devices += devices
         self._write(offer, devices)
 
-    def _check_seconds(self, device: Screened, seen: Observed) -> None:
+    def _check_seconds(self, device: ScreenedDevice, seen: ObservedExercise) -> None:
         if seen.pass_s > self.seconds:
             raise ConfigError(
                 f"--seconds {self.seconds:g}: one pass takes {seen.pass_s:.2g} s on {device.name} ({device.backend}); "
                 f"give {int(seen.pass_s) + 1} or more"
             )
 
-    def _write(self, offer: Offer, devices: Sequence[Screened]) -> None:
+    def _write(self, offer: BackendOffer, devices: Sequence[ScreenedDevice]) -> None:
         self.record["quarantined"] = [
             *self.record.get("quarantined", []),
             *(q for d in devices for q in make_quarantine(d)),
@@ -222,9 +225,9 @@ class Screening:
         self.executor.close()
 
 
-def decide_all(devices: Sequence[Screened]) -> None:
+def decide_all(devices: Sequence[ScreenedDevice]) -> None:
     """Compare equal devices, exercise by exercise."""
-    groups: dict[tuple[str, ...], dict[str, tuple[Screened, Observed]]] = {}
+    groups: dict[tuple[str, ...], dict[str, tuple[ScreenedDevice, ObservedExercise]]] = {}
     for device in devices:
         for seen in device.observed:
             if seen.variants:
@@ -235,7 +238,7 @@ def decide_all(devices: Sequence[Screened]) -> None:
             device.decisions[seen.label] = decision
 
 
-def make_quarantine(device: Screened) -> list[dict[str, Any]]:
+def make_quarantine(device: ScreenedDevice) -> list[dict[str, Any]]:
     """What the run's record has of a device that is not to be believed."""
     if not device.wrong:
         return []
@@ -259,7 +262,9 @@ def make_quarantine(device: Screened) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def make_rows(device: Screened, names: Sequence[tuple[str, str]], policy: str) -> list[tuple[Row, list[Step]]]:
+def make_rows(
+    device: ScreenedDevice, names: Sequence[tuple[str, str]], policy: str
+) -> list[tuple[Row, list[TraceStep]]]:
     """A row for each exercise of a device, with the passes that dissent as its trace."""
     seen = {(one.name, one.dtype): one for one in device.observed}
     dead = {names[d.number]: d for d in device.deaths if 0 <= d.number < len(names)}
@@ -267,8 +272,8 @@ def make_rows(device: Screened, names: Sequence[tuple[str, str]], policy: str) -
 
 
 def _make_row(
-    device: Screened, name: tuple[str, str], seen: Observed | None, death: Death | None, policy: str
-) -> tuple[Row, list[Step]]:
+    device: ScreenedDevice, name: tuple[str, str], seen: ObservedExercise | None, death: ChildDeath | None, policy: str
+) -> tuple[Row, list[TraceStep]]:
     told: dict[str, Any] = {
         "check": SCREEN, "catalog": SCREEN, "op": f"{SCREEN}:{name[0]}", "variant": device.name, "dtype": name[1], "sample": 0,
         "policy": policy, "started_at": time.time(), "oracle": "exact" if seen is None or seen.exact else "float64",
@@ -294,7 +299,7 @@ def _make_row(
     return Row.of(told), _make_steps(decision, seen)
 
 
-def _make_verdict_columns(decision: Decision, seen: Observed) -> Mapping[str, Any]:
+def _make_verdict_columns(decision: ScreenDecision, seen: ObservedExercise) -> Mapping[str, Any]:
     passes = f"{seen.passes} passes, {seen.passes * seen.steps:.3g} operations"
     if decision.kind in (WRONG, COMMON):
         kind = "numbers" if 0 in decision.at else "nondeterministic"
@@ -303,14 +308,14 @@ def _make_verdict_columns(decision: Decision, seen: Observed) -> Mapping[str, An
     return {"status": Status.PASS.value, "note": note}
 
 
-def _make_steps(decision: Decision, seen: Observed) -> list[Step]:
+def _make_steps(decision: ScreenDecision, seen: ObservedExercise) -> list[TraceStep]:
     """The passes that gave other bytes than most, and the usual one where it is what dissents; by the number of the
     first."""
     if not decision.at:
         return []
     status = Status.PASS.value if decision.kind == DISSENT else Status.WRONG.value
     return [
-        Step(
+        TraceStep(
             v.first, f"pass {v.first}", status if k in decision.at else Status.PASS.value, output_digest=v.digest,
             error="; ".join(filter(None, [describe_wrong_output(v, seen) if v.wrong else decision.why, v.heat])),
         )

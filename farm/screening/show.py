@@ -6,27 +6,27 @@ from collections.abc import Sequence
 
 from farm.commandline import plain
 from farm.exits import FOUND, INCOMPLETE, OK
-from farm.fleet.inventory import Offer
+from farm.fleet.inventory import BackendOffer
 from farm.program import program
-from farm.screening.run import Screened, Screening
+from farm.screening.run import ScreenedDevice, Screening
 from tasks.screen.decide import COMMON, DISSENT, EQUALS
 
 #: Exercises of one device that are named.
 NAMED = 6
 
 
-def print_missing(missing: Sequence[Offer]) -> None:
+def print_missing(missing: Sequence[BackendOffer]) -> None:
     for offer in missing:
         print(f"{offer.name}: unavailable: {plain(offer.words)}")
 
 
-def print_offer(offer: Offer, seconds: float) -> None:
+def print_offer(offer: BackendOffer, seconds: float) -> None:
     count = sum(offer.devices.values())
     what = ("core" if offer.resource == "CPU" else "device") + "s" * (count != 1)
     print(f"{offer.name}: {count} {what}, {seconds:g} s on each: {plain(offer.words)}", flush=True)
 
 
-def print_device(device: Screened) -> None:
+def print_device(device: ScreenedDevice) -> None:
     """One that has ended; who is wrong is known when all have."""
     ran = [one for one in device.observed if one.variants]
     passes = max((one.passes for one in ran), default=0)

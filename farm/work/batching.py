@@ -18,7 +18,7 @@ START_SHARE = 8.0
 
 
 @dataclass(frozen=True)
-class Demand:
+class BatchDemand:
     """What a backend has to do. cases: that can be run now, left_s: what they take; slots: jobs of it that run at once;
     first: it has run nothing yet; complete: no case is to come any more."""
 
@@ -30,7 +30,7 @@ class Demand:
     complete: bool
 
 
-def waits(demand: Demand, timed: int, started: int, under_way: int) -> bool:
+def waits(demand: BatchDemand, timed: int, started: int, under_way: int) -> bool:
     """Whether a backend's next batch waits for a child that is at work, instead of starting another: what is left would
     be done before that one had started. timed, started, under_way: its rows, children and batches so far. What nobody
     has timed is guessed, and has to be worth more."""
@@ -50,7 +50,7 @@ def order(left_s: Mapping[int, float], complete: bool) -> list[int]:
     return sorted(left_s, key=lambda b: -left_s[b]) if complete else list(left_s)
 
 
-def size(demand: Demand, all_left_s: float, small: bool) -> float:
+def size(demand: BatchDemand, all_left_s: float, small: bool) -> float:
     """Seconds of work of the backend's next batch; 0 if what it has is not worth a task yet. all_left_s: of all
     backends that share its devices; small: a device has nothing to do, and takes whatever there is."""
     if not demand.cases:

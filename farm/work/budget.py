@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from farm.plan.config import ConfigError
-from farm.plan.request import Request
-from farm.work.durations import Estimate
-from farm.work.earlier_runs import Learned, learn_from_runs
+from farm.plan.request import RunRequest
+from farm.work.durations import DurationEstimate
+from farm.work.earlier_runs import LearnedFromRuns, learn_from_runs
 from farm.work.run_state import RunState
-from farm.work.state import Plan
+from farm.work.state import RunPlan
 
 #: Of a budget, what cells are planned for; the rest is for starting, for what takes longer than it did, and for the
 #: report.
@@ -28,7 +28,7 @@ LONG_S = 4.0
 
 
 @dataclass(frozen=True)
-class Choice:
+class BudgetChoice:
     """Cells by the order in which they are worth their time: group, backend and rank of each; taken: how many of them
     are in."""
 
@@ -55,12 +55,12 @@ class Choice:
         return found[order]
 
 
-def select_cells(plan: Plan, known: Learned, budget_s: float) -> Choice:
+def select_cells(plan: RunPlan, known: LearnedFromRuns, budget_s: float) -> BudgetChoice:
     """The cells of a plan that are worth their time most: one of each failure that the newest runs have, the other
     failures, cells that are new or whose runtime has another version, those that are weakly tested, then all others; in
     each of these the cheap ones first, where those of a backend share what it takes to start. What nobody has run comes
     in the order of the config's catalogs, and in each of them every op and backend once before any of them twice."""
-    estimate = Estimate(plan, known)
+    estimate = DurationEstimate(plan, known)
     g, b = estimate.cells()
     cost = estimate.cells_s[g, b]
     rank, turn = _rank_cells(plan, known, g, b, cost)
@@ -74,10 +74,10 @@ def select_cells(plan: Plan, known: Learned, budget_s: float) -> Choice:
     for p, number in slots.items():
         of = pool == p
         taken[of] = np.cumsum((cost + aside)[of]) <= budget_s * SHARE * number
-    return Choice(g, b, rank[order], taken)
+    return BudgetChoice(g, b, rank[order], taken)
 
 
-def apply_budget(plan: Plan) -> Plan:
+def apply_budget(plan: RunPlan) -> RunPlan:
     """A plan with what earlier runs tell of it (raises ConfigError if there is no time for any): of a run with a budget
     the cells that are worth its time, in their order; else all of them, those first that take long, so that no slot is
     left with one of them when all others are done."""
@@ -106,7 +106,7 @@ def apply_budget(plan: Plan) -> Plan:
     return replace(plan, matrix=matrix.reorder_groups(order), learned=known.of(order))
 
 
-def usable_s(request: Request, left_s: float) -> float:
+def usable_s(request: RunRequest, left_s: float) -> float:
     """Seconds of what is left of a budget in which cases are run: the report takes about as long as the start did."""
     assert request.budget_s is not None
     return max(left_s - min(request.budget_s - left_s, END_SHARE * request.budget_s), 0.0)
@@ -124,7 +124,7 @@ def undone(run: RunState) -> set[tuple[int, int]]:
     return {(g, b) for g, b in left if g not in run.run_groups.samples or run.run_groups.positions(g, b)}
 
 
-def left_out(plan: Plan, undone: Iterable[tuple[int, int]] = ()) -> dict[str, Any]:
+def left_out(plan: RunPlan, undone: Iterable[tuple[int, int]] = ()) -> dict[str, Any]:
     """What a run's record says of what the budget left out: cells, and their cases by op and backend. undone: cells of
     the plan that it had not the time for."""
     assert plan.whole is not None
@@ -142,7 +142,7 @@ def left_out(plan: Plan, undone: Iterable[tuple[int, int]] = ()) -> dict[str, An
     return told | {"parts": _count_missing_by_part(plan, missing)} if cases else {}
 
 
-def _count_missing_by_part(plan: Plan, missing: np.ndarray) -> list[dict[str, Any]]:
+def _count_missing_by_part(plan: RunPlan, missing: np.ndarray) -> list[dict[str, Any]]:
     """How many cells of each part of the config, a catalog under a check and distribution, there are here, and how many
     are left out; in the config's order."""
     assert plan.whole is not None
@@ -160,7 +160,7 @@ def _count_missing_by_part(plan: Plan, missing: np.ndarray) -> list[dict[str, An
 
 
 def _rank_cells(
-    plan: Plan, known: Learned, g: np.ndarray, b: np.ndarray, cost: np.ndarray
+    plan: RunPlan, known: LearnedFromRuns, g: np.ndarray, b: np.ndarray, cost: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(rank of each cell, its turn among those of its op and backend that nobody has run)."""
     now = [plan.offer(x).info.runtime.runtime_version for x in range(len(plan.matrix.backends))]

@@ -7,14 +7,14 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
 from farm.fleet.health import CaseRef
-from farm.work.state import DeviceDoubt, Plan, Portion, portions
+from farm.work.state import DeviceDoubt, Portion, RunPlan, portions
 
 
 class CaseQueue:
     """Queues of every backend. isolated: cases that run in batches of their own; doubts: those that wait for a second
     opinion. A joint backend is given an op when all its groups are prepared."""
 
-    def __init__(self, plan: Plan, to_prepare: Iterable[int]) -> None:
+    def __init__(self, plan: RunPlan, to_prepare: Iterable[int]) -> None:
         self._plan = plan
         self.ready: list[deque[Portion]] = [deque() for _ in plan.matrix.backends]
         self.isolated: list[deque[list[CaseRef]]] = [deque() for _ in plan.matrix.backends]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from farm.fleet import envs, visible
 from farm.fleet.asking import without_device
 from farm.fleet.channel import Interpreter
-from farm.fleet.child_process import ChildProcess, Death, Limits, default_python
+from farm.fleet.child_process import ChildDeath, ChildProcess, Limits, default_python
 from farm.fleet.inventory import UNBUILT
 from farm.plan import config as configs
 from farm.plan import kernels
@@ -29,14 +29,14 @@ from tasks.model import Status
 from tasks.plugins import PluginError
 
 
-class Home(NamedTuple):
+class CatalogHome(NamedTuple):
     """A backend in whose environment the user's modules may be imported, and why they are not: "" if they are."""
 
     spec: BackendSpec
     why: str = ""
 
 
-def homes(config: Config, cache: Path, build: bool, inline: bool) -> list[Home]:
+def homes(config: Config, cache: Path, build: bool, inline: bool) -> list[CatalogHome]:
     """Where the user's modules may be imported if the farm's own environment lacks what they import: with the backends
     that run the user's kernels in an environment of their own. build: whether one that is not there may be built."""
     given = [c for c in config.catalogs if c.name == USER]
@@ -45,7 +45,7 @@ def homes(config: Config, cache: Path, build: bool, inline: bool) -> list[Home]:
         environment = envs.of(spec)
         if environment is not None and set(spec.create().forms) & set(catalogs.get(USER).forms):
             missing = "" if environment.there(cache) else without_device(spec, None) or UNBUILT * (not build)
-            found.append(Home(spec, ALONE if inline else missing))
+            found.append(CatalogHome(spec, ALONE if inline else missing))
     return found
 
 
@@ -80,7 +80,7 @@ def list_entries(
     cache: Path,
     inline: bool = False,
     config: str = "",
-    homes: Sequence[Home] = (),
+    homes: Sequence[CatalogHome] = (),
     given_up: threading.Event | None = None,
 ) -> tuple[list[Entry], str]:
     """A catalog's entries, from the cache or from a child process (unless ``inline``: from this process), and the name
@@ -112,8 +112,10 @@ def list_entries(
         if not (isinstance(answer, wire.Misconfigured) and answer.lacks):
             break
         if home is not None:
-            whys.append(f"in the environment of {home.name}: {said.text if isinstance(said, Death) else said.error}")
-    if isinstance(answer, Death):
+            whys.append(
+                f"in the environment of {home.name}: {said.text if isinstance(said, ChildDeath) else said.error}"
+            )
+    if isinstance(answer, ChildDeath):
         raise ConfigError(
             f"{_find_crashing_module(name, config, answer)}catalog {name} cannot be listed: {answer.text}"
         )
@@ -148,11 +150,11 @@ def _ask(name: str, deadline_s: float, inline: bool = False, python: str | Inter
     return answer
 
 
-def _find_crashing_module(name: str, config: str, death: Death) -> str:
+def _find_crashing_module(name: str, config: str, death: ChildDeath) -> str:
     """Place and name of the user's module that ends the process that imports it; "" if it cannot be told."""
     if name != "user" or death.status != Status.CRASH:
         return ""
-    found = kernels.culprit(lambda: isinstance(_ask(name, 60), Death))
+    found = kernels.culprit(lambda: isinstance(_ask(name, 60), ChildDeath))
     if found is None:
         return ""
     key, module = found

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from farm.fleet import detect, envs, fork_server, visible
-from farm.fleet.child_process import ChildProcess, Death, caches
+from farm.fleet.child_process import ChildDeath, ChildProcess, caches
 from farm.work.job import Job
 from tasks import catalogs, wire
 from tasks.catalogs.base import Catalog
@@ -30,10 +30,10 @@ EXPORTER = "tasks.prepare.onnx_export:load_exporter"
 HELLO_S = 120.0
 
 
-class Children(Protocol):
+class PooledChildren(Protocol):
     """Where a supervisor has its children from. What is not one's own process is not ended, and has cost nothing."""
 
-    def get(self, job: Job) -> tuple[Any, wire.Ready | wire.Refused] | Death:
+    def get(self, job: Job) -> tuple[Any, wire.Ready | wire.Refused] | ChildDeath:
         """A living child for the job, with its answer to hello; its Death if it died of that. Raises EnvError."""
 
     def forget(self, job: Job) -> None:
@@ -72,7 +72,7 @@ class ChildPool:
         """Whether a child for such jobs was started, and is kept."""
         return _key(job) in self._children
 
-    def get(self, job: Job) -> tuple[ChildProcess, wire.Ready | wire.Refused] | Death:
+    def get(self, job: Job) -> tuple[ChildProcess, wire.Ready | wire.Refused] | ChildDeath:
         """A living child, from the pool or new. Raises EnvError, Closed."""
         key = _key(job)
         got = self._get_child(key, job)
@@ -81,7 +81,7 @@ class ChildPool:
             raise Closed
         return got
 
-    def _get_child(self, key: tuple[Any, ...], job: Job) -> tuple[ChildProcess, wire.Ready | wire.Refused] | Death:
+    def _get_child(self, key: tuple[Any, ...], job: Job) -> tuple[ChildProcess, wire.Ready | wire.Refused] | ChildDeath:
         if self._killed:
             raise Closed
         self._make_room(key, job.limits.pool_bytes)
@@ -101,7 +101,7 @@ class ChildPool:
         env |= envs.converter(job.kernels, cache) if job.prepare else {}
         deadline_s = max(HELLO_S, job.limits.deadline_s)
         child, answer = ChildProcess.start_and_ask(python, job.limits, env, hello, deadline_s, imports_of(job))
-        if isinstance(answer, Death):
+        if isinstance(answer, ChildDeath):
             self._end(child)
             return answer
         if isinstance(answer, wire.Ready) and job.backend is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from farm.fleet.inventory import Offer
+from farm.fleet.inventory import BackendOffer
 
 #: Device memory of a job where nobody says otherwise: a runtime's context takes half a GiB, the largest cases of the
 #: catalogs two.
@@ -17,7 +17,7 @@ GIB = float(1 << 30)
 
 
 @dataclass(frozen=True)
-class Claim:
+class DeviceClaim:
     """What a job takes: ``fraction`` of each of ``devices`` devices, all of them at the same time.
 
     why: the reason where that is all of a device, or not what the config says.
@@ -41,7 +41,7 @@ class Claim:
         return devices * int(1 / self.fraction + 1e-9) // self.devices  # three thirds are one
 
     @property
-    def whole(self) -> Claim:
+    def whole(self) -> DeviceClaim:
         """The same devices without neighbours."""
         return replace(self, fraction=1.0)
 
@@ -56,35 +56,35 @@ class Claim:
 
 
 #: One device, or one CPU.
-ONE = Claim()
+ONE = DeviceClaim()
 
 
-def claim_of(offer: Offer, asked: float | None, nodes: Sequence[dict[str, Any]]) -> Claim:
+def claim_of(offer: BackendOffer, asked: float | None, nodes: Sequence[dict[str, Any]]) -> DeviceClaim:
     """The claim of a backend's jobs. asked: the share that the config says, None for as many jobs as memory and CPUs
     allow; nodes: of the executor. What takes CPUs takes them whole, and ranks share them where there are too few."""
     if offer.resource == "CPU":
-        return Claim(devices=max(min(offer.ranks, sum(offer.devices.values())), 1))
+        return DeviceClaim(devices=max(min(offer.ranks, sum(offer.devices.values())), 1))
     if offer.ranks > 1:
-        return Claim(devices=offer.ranks, why="its ranks wait for one another")
+        return DeviceClaim(devices=offer.ranks, why="its ranks wait for one another")
     if offer.info.exclusive:
-        return Claim(why="only one process at a time may open it")
+        return DeviceClaim(why="only one process at a time may open it")
     memory = offer.info.runtime.memory
     if asked is not None and not (memory and asked < 1 and memory * asked < LEAST_BYTES):
-        return Claim(asked)
+        return DeviceClaim(asked)
     if asked is None and (why := offer.info.alone):
-        return Claim(why=why)
+        return DeviceClaim(why=why)
     if not memory:
-        return Claim(why="device memory unknown; set fraction to run several jobs")
+        return DeviceClaim(why="device memory unknown; set fraction to run several jobs")
     many = max(min(memory // JOB_BYTES, _cpus_per_device(offer, nodes)), 1)
     if asked is not None:
         least = f"a job needs {LEAST_BYTES / GIB:g}; use {LEAST_BYTES / memory:.2g} or more, or auto"
         short = f"fraction {asked:g} is {memory * asked / GIB:.2g} GiB of {memory / GIB:.3g} a job, {least}"
-        return Claim(1 / many, why=short)
+        return DeviceClaim(1 / many, why=short)
     short = "CPUs" if memory // JOB_BYTES > 1 else "device memory"
-    return Claim(1 / many, why="" if many > 1 else f"no {short} for a second one")
+    return DeviceClaim(1 / many, why="" if many > 1 else f"no {short} for a second one")
 
 
-def _cpus_per_device(offer: Offer, nodes: Sequence[dict[str, Any]]) -> int:
+def _cpus_per_device(offer: BackendOffer, nodes: Sequence[dict[str, Any]]) -> int:
     """CPUs that each device has to itself, on the node that has the fewest."""
     cpus = {n["id"]: int(n["resources"].get("CPU", 0)) for n in nodes}
     return min((cpus.get(node, 0) // max(devices, 1) for node, devices in offer.devices.items()), default=1)

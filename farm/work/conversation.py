@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from farm.fleet import envs
-from farm.fleet.child_process import Death
-from farm.work.child_pool import Children, imports_of
+from farm.fleet.child_process import ChildDeath
+from farm.work.child_pool import PooledChildren, imports_of
 from farm.work.job import Job
 from tasks import wire
 from tasks.model import Status
@@ -29,7 +29,7 @@ def search(
     item: ToRun,
     folder: Path,
     step_s: float,
-    children: Children,
+    children: PooledChildren,
     run: Callable[[wire.Wants], wire.Tried],
 ) -> Iterator[wire.Spent | wire.Found | Ended]:
     """Search over the case of ``item``, which failed on the job's backend, in a child of the farm's own, and run what
@@ -44,7 +44,7 @@ def search(
     try:
         while True:
             got = children.get(seeker)
-            if isinstance(got, Death):
+            if isinstance(got, ChildDeath):
                 yield Ended(f"the search could not be started: {got.text}")
                 return
             answer = got[0].ask(said, step_s)
@@ -56,7 +56,7 @@ def search(
     except envs.EnvError as error:
         yield Ended(str(error))
         return
-    if isinstance(answer, Death):
+    if isinstance(answer, ChildDeath):
         children.forget(seeker)
         answer = Ended(f"the search died: {answer.text}")
     elif isinstance(answer, wire.Stopped):
@@ -73,12 +73,12 @@ def _make_search_job(job: Job, what: str, item: ToRun) -> Job:
     return replace(job, name=f"{what} {item.group.label}", run=(), backend=None, prepare=prepare, imports=imports)
 
 
-def run_last(job: Job, items: Sequence[ToRun], children: Children) -> Row:
+def run_last(job: Job, items: Sequence[ToRun], children: PooledChildren) -> Row:
     """What came of the last of some cases that the job's child runs one after another; of one that it did not come to,
     a row of status "lost" that says why. Nobody asks whether a death is the case's own. Raises EnvError."""
     last = sum(len(item.positions) for item in items) - 1
     got = children.get(job)
-    if isinstance(got, Death):
+    if isinstance(got, ChildDeath):
         children.forget(job)
         return _lost(items[-1], got.text)
     child, answer = got
@@ -87,7 +87,7 @@ def run_last(job: Job, items: Sequence[ToRun], children: Children) -> Row:
         return _lost(items[-1], answer.reason)
     row = _lost(items[-1], "it was not run")
     for message in child.call(wire.Run(tuple(items), solo=(0,) if len(items) == 1 else ())):
-        if isinstance(message, Death):
+        if isinstance(message, ChildDeath):
             row = row.with_values({"error": message.text})
             if message.number == last:
                 told = {"status": message.status, "kind": message.kind, "stage": message.stage}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from farm.work.child_pool import Children
+from farm.work.child_pool import PooledChildren
 from farm.work.conversation import Ended, run_last, search
 from farm.work.job import Job
 from tasks import wire
@@ -33,7 +33,7 @@ def is_sought(job: Job, row: Row) -> bool:
 
 
 def localise(
-    job: Job, item: ToRun, info: BackendInfo, children: Children, folder: Path
+    job: Job, item: ToRun, info: BackendInfo, children: PooledChildren, folder: Path
 ) -> Iterator[wire.Spent | Found]:
     """Search for the culprit of the case of ``item``, which failed on the job's backend; the last that is yielded is
     Found.

@@ -22,7 +22,7 @@ from farm.work.job_source import JobSource, expect_first_jobs
 from farm.work.lost_work import LostWork
 from farm.work.run_state import RunState
 from farm.work.second_opinions import SecondOpinions
-from farm.work.state import Flight
+from farm.work.state import JobFlight
 from tasks import wire
 from tasks.catalogs.base import Failure
 from tasks.model import Status
@@ -117,7 +117,7 @@ class Dispatcher:
                 flight.pool = pool.name
                 self._submit(flight)
 
-    def _submit(self, flight: Flight) -> int | None:
+    def _submit(self, flight: JobFlight) -> int | None:
         """Hand a job to the executor; its handle, None if no node is left that may do it."""
         to = self.state.placement.destination(flight)
         if to is None:
@@ -176,7 +176,7 @@ class Dispatcher:
             for g, failure in self.lost_work.lost(flight, left, why):
                 self._take_failed_group(flight, g, failure)
 
-    def _take_job_message(self, handle: int, flight: Flight, message: Any) -> None:
+    def _take_job_message(self, handle: int, flight: JobFlight, message: Any) -> None:
         if isinstance(message, wire.Rows):
             if flight.asked:
                 self.second_opinions.came(flight, message)
@@ -204,7 +204,7 @@ class Dispatcher:
         else:
             raise TypeError(f"no message of a supervisor: {message!r}")
 
-    def _take_group(self, flight: Flight, message: wire.Prepared | wire.Exported | wire.Failed) -> None:
+    def _take_group(self, flight: JobFlight, message: wire.Prepared | wire.Exported | wire.Failed) -> None:
         if message.number in flight.done:
             return
         flight.done.add(message.number)
@@ -219,7 +219,7 @@ class Dispatcher:
             self.state.run_groups.store_prepared(g, message)
             self._take_prepared_group(g)
 
-    def _take_failed_group(self, flight: Flight, g: int, failure: Failure) -> None:
+    def _take_failed_group(self, flight: JobFlight, g: int, failure: Failure) -> None:
         """A group cannot be prepared: it has its rows; or not be exported: its cases are run, and say so."""
         if flight.job.export:
             self._take_exported_group(g)
@@ -264,7 +264,7 @@ class Dispatcher:
             elif self.state.placement.gone[b]:
                 self.lost_work.fail_absent_backend(g, b)
 
-    def _take_rows(self, flight: Flight, rows: wire.Rows) -> None:
+    def _take_rows(self, flight: JobFlight, rows: wire.Rows) -> None:
         b = flight.backend
         if flight.moved and self.state.placement.is_sick(b, flight.place):
             return  # on their way when the device was quarantined: these cases are run again elsewhere

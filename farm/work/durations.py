@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from farm.plan.matrix import Matrix
-from farm.work.earlier_runs import Learned
-from farm.work.state import Plan
+from farm.work.earlier_runs import LearnedFromRuns
+from farm.work.state import RunPlan
 from tasks import catalogs
 from tasks.plugins import PluginError
 
@@ -45,11 +45,11 @@ def guess_work_s(matrix: Matrix) -> float:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class DurationEstimate:
     """What a plan is likely to take, by what is known of its cells."""
 
-    plan: Plan
-    known: Learned
+    plan: RunPlan
+    known: LearnedFromRuns
 
     @functools.cached_property
     def cells_s(self) -> np.ndarray:

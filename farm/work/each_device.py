@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from farm.fleet.inventory import Offer
+from farm.fleet.inventory import BackendOffer
 from farm.work.claims import ONE
 from farm.work.executor import Executor
 from farm.work.job import Job
@@ -36,7 +36,11 @@ class _Flight:
 
 
 def run_on_each(
-    executor: Executor, offer: Offer, make_job: Callable[[int], Job], seconds: float, done: Collection[Place] = ()
+    executor: Executor,
+    offer: BackendOffer,
+    make_job: Callable[[int], Job],
+    seconds: float,
+    done: Collection[Place] = (),
 ) -> Iterator[tuple[Place, Any]]:
     """Run a job on each device that a backend has, all at once; (device, message of the job's supervisor), and None or
     an exception at the end of each.

@@ -29,7 +29,7 @@ COMPILED = 0.25
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearnedFromRuns:
     """What earlier runs tell of the cells of a plan; arrays are [groups, backends].
 
     ms: milliseconds of a case, NaN where nobody has run the cell; finding: below 0 where nothing failed, else a number
@@ -51,12 +51,12 @@ class Learned:
     runs: tuple[str, ...] = ()
 
     @classmethod
-    def nothing(cls, shape: tuple[int, ...]) -> Learned:
+    def nothing(cls, shape: tuple[int, ...]) -> LearnedFromRuns:
         no, none = np.zeros(shape, bool), np.full(shape, -1, np.int32)
         ms, start_s = np.full(shape, np.nan, np.float32), np.full(shape[1:], np.nan)
         return cls(ms, none, no, no.copy(), none.copy(), start_s, np.full(shape[:1], np.nan))
 
-    def of(self, order: list[int]) -> Learned:
+    def of(self, order: list[int]) -> LearnedFromRuns:
         """Of a matrix with its groups in this order."""
         arrays = {k: getattr(self, k)[order] for k in ("ms", "finding", "weak", "unasked", "version", "prepare_ms")}
         return replace(self, **arrays)
@@ -77,10 +77,10 @@ class Learned:
         return filled
 
 
-def learn_from_runs(lake: Lake, matrix: Matrix, there: Sequence[bool]) -> Learned:
+def learn_from_runs(lake: Lake, matrix: Matrix, there: Sequence[bool]) -> LearnedFromRuns:
     """What the newest runs of the lake tell of the cells of a plan; of each cell, the newest. there: backends whose
     cells count."""
-    known, found = Learned.nothing(matrix.wanted.shape), 0
+    known, found = LearnedFromRuns.nothing(matrix.wanted.shape), 0
     enough = KNOWN * np.count_nonzero(matrix.wanted[:, list(there)])
     numbers, column = matrix.numbers(), {spec.name: b for b, spec in enumerate(matrix.backends)}
     versions: dict[str, int] = {}

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farm.fleet.inventory import Answers, Offer
-from farm.work.claims import Claim
+from farm.fleet.inventory import Answers, BackendOffer
+from farm.work.claims import DeviceClaim
 from farm.work.job import Job
 from tasks.backends import BackendSpec
 from tasks.model import Refusal
@@ -81,15 +81,15 @@ class Executor(abc.ABC):
         raise NotImplementedError(f"{type(self).__name__} asks no nodes")
 
     @abc.abstractmethod
-    def slots(self, offer: Offer | None, claim: Claim) -> int:
+    def slots(self, offer: BackendOffer | None, claim: DeviceClaim) -> int:
         """How many jobs of a claim run at once on a backend's devices (None: on CPUs); 0: no node is left."""
 
     @abc.abstractmethod
-    def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
+    def submit(self, job: Job, offer: BackendOffer | None, claim: DeviceClaim, among: Sequence[str] = ()) -> int:
         """Take a job, which runs as soon as all that it claims is free; its handle. among: ids of the nodes that it may
         go to (default: all of its offer)."""
 
-    def expect(self, job: Job, offer: Offer, claim: Claim) -> None:
+    def expect(self, job: Job, offer: BackendOffer, claim: DeviceClaim) -> None:
         """Such jobs are to come: whoever is idle may start their child."""
         return None
 

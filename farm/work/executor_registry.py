@@ -11,11 +11,11 @@ from tasks.nearest import nearest
 
 if TYPE_CHECKING:
     from farm.work.executor import Executor
-    from tasks.plugins import Part
+    from tasks.plugins import PluginPart
 
 #: Name → "module:class", imported only when it is asked for. `Request.how` is one of these names, or "auto".
 BUILT_IN = {
-    "inline": "farm.work.local:Inline",
+    "inline": "farm.work.local:InlineExecutor",
     "processes": "farm.work.local:ChildProcesses",
     "ray": "farm.work.ray_cluster:RayCluster",
 }
@@ -47,7 +47,7 @@ def on_option(parser: argparse._ActionsContainer, default: str = "auto") -> None
         )
 
 
-def list_registered() -> dict[str, Part]:
+def list_registered() -> dict[str, PluginPart]:
     """Every executor by name."""
     from tasks.plugins import list_plugin_parts
 

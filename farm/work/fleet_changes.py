@@ -6,10 +6,10 @@ import datetime
 import time
 from typing import Any
 
-from farm.fleet.inventory import Answers, Offer
+from farm.fleet.inventory import Answers, BackendOffer
 from farm.work.lost_work import LostWork
 from farm.work.run_state import RunState
-from farm.work.state import Flight
+from farm.work.state import JobFlight
 from tasks.wire import Place, Refused
 
 #: Seconds until a backend without a device is asked again, each time; without a row in between it is given up then.
@@ -31,7 +31,7 @@ class FleetChanges:
         """Backends whose last node has left, and one may still come, and those that are asked again later."""
         return [*self._vanished, *self._state.placement.resting]
 
-    def call_back(self, handle: int, flight: Flight) -> None:
+    def call_back(self, handle: int, flight: JobFlight) -> None:
         """End a job; its cases count no loss."""
         if not flight.moved:
             flight.moved = True
@@ -63,7 +63,7 @@ class FleetChanges:
                 why = self._plan.offer(b).too_few or "the last node that offered it left"
                 self.bury(b, f"{why}, and no other joined within {wait_s:g} s")
 
-    def _admit_awaited(self, offer: Offer) -> None:
+    def _admit_awaited(self, offer: BackendOffer) -> None:
         """A backend that was awaited is there, or is not: then it has no part in the run."""
         b = [s.name for s in self._plan.matrix.backends].index(offer.name)
         self._plan.offers[offer.name] = offer
@@ -93,7 +93,7 @@ class FleetChanges:
                 self._state.supports.another_host(b, found["host"])
         self._state.notices.append(f"node {found['host']} joined with {', '.join(new) or 'no backends'}")
 
-    def _admit_node(self, offer: Offer, node: dict[str, Any], answers: Answers) -> str:
+    def _admit_node(self, offer: BackendOffer, node: dict[str, Any], answers: Answers) -> str:
         """`Offer.admit`, but for a node whose products are coarser than those of any node that the run began with."""
         answer = answers.get(offer.name, NOT_ASKED)
         runtime = None if isinstance(answer, Refused) else answer.runtime
@@ -105,7 +105,7 @@ class FleetChanges:
 
     # --- devices ----------------------------------------------------------------------------------------------------
 
-    def device_gone(self, flight: Flight, left: list[int]) -> None:
+    def device_gone(self, flight: JobFlight, left: list[int]) -> None:
         """A new child of a backend did not find its device: elsewhere it may be there."""
         b, place = flight.backend, flight.place
         believed = self._state.placement.available[b] and self._state.health.note_absence(b, place, flight.began)
@@ -195,7 +195,7 @@ class FleetChanges:
             self._lost_work.unavailable(b, g, positions)
 
 
-def _may_run_on(flight: Flight, place: Place) -> bool:
+def _may_run_on(flight: JobFlight, place: Place) -> bool:
     """Whether a job runs on a device, or may still come to it."""
     whole = Place(flight.place.node, "")
     return place in (flight.place, whole) if flight.begun else place.node in flight.among

@@ -18,7 +18,7 @@ from farm.fleet import envs, visible
 from farm.fleet.child_process import caches, child_env
 from farm.work.child_pool import POOL
 from farm.work.job import Job
-from tasks.backends.shared.rank_hosts import Address, Hosts, RankHost
+from tasks.backends.shared.rank_hosts import Address, RankHost, RankHosts
 from tasks.model import UNASKED
 
 
@@ -27,11 +27,11 @@ class RanksLost(Exception):
 
 
 @dataclass(frozen=True)
-class Gang:
+class DeviceGang:
     """Where a job's other ranks are; None: it has none. near: the numbers of their devices on the supervisor's own
     node."""
 
-    hosts: Hosts | None = None
+    hosts: RankHosts | None = None
     near: tuple[str, ...] = ()
 
     @property
@@ -51,7 +51,7 @@ class Gang:
 
 
 #: Of a job of one device.
-ALONE = Gang()
+ALONE = DeviceGang()
 
 
 def group(resource: str, devices: int, named: Mapping[str, str]) -> Any:
@@ -86,7 +86,7 @@ def here() -> tuple[str, list[str]]:
 
 
 @contextlib.contextmanager
-def gather(job: Job, vendor: str, devices: int, asks: dict[str, Any]) -> Iterator[Gang]:
+def gather(job: Job, vendor: str, devices: int, asks: dict[str, Any]) -> Iterator[DeviceGang]:
     """The other devices of this task's placement group, each with a task that starts ranks there. vendor: whose
     devices; asks: options of a task that takes one. Raises Ray's errors where a task cannot be had."""
     import ray
@@ -103,7 +103,7 @@ def gather(job: Job, vendor: str, devices: int, asks: dict[str, Any]) -> Iterato
         lent: list[tuple[str, list[str], Address]] = [ray.get(next(stream)) for stream in streams]
         nodes, addresses = {here()[0], *(node for node, _, _ in lent)}, tuple(address for _, _, address in lent)
         near = tuple(number for node, numbers, _ in lent if node == here()[0] for number in numbers)
-        yield Gang(Hosts(own, addresses, token, len(nodes)), near)
+        yield DeviceGang(RankHosts(own, addresses, token, len(nodes)), near)
     finally:
         for stream in streams:
             ray.cancel(stream, force=True)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from farm.work import batching
-from farm.work.claims import ONE, Claim
+from farm.work.claims import ONE, DeviceClaim
 from farm.work.job import Job
-from farm.work.placement import Pool
+from farm.work.placement import DevicePool
 from farm.work.run_groups import PREPARE_FIRST
 from farm.work.run_state import RunState
-from farm.work.state import Cases, Flight, Plan, Portion, limits, portions
+from farm.work.state import JobFlight, PlannedCases, Portion, RunPlan, limits, portions
 from farm.work.supervisor import CHUNK_S
 from tasks.backends.base import FRACTION
 from tasks.wire import ToExport, ToPrepare, ToRun
@@ -27,7 +27,7 @@ MANY, MANY_PREPARE, MANY_GROUPS = 128, 8, 64
 OPINION_CASES, PATIENCE = 4, 5.0
 
 
-def make_typical_job(plan: Plan, b: int, claim: Claim) -> Job:
+def make_typical_job(plan: RunPlan, b: int, claim: DeviceClaim) -> Job:
     """A batch of a backend without cases: what its children serve. claim: of the devices."""
     shared = bool(plan.offer(b).device_vendor) and claim.fraction < 1
     return Job(
@@ -43,7 +43,7 @@ def make_typical_job(plan: Plan, b: int, claim: Claim) -> Job:
     )
 
 
-def expect_first_jobs(plan: Plan) -> None:
+def expect_first_jobs(plan: RunPlan) -> None:
     """Have the children of the first jobs started, as many as run at once. Those that are there, or are being started,
     are not started again: whoever has much to do before the first job asks for them early."""
     offers = {b: plan.offer(b) for b in np.flatnonzero(plan.matrix.wanted.any(axis=0)).tolist()}
@@ -60,7 +60,7 @@ class JobSource:
         self._state, self._plan = state, state.plan
         self._begun: set[int] = set()  # backends that have had a batch
 
-    def next(self, pool: Pool, idle: bool, preparing: int) -> Flight | None:
+    def next(self, pool: DevicePool, idle: bool, preparing: int) -> JobFlight | None:
         """The next job for a pool's devices. idle: one of them has nothing to do, and takes whatever there is;
         preparing: jobs under way that prepare."""
         if not pool.main:
@@ -81,7 +81,7 @@ class JobSource:
             flight = self._make_preparing_flight(slots, most)
         return flight or self._batch_for(pool, small=True)
 
-    def _has_plenty_to_run(self, pool: Pool) -> bool:
+    def _has_plenty_to_run(self, pool: DevicePool) -> bool:
         """Whether each of very many slots has two batches to run: what is prepared beyond that keeps the driver from
         handing them out."""
         left_s = sum(
@@ -89,7 +89,7 @@ class JobSource:
         )
         return left_s > 2 * batching.BATCH_S * pool.devices
 
-    def _first(self, pool: Pool, half: bool, slots: int) -> Flight | None:
+    def _first(self, pool: DevicePool, half: bool, slots: int) -> JobFlight | None:
         """As long as no backend has had a batch. The first numbers are of what the first jobs prepare: these are short,
         and a slot is kept free for them once ``half`` of the slots prepare."""
         if half:
@@ -104,13 +104,13 @@ class JobSource:
 
     # --- groups -----------------------------------------------------------------------------------------------------
 
-    def _make_preparing_flight(self, slots: int, most: int = 0) -> Flight | None:
+    def _make_preparing_flight(self, slots: int, most: int = 0) -> JobFlight | None:
         groups = self._state.run_groups.take("prepare", slots, most)
         with_products = self._plan.with_products
         items = tuple(ToPrepare(self._plan.matrix.groups[g], with_products=with_products) for g in groups)
         return self._make_group_flight("prepare", groups, prepare=items) if groups else None
 
-    def _make_exporting_flight(self, slots: int) -> Flight | None:
+    def _make_exporting_flight(self, slots: int) -> JobFlight | None:
         groups = self._state.run_groups.take("export", slots)
         items = []
         parcels: dict[str, Any] = {}
@@ -120,7 +120,7 @@ class JobSource:
             parcels |= self._state.run_groups.parcels(g)
         return self._make_group_flight("export", groups, export=tuple(items), parcels=parcels) if groups else None
 
-    def _make_group_flight(self, kind: str, groups: list[int], **what: Any) -> Flight:
+    def _make_group_flight(self, kind: str, groups: list[int], **what: Any) -> JobFlight:
         name = f"{kind} {self._plan.matrix.groups[groups[0]].unit} +{len(groups) - 1}"
         job = Job(
             name=name,
@@ -129,7 +129,7 @@ class JobSource:
             chunk_s=self._choose_message_interval_s(),
             **what,
         )
-        return Flight(job, groups=groups)
+        return JobFlight(job, groups=groups)
 
     def _choose_message_interval_s(self) -> float:
         """Seconds between two messages of a job: all slots together send no more than the driver can take."""
@@ -138,7 +138,7 @@ class JobSource:
 
     # --- cases ------------------------------------------------------------------------------------------------------
 
-    def _batch_for(self, pool: Pool, small: bool = False, joint: bool = True) -> Flight | None:
+    def _batch_for(self, pool: DevicePool, small: bool = False, joint: bool = True) -> JobFlight | None:
         """A batch of the first backend of the pool that has one worth a task (any, if ``small``).
 
         ``joint`` False leaves out the backends that compile.
@@ -176,8 +176,8 @@ class JobSource:
     def _may(self, b: int) -> bool:
         return self._state.placement.available[b] and not self._state.placement.rests(b)
 
-    def _measure_demand(self, b: int, pool: Pool) -> batching.Demand:
-        return batching.Demand(
+    def _measure_demand(self, b: int, pool: DevicePool) -> batching.BatchDemand:
+        return batching.BatchDemand(
             cases=self._state.case_queue.cases[b],
             left_s=self._state.case_queue.left_s(b, self._state.run_counts.case_ms(b)),
             start_s=self._state.run_counts.start_s(b),
@@ -186,7 +186,7 @@ class JobSource:
             complete=self._state.run_groups.complete(b),
         )
 
-    def _second_opinion(self, b: int) -> Flight:
+    def _second_opinion(self, b: int) -> JobFlight:
         """A batch of cases that failed on one device, for another one."""
         doubts = self._state.case_queue.doubts[b]
         asked = [doubts.popleft()]
@@ -205,9 +205,9 @@ class JobSource:
         longest_s = PATIENCE * max((self._plan.case_ms(g, b) or 0.0 for g in groups), default=0.0) / 1e3
         return longest_s if longest_s > self._plan.request.config.deadline_s else 0.0
 
-    def _batch(self, b: int, chosen: list[Portion]) -> Flight:
+    def _batch(self, b: int, chosen: list[Portion]) -> JobFlight:
         self._begun.add(b)
-        cases, timed = Cases(b, chosen), any(self._plan.is_timed(g) for g, _ in chosen)
+        cases, timed = PlannedCases(b, chosen), any(self._plan.is_timed(g) for g, _ in chosen)
         items = []
         parcels: dict[str, Any] = {}
         for g, positions in chosen:
@@ -229,4 +229,4 @@ class JobSource:
         )
         counts = np.array([[len(positions)] for _, positions in chosen])
         (work,) = self._plan.work_of([g for g, _ in chosen], counts, b)
-        return Flight(job, b, cases, timed=timed, work=work)
+        return JobFlight(job, b, cases, timed=timed, work=work)

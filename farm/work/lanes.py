@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from farm.work.child_pool import ChildPool, Closed, alike
-from farm.work.claims import ONE, Claim
+from farm.work.claims import ONE, DeviceClaim
 from farm.work.executor import Unplaced
 from farm.work.job import Job
 from farm.work.state import HERE
@@ -24,7 +24,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(eq=False)
-class Capacity:
+class LaneCapacity:
     """What a job is given: some of the CPUs, one device, or several devices together (``parts``), which jobs take by
     themselves as well. room: how much is not taken, where it has no parts; env: what shows a child these devices
     alone."""
@@ -32,40 +32,40 @@ class Capacity:
     room: float
     place: Place = HERE
     env: Mapping[str, str] = field(default_factory=dict)
-    parts: tuple[Capacity, ...] = ()
+    parts: tuple[LaneCapacity, ...] = ()
 
     @property
     def free(self) -> float:
         """How much is not taken; of several devices, of each."""
         return min(part.room for part in self.parts) if self.parts else self.room
 
-    def take(self, claim: Claim, sign: int = 1) -> None:
+    def take(self, claim: DeviceClaim, sign: int = 1) -> None:
         """Take what a job claims, or give it back (``sign`` -1)."""
         for part in self.parts:
             part.room -= sign * claim.fraction
         if not self.parts:
             self.room -= sign * claim.size
 
-    def suits(self, claim: Claim) -> bool:
+    def suits(self, claim: DeviceClaim) -> bool:
         """Whether it is what such a job runs on: as many devices, or CPUs, of which it may take any number."""
         return len(self.parts) == claim.devices if self.parts else self.place == HERE or not claim.is_gang
 
-    def needs(self, claim: Claim) -> float:
+    def needs(self, claim: DeviceClaim) -> float:
         """How much of it must be free for such a job."""
         return claim.fraction if self.parts else claim.size
 
-    def meets(self, other: Capacity) -> bool:
+    def meets(self, other: LaneCapacity) -> bool:
         """Whether they have a device in common."""
         return not {id(x) for x in self.parts or (self,)}.isdisjoint(id(x) for x in other.parts or (other,))
 
 
 @dataclass(frozen=True)
-class _Waiting:
+class _WaitingJob:
     job: Job
-    claim: Claim
+    claim: DeviceClaim
 
 
-class Line:
+class JobLine:
     """Jobs that wait for a share of a device, by handle; and jobs that are expected, whose children an idle lane
     starts.
 
@@ -73,15 +73,15 @@ class Line:
     is idle there.
     """
 
-    def __init__(self, capacities: Sequence[Capacity], came: queue.SimpleQueue[tuple[int, Any]]) -> None:
+    def __init__(self, capacities: Sequence[LaneCapacity], came: queue.SimpleQueue[tuple[int, Any]]) -> None:
         self._changed = threading.Condition()
         self._capacities, self._came = list(capacities), came
-        self._waiting: dict[int, _Waiting] = {}
-        self._expected: deque[_Waiting] = deque()
+        self._waiting: dict[int, _WaitingJob] = {}
+        self._expected: deque[_WaitingJob] = deque()
         self._closed = False
-        self._lanes: list[Lane] = []
+        self._lanes: list[JobLane] = []
 
-    def join(self, devices: int, together: Callable[[range, tuple[Capacity, ...]], Capacity]) -> None:
+    def join(self, devices: int, together: Callable[[range, tuple[LaneCapacity, ...]], LaneCapacity]) -> None:
         """Offer jobs so many devices at once: those that stand side by side. ``together`` makes one of them, by their
         numbers."""
         with self._changed:
@@ -91,10 +91,10 @@ class Line:
                     numbers = range(first, first + devices)
                     self._capacities.append(together(numbers, single[first : first + devices]))
 
-    def put(self, handle: int, job: Job, claim: Claim = ONE) -> None:
+    def put(self, handle: int, job: Job, claim: DeviceClaim = ONE) -> None:
         """Take a job; one that may go to none of the devices comes back at once, as Unplaced."""
         with self._changed:
-            one = _Waiting(job, claim)
+            one = _WaitingJob(job, claim)
             if not any(_may(one, c) for c in self._capacities):
                 self._came.put((handle, Unplaced("every device here is to be avoided")))
                 return
@@ -102,10 +102,10 @@ class Line:
             self._start_missing_lanes()
             self._changed.notify_all()
 
-    def expect(self, job: Job, claim: Claim = ONE) -> None:
+    def expect(self, job: Job, claim: DeviceClaim = ONE) -> None:
         """Such jobs are to come."""
         with self._changed:
-            self._expected.append(_Waiting(job, claim))
+            self._expected.append(_WaitingJob(job, claim))
             self._start_missing_lanes()
             self._changed.notify_all()
 
@@ -124,7 +124,7 @@ class Line:
         for lane in self._lanes:
             lane.thread.join(patience_s)
 
-    def next(self, lane: Lane) -> tuple[int, Job] | None:
+    def next(self, lane: JobLane) -> tuple[int, Job] | None:
         """What a lane is to do: a job with its handle, or 0 and a job whose child is to be started. None: to end."""
         with self._changed:
             if lane.held is not None:
@@ -147,7 +147,7 @@ class Line:
                 self._changed.wait()
         return None
 
-    def _choice(self, lane: Lane) -> int:
+    def _choice(self, lane: JobLane) -> int:
         """Handle of a job whose child the lane has, else of one whose child no idle lane has, since a start may take
         seconds; 0 if there is none."""
         others = [one for one in self._lanes if one.idle and one is not lane]
@@ -157,7 +157,7 @@ class Line:
         free = (h for h, w in here.items() if not any(one.has(w.job) and _fits(w, one.capacity) for one in others))
         return next(own, 0) or next(free, 0)
 
-    def _find_last_startable(self, capacity: Capacity) -> float:
+    def _find_last_startable(self, capacity: LaneCapacity) -> float:
         """The handle up to which jobs may begin on a device: the oldest job that has room nowhere is left the devices
         that have most room, or smaller jobs would take every share that becomes free."""
         for handle, w in sorted(self._waiting.items()):
@@ -188,28 +188,28 @@ class Line:
             if with_lane:
                 idle.remove(next(lane for lane in with_lane if lane.capacity is chosen))
             else:
-                lane = Lane(self, chosen, self._came)
+                lane = JobLane(self, chosen, self._came)
                 self._lanes.append(lane)
                 lane.thread.start()
 
 
-def _may(waiting: _Waiting, capacity: Capacity) -> bool:
+def _may(waiting: _WaitingJob, capacity: LaneCapacity) -> bool:
     return capacity.suits(waiting.claim) and capacity.place not in waiting.job.avoid
 
 
-def _fits(waiting: _Waiting, capacity: Capacity) -> bool:
+def _fits(waiting: _WaitingJob, capacity: LaneCapacity) -> bool:
     return _may(waiting, capacity) and capacity.free >= capacity.needs(waiting.claim) - ROUNDING
 
 
-class Lane:
+class JobLane:
     """One thread and its children, on one device. idle: it waits, or starts a child of jobs like ``starting``; held:
     what its job takes of the device."""
 
-    def __init__(self, line: Line, capacity: Capacity, came: queue.SimpleQueue[tuple[int, Any]]) -> None:
+    def __init__(self, line: JobLine, capacity: LaneCapacity, came: queue.SimpleQueue[tuple[int, Any]]) -> None:
         self._line, self._came, self.capacity = line, came, capacity
         self.children = ChildPool()
         self.idle = True
-        self.held: Claim | None = None
+        self.held: DeviceClaim | None = None
         self.starting: Job | None = None
         # Children die with the thread that started them (PR_SET_PDEATHSIG), and it must not keep a process that ends.
         self.thread = threading.Thread(target=self._work, daemon=True)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from farm import lake as lakes
 from farm.exits import allow_interrupts
 from farm.fleet import envs, visible
-from farm.fleet.asking import Asking
-from farm.fleet.inventory import AWAITED, Answers, Offer, offers
+from farm.fleet.asking import BackendAsking
+from farm.fleet.inventory import AWAITED, Answers, BackendOffer, offers
 from farm.lake import Lake
 from farm.plan import config as configs
 from farm.plan import kernels, passports, policies
@@ -31,13 +31,13 @@ from farm.plan.left_out import few
 from farm.plan.matrix import GROUP, Matrix
 from farm.plan.patterns import matcher
 from farm.plan.patterns import names as op_names
-from farm.plan.request import Request
+from farm.plan.request import RunRequest
 from farm.version import farm_version
 from farm.work import budget, catalog_lists, executor_registry, ray_or_local, rehearsal
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor, Setup
 from farm.work.run_state import RunState
-from farm.work.state import Before, Plan
+from farm.work.state import BeforeRun, RunPlan
 from tasks.catalogs.base import Entry
 from tasks.catalogs.user_definitions import USER, home
 from tasks.devices import DEVICE_VENDOR
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def ready(
-    request: Request,
+    request: RunRequest,
     started: Callable[[Executor], None] = lambda e: None,
     tell: Callable[[str], None] = lambda text: None,
     awaits: Callable[[Collection[str]], None] = lambda names: None,
-) -> Iterator[Plan]:
+) -> Iterator[RunPlan]:
     """Plan the request's cells, start what they run on and ask the backends; ended with the context.
 
     A backend in an environment of its own may be `awaited` then, as long as there is another to begin with.
@@ -75,7 +75,7 @@ def ready(
         asking = None
         # Where no nodes are asked the one node is this machine, which is asked while its executor starts.
         if kind is None or not kind.asks_nodes(_make_executor_setup(request)):
-            asking = Asking(specs, request.cache, fresh=request.fresh, build=not request.dry)
+            asking = BackendAsking(specs, request.cache, fresh=request.fresh, build=not request.dry)
             ended.enter_context(contextlib.closing(asking))
         homes = catalog_lists.homes(request.config, request.cache, not request.dry, inline) if USER in names else []
         # In this very process one after another: of what one thread is importing, another sees half.
@@ -107,11 +107,11 @@ def ready(
         labels = {b.name: b.labels for b in request.config.backends}
         if asking is None:
             answers = executor.probe(specs, str(request.cache), request.fresh)
-            plan = Plan(request, matrix, executor, offers(specs, executor.nodes, answers, labels), passports=adds)
+            plan = RunPlan(request, matrix, executor, offers(specs, executor.nodes, answers, labels), passports=adds)
         else:
-            plan = Plan(request, matrix, executor, offers(specs, (), {}, labels), passports=adds)
+            plan = RunPlan(request, matrix, executor, offers(specs, (), {}, labels), passports=adds)
             if rehearsal.is_worth_it(request):
-                with contextlib.closing(rehearsal.Rehearsal(plan, asking.fail, tell)) as rehearsed:
+                with contextlib.closing(rehearsal.JobRehearsal(plan, asking.fail, tell)) as rehearsed:
                     plan = _await_answers(plan, asking, awaits)
                     rehearsed.wait()
             else:
@@ -132,7 +132,7 @@ def _use_installed_runtimes(config: configs.Config, cache: Path) -> configs.Conf
     return config.model_copy(update={"backends": [here(backend) for backend in config.backends]})
 
 
-def _await_answers(plan: Plan, asking: Asking, awaits: Callable[[Collection[str]], None]) -> Plan:
+def _await_answers(plan: RunPlan, asking: BackendAsking, awaits: Callable[[Collection[str]], None]) -> RunPlan:
     """The plan of a run on this machine, with the answers that it cannot begin without: those of the farm's own
     environment, and of one backend that is available. A run that is resumed or only shown, or downloads nothing and so
     has none to wait for long, has all of them."""
@@ -141,7 +141,7 @@ def _await_answers(plan: Plan, asking: Asking, awaits: Callable[[Collection[str]
     node = plan.executor.nodes[0]["id"]
     labels = {b.name: b.labels for b in plan.request.config.backends}
 
-    def make_offers(answers: Answers) -> list[Offer]:
+    def make_offers(answers: Answers) -> list[BackendOffer]:
         asked = [s for s in specs if s.name in answers]
         return list(offers(asked, plan.executor.nodes, {node: answers}, labels).values())
 
@@ -156,12 +156,12 @@ def _await_answers(plan: Plan, asking: Asking, awaits: Callable[[Collection[str]
     return replace(plan, late=lambda: make_offers(asking.take()))
 
 
-def _make_executor_setup(request: Request) -> Setup:
+def _make_executor_setup(request: RunRequest) -> Setup:
     devices = any(b.labels or visible.for_child(b.spec())[DEVICE_VENDOR] for b in request.config.backends)
     return Setup(request.address, request.cpus, request.dashboard, devices)
 
 
-def _start(request: Request, kind: type[Executor] | None, matrix: Matrix) -> Executor:
+def _start(request: RunRequest, kind: type[Executor] | None, matrix: Matrix) -> Executor:
     """What a plan runs on: the kind that was asked for, or what is worth it. A dry run runs nothing, and starts no
     cluster unless it is told to."""
     if kind is None:
@@ -171,7 +171,7 @@ def _start(request: Request, kind: type[Executor] | None, matrix: Matrix) -> Exe
     return kind.create(replace(_make_executor_setup(request), running=frozenset(running)))
 
 
-def _build_plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:
+def _build_plan(request: RunRequest, entries: dict[str, list[Entry]]) -> Matrix:
     """The matrix of a request. Raises ConfigError if it is empty, or an op is unknown."""
     config = request.config
     if request.record is None:  # a resumed run has its policy, and keeps it
@@ -215,12 +215,12 @@ def _check_op_patterns(ops: Sequence[str], entries: dict[str, list[Entry]]) -> N
             raise ConfigError(f"--ops: no op {pattern!r}{nearest(pattern, valid)}")
 
 
-class Run:
+class LaunchedRun:
     """One run of the lake: `begin` it, `dispatch` its cells, `finish` it; ``record`` is what `_run.json` holds."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self.plan, self.request = plan, plan.request
-        self.before = Before()
+        self.before = BeforeRun()
         self.had: list[str] = []
         self.state: RunState | None = None  # as soon as it is dispatched
         self.record = new_record(self.request) if self.request.record is None else dict(self.request.record)
@@ -301,7 +301,7 @@ class Run:
 
 
 def run_request(
-    request: Request,
+    request: RunRequest,
     interrupted: Callable[[str], None] = lambda run_id: None,
     progress: Callable[[RunState], None] = lambda state: None,
 ) -> tuple[pd.DataFrame, dict[str, Any], str]:
@@ -313,7 +313,7 @@ def run_request(
         for name, offer in plan.offers.items():
             if not offer.available:
                 raise ConfigError(f"{name} is unavailable here: {offer.reason}")
-        run = Run(plan)
+        run = LaunchedRun(plan)
         run.begin()
         try:
             with allow_interrupts():
@@ -325,7 +325,7 @@ def run_request(
         return rows, run.record, missing
 
 
-def read_finished(request: Request) -> pd.DataFrame | None:
+def read_finished(request: RunRequest) -> pd.DataFrame | None:
     """The rows of a run that is to be resumed and has them all; None if there is something left to do. Raises
     LakeError."""
     record = request.record
@@ -342,7 +342,7 @@ def _describe_gone(rows: pd.DataFrame) -> str:
     return f"{gone.sum()} cases were not run because their backend went away ({told})" if told else ""
 
 
-def new_record(request: Request) -> dict[str, Any]:
+def new_record(request: RunRequest) -> dict[str, Any]:
     """The record of a run that begins now."""
     now = _now()
     return {
@@ -383,14 +383,14 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def durable(lake: Lake, run_id: str, matrix: Matrix, there: Collection[str] = ()) -> Before:
+def durable(lake: Lake, run_id: str, matrix: Matrix, there: Collection[str] = ()) -> BeforeRun:
     """What the lake has of a run. there: the backends that are available now; what was `unavailable` is run again."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", lakes.LakeWarning)
         table = lakes.read_table(lake, run_id, ["run_id", "case_id", "backend", *GROUP, "sample", "status", "attempts"])
     rows = matrix.numbers()
     column = {s.name: b for b, s in enumerate(matrix.backends)}
-    before = Before()
+    before = BeforeRun()
     columns = [table.column(c).to_pylist() for c in (*GROUP, "backend", "sample", "status", "attempts")]
     for *group, backend, sample, status, attempts in zip(*columns):
         if tuple(group) not in rows or backend not in column:

@@ -11,7 +11,7 @@ import numpy as np
 
 from farm.work.durations import GUESS, GUESSED_MS, START_S, guess_case_ms
 from farm.work.run_state import RunState
-from farm.work.state import Flight
+from farm.work.state import JobFlight
 
 #: How much the estimate weighs beside the pace: a share of the work, and seconds.
 WEIGHT, WEIGHT_S = 0.1, 1.0
@@ -22,7 +22,7 @@ END_S = 2.5
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkAmount:
     """Of one backend, or of preparing or exporting, in seconds of one slot. took: so far; done: what that was estimated
     to take; left: what is still to do, longest: of the job that ends last, both as estimated; timed: earlier runs have
     timed most of it."""
@@ -34,7 +34,7 @@ class Work:
     timed: bool
 
 
-class Left:
+class WorkLeft:
     """Seconds that a run is likely to need still. Guesses are of an idle machine: where others are at work it is that
     much slower."""
 
@@ -51,7 +51,7 @@ class Left:
         return left_s + END_S * self._slower, "at least" if _is_guess(run) else "about"
 
 
-def estimate_left_s(works: Sequence[Work], slots: int) -> float:
+def estimate_left_s(works: Sequence[WorkAmount], slots: int) -> float:
     """Seconds until the last job on so many slots has ended: each backend goes on at the pace at which it has gone, and
     one that has hardly begun at that of the others, if earlier runs have timed it and them."""
     timed = [work for work in works if work.timed]
@@ -70,7 +70,7 @@ def _pace(took: float, done: float, left: float, usual: float) -> float:
     return (took + usual * weight) / (done + weight)
 
 
-def measure_pools(run: RunState, slower: float) -> Iterator[tuple[list[Work], int]]:
+def measure_pools(run: RunState, slower: float) -> Iterator[tuple[list[WorkAmount], int]]:
     """(what is done and left of each backend of a pool of devices, its slots); preparing and exporting are done by the
     CPUs. slower: how many times as long as guessed what nobody has timed takes."""
     awaited = [b for b, spec in enumerate(run.plan.matrix.backends) if run.plan.offers[spec.name].awaited]
@@ -83,7 +83,7 @@ def measure_pools(run: RunState, slower: float) -> Iterator[tuple[list[Work], in
         yield works, pool.devices
 
 
-def _measure_backend(run: RunState, b: int, slower: float) -> Work:
+def _measure_backend(run: RunState, b: int, slower: float) -> WorkAmount:
     counts, guess_ms = run.run_counts, guess_case_ms(run.plan.offer(b).joint) * slower
     did = counts.did[b]
     to_do = np.maximum(run.run_groups.to_come[b] + counts.to_do[b] - did, 0.0)
@@ -94,13 +94,13 @@ def _measure_backend(run: RunState, b: int, slower: float) -> Work:
     elif to_do[0]:
         left_ms += start_ms
 
-    def one_ms(flight: Flight) -> float:
+    def one_ms(flight: JobFlight) -> float:
         return float(flight.work[1] * guess_ms + flight.work[2]) / len(flight.cases)
 
     return _with_flights(run, b, done_ms, left_ms, one_ms, start_ms * (not did[0]), bool(to_do[1] < to_do[0] / 2))
 
 
-def _measure_kind(run: RunState, kind: str, slower: float) -> Work:
+def _measure_kind(run: RunState, kind: str, slower: float) -> WorkAmount:
     groups, guess_ms = run.run_groups, GUESSED_MS[kind] * slower
     if kind == "export":  # whose cases earlier runs have timed, they have exported, and the cache has it
         asked = groups.to_come[:, :2].sum(axis=0) + run.run_counts.to_do[:, :2].sum(axis=0)
@@ -117,11 +117,11 @@ def _with_flights(
     who: int | str,
     done_ms: float,
     left_ms: float,
-    one_ms: Callable[[Flight], float],
+    one_ms: Callable[[JobFlight], float],
     first_ms: float,
     timed: bool,
-) -> Work:
-    """`Work` with what its jobs under way are at: that is done in part, though nothing has come of it yet."""
+) -> WorkAmount:
+    """`WorkAmount` with what its jobs under way are at: that is done in part, though nothing has come of it yet."""
     now, took_s, longest_ms = time.monotonic(), run.run_counts.slot_s[who], 0.0
     for flight in run.flights.values():
         if flight.who == who and flight.begun:
@@ -131,7 +131,7 @@ def _with_flights(
             at_work_ms = min((now - flight.heard) * 1e3, one_ms(flight) * bool(left) + begins_ms)
             done_ms, left_ms = done_ms + at_work_ms, max(left_ms - at_work_ms, 0.0)
             longest_ms = max(longest_ms, left * one_ms(flight) + begins_ms - at_work_ms)
-    return Work(took_s, done_ms / 1e3, left_ms / 1e3, longest_ms / 1e3, timed)
+    return WorkAmount(took_s, done_ms / 1e3, left_ms / 1e3, longest_ms / 1e3, timed)
 
 
 def expected_cases(run: RunState) -> list[float]:

@@ -17,13 +17,13 @@ from typing import Any
 from farm.fleet import asking, detect, envs, inventory, probing, visible
 from farm.fleet.asking import find_absent_vendor, with_exclusion, without_device
 from farm.fleet.child_process import caches
-from farm.fleet.inventory import Answers, Offer
+from farm.fleet.inventory import Answers, BackendOffer
 from farm.fleet.node import RayNode, this_machine, usable_cpus
-from farm.work.child_pool import Children
-from farm.work.claims import Claim
+from farm.work.child_pool import PooledChildren
+from farm.work.claims import DeviceClaim
 from farm.work.executor import Executor, Setup
 from farm.work.job import Job
-from farm.work.lanes import Capacity, Line
+from farm.work.lanes import JobLine, LaneCapacity
 from farm.work.state import HERE
 from farm.work.supervisor import run_job
 from tasks import wire
@@ -51,40 +51,40 @@ class ChildProcesses(Executor):
         here = this_machine() if devices else RayNode()
         os.environ.update(here.variables)
         self.nodes = [inventory.this_node(cpus or usable_cpus(), here)]
-        self._lines: dict[str, Line] = {}  # by resource
+        self._lines: dict[str, JobLine] = {}  # by resource
         self._came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._next = 0
 
-    def slots(self, offer: Offer | None, claim: Claim) -> int:
+    def slots(self, offer: BackendOffer | None, claim: DeviceClaim) -> int:
         resource = _find_resource(offer)
         return claim.jobs_on(int(self.nodes[0]["resources"][resource])) if resource else 0
 
-    def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
+    def submit(self, job: Job, offer: BackendOffer | None, claim: DeviceClaim, among: Sequence[str] = ()) -> int:
         self._next += 1
         self._line(offer, claim).put(self._next, job, claim)
         return self._next
 
-    def expect(self, job: Job, offer: Offer, claim: Claim) -> None:
+    def expect(self, job: Job, offer: BackendOffer, claim: DeviceClaim) -> None:
         self._line(offer, claim).expect(job, claim)
 
-    def _line(self, offer: Offer | None, claim: Claim) -> Line:
+    def _line(self, offer: BackendOffer | None, claim: DeviceClaim) -> JobLine:
         resource = _find_resource(offer)
         if resource not in self._lines:
-            self._lines[resource] = Line(self._capacities(offer, resource), self._came)
+            self._lines[resource] = JobLine(self._capacities(offer, resource), self._came)
         if claim.is_gang:
             self._lines[resource].join(claim.devices, partial(_join_devices, offer.device_vendor if offer else ""))
         return self._lines[resource]
 
-    def _capacities(self, offer: Offer | None, resource: str) -> list[Capacity]:
+    def _capacities(self, offer: BackendOffer | None, resource: str) -> list[LaneCapacity]:
         """The CPUs together, or each device by itself; one that only its runtime has found is shown to children as it
         is."""
         count = int(self.nodes[0]["resources"][resource])
         vendor = offer.device_vendor if offer and offer.resource == resource else ""
         if detect.COUNT_LABEL + vendor not in self.nodes[0]["labels"]:
-            return [Capacity(float(count))]
+            return [LaneCapacity(float(count))]
         numbers = [str(n) for n in range(count)]
         return [
-            Capacity(1.0, Place(HERE.node, _name_device(vendor, n)), visible.build_variables(vendor, [n]))
+            LaneCapacity(1.0, Place(HERE.node, _name_device(vendor, n)), visible.build_variables(vendor, [n]))
             for n in numbers
         ]
 
@@ -105,13 +105,13 @@ class ChildProcesses(Executor):
             line.close(ENDING_S)
 
 
-def _join_devices(vendor: str, numbers: range, parts: tuple[Capacity, ...]) -> Capacity:
+def _join_devices(vendor: str, numbers: range, parts: tuple[LaneCapacity, ...]) -> LaneCapacity:
     """Several devices at once."""
     place = Place(HERE.node, ",".join(part.place.device for part in parts))
-    return Capacity(0.0, place, visible.build_variables(vendor, [str(n) for n in numbers]), parts)
+    return LaneCapacity(0.0, place, visible.build_variables(vendor, [str(n) for n in numbers]), parts)
 
 
-def _find_resource(offer: Offer | None) -> str:
+def _find_resource(offer: BackendOffer | None) -> str:
     """The resource of a backend's jobs here; "" if this machine does not have it."""
     return offer.resources.get(HERE.node, "") if offer else "CPU"
 
@@ -121,7 +121,7 @@ def _name_device(vendor: str, number: str) -> str:
     return ",".join(visible.name_devices(vendor, [number])) or number
 
 
-class Inline(Executor):
+class InlineExecutor(Executor):
     """Everything in this process, without isolation: a crash of a case, or of a runtime as it is asked, is a crash of
     the run. running: names of the backends that run cases; a process of its own asks any other. Raises Refusal as
     `ChildProcesses` does."""
@@ -133,7 +133,7 @@ class Inline(Executor):
         return True
 
     @classmethod
-    def create(cls, setup: Setup) -> Inline:
+    def create(cls, setup: Setup) -> InlineExecutor:
         return cls(setup.devices, setup.running)
 
     def __init__(self, devices: bool = True, running: Collection[str] = ()) -> None:
@@ -163,10 +163,10 @@ class Inline(Executor):
             answer = replace(said.info, start_s=round(time.monotonic() - began, 3))
         return with_exclusion(spec, answer)
 
-    def slots(self, offer: Offer | None, claim: Claim) -> int:
+    def slots(self, offer: BackendOffer | None, claim: DeviceClaim) -> int:
         return 1
 
-    def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
+    def submit(self, job: Job, offer: BackendOffer | None, claim: DeviceClaim, among: Sequence[str] = ()) -> int:
         self._next += 1
         self._queue.append((self._next, job))
         return self._next
@@ -186,7 +186,7 @@ class Inline(Executor):
         self.children.close()
 
 
-class DirectChildren(Children):
+class DirectChildren(PooledChildren):
     """Stand-ins for children, which live until they are closed."""
 
     def __init__(self) -> None:
@@ -226,11 +226,11 @@ class DirectChild:
 
     def __init__(self) -> None:
         from tasks.child import Child
-        from tasks.relay import Page
+        from tasks.relay import ProgressPage
 
         fd = os.memfd_create("farm-progress")
         os.ftruncate(fd, mmap.PAGESIZE)
-        self._child = Child(Page(fd), isolates=False)
+        self._child = Child(ProgressPage(fd), isolates=False)
         os.close(fd)
         self.served, self.before = 0, list[ToRun]()
 

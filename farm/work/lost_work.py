@@ -9,7 +9,7 @@ from typing import Any
 from farm.fleet.health import CaseRef
 from farm.work.run_groups import WHOLE
 from farm.work.run_state import RunState
-from farm.work.state import Flight, portions
+from farm.work.state import JobFlight, portions
 from tasks.catalogs.base import Failure
 from tasks.model import Status
 from tasks.model.row import NAMES
@@ -36,7 +36,7 @@ class LostWork:
         self._stood, self._not_begun = dict(state.run_groups.left), 0
         self._unprepared: list[tuple[int, Failure]] = []
 
-    def requeue(self, flight: Flight, left: list[int]) -> None:
+    def requeue(self, flight: JobFlight, left: list[int]) -> None:
         """Queue a job's work again, which nobody is to blame for."""
         if flight.asked:
             return
@@ -46,7 +46,7 @@ class LostWork:
         for g, positions in portions(flight.cases[number] for number in left):
             self.again(flight.backend, g, positions)
 
-    def not_begun(self, flight: Flight, left: list[int]) -> None:
+    def not_begun(self, flight: JobFlight, left: list[int]) -> None:
         """Queue groups again that no process came to. Raises OSError if no group is had between so many such jobs."""
         if self._state.run_groups.left != self._stood:
             self._stood, self._not_begun = dict(self._state.run_groups.left), 0
@@ -68,7 +68,7 @@ class LostWork:
             self._state.run_counts.again[case] = failed
             self.again(case.backend, case.group, [case.position])
 
-    def lost(self, flight: Flight, left: list[int], why: str) -> list[tuple[int, Failure]]:
+    def lost(self, flight: JobFlight, left: list[int], why: str) -> list[tuple[int, Failure]]:
         """A supervisor is gone: its work is queued again, what was in flight at two such losses in smaller and smaller
         jobs. Returns the groups that cannot be had, with the story."""
         kind, b = flight.job.kind, flight.backend
@@ -98,7 +98,7 @@ class LostWork:
             self.again(b, g, positions)
         return []
 
-    def _blame_cases(self, flight: Flight, one: CaseRef, times: int, why: str) -> list[tuple[int, Failure]]:
+    def _blame_cases(self, flight: JobFlight, one: CaseRef, times: int, why: str) -> list[tuple[int, Failure]]:
         if flight.backend < 0:
             story = _describe_loss("in work", times, why)
             return [(one.group, Failure(Status.INVALID.value, flight.job.kind, "lost", story))]

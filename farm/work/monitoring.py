@@ -15,7 +15,7 @@ from tasks.backends import BackendSpec
 from tasks.wire import Rows
 
 if TYPE_CHECKING:
-    from farm.work.left import Left
+    from farm.work.left import WorkLeft
     from farm.work.run_state import RunState
 
 #: Seconds between two exports of a driver's figures, two times that a Ray of the farm's own hands them on (ten by
@@ -47,10 +47,10 @@ PANELS = (
 )
 
 
-class Watch:
+class MetricsWatch:
     """Tells Ray what a driver knows of its run. left: of the time left."""
 
-    def __init__(self, run_id: str, left: Left) -> None:
+    def __init__(self, run_id: str, left: WorkLeft) -> None:
         from ray.util import metrics
 
         kinds = {"counter": metrics.Counter, "gauge": metrics.Gauge}

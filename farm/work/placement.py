@@ -6,15 +6,15 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from farm.fleet.health import Health
-from farm.fleet.inventory import Offer
-from farm.work.claims import ONE, Claim
-from farm.work.state import Flight, Plan
+from farm.fleet.health import DeviceHealth
+from farm.fleet.inventory import BackendOffer
+from farm.work.claims import ONE, DeviceClaim
+from farm.work.state import JobFlight, RunPlan
 from tasks.wire import Place
 
 
 @dataclass(frozen=True)
-class Pool:
+class DevicePool:
     """Devices that some backends share, because the same nodes offer them. devices: how many; main: all nodes' CPUs."""
 
     name: str
@@ -24,19 +24,19 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Destination:
+class JobDestination:
     """Where a job is sent: the nodes it may go to, and the devices there that it must avoid."""
 
-    offer: Offer | None
-    claim: Claim
+    offer: BackendOffer | None
+    claim: DeviceClaim
     among: list[str]
     avoid: tuple[Place, ...]
 
 
-class Placement:
+class JobPlacement:
     """Which backends there are, and where. had: names of those that were available when the run began."""
 
-    def __init__(self, plan: Plan, health: Health, had: Collection[str]) -> None:
+    def __init__(self, plan: RunPlan, health: DeviceHealth, had: Collection[str]) -> None:
         self._plan, self._health = plan, health
         numbers = range(len(plan.matrix.backends))
         #: What is awaited is there as well, on no node yet.
@@ -44,9 +44,9 @@ class Placement:
         #: There when the run began and gone now: its cases become rows that say so.
         self.gone = [not self.available[b] and plan.name(b) in had for b in numbers]
         self.resting: dict[int, float] = {}  # backends that are asked again later → when (monotonic seconds)
-        self._pools: list[Pool] = []
+        self._pools: list[DevicePool] = []
         self._nodes: dict[int, list[str]] = {}
-        self._claims: dict[int, Claim] = {}
+        self._claims: dict[int, DeviceClaim] = {}
 
     def rests(self, b: int) -> bool:
         """Whether a backend is given no job for now."""
@@ -56,13 +56,13 @@ class Placement:
         """Nodes or devices came, went or fell sick: what is known of who can go where holds no more."""
         self._pools, self._nodes, self._claims = [], {}, {}
 
-    def claim(self, b: int, timed: bool = False) -> Claim:
+    def claim(self, b: int, timed: bool = False) -> DeviceClaim:
         """`Plan.claim`, which looks at every node: kept until one comes or goes. What is timed has no neighbours."""
         if b not in self._claims:
             self._claims[b] = self._plan.claim(b)
         return self._claims[b].whole if timed else self._claims[b]
 
-    def pools(self) -> list[Pool]:
+    def pools(self) -> list[DevicePool]:
         """Backends by the devices they share: those of one kind on the same nodes."""
         if not self._pools:
             shared: dict[tuple[str, tuple[str, ...]], list[int]] = {}
@@ -73,9 +73,9 @@ class Placement:
                     shared.setdefault((kind, nodes), []).append(b)
             cpus = tuple(sorted(self._list_cpu_nodes()))
             slots = self._plan.executor.slots(None, ONE)
-            self._pools = [Pool("CPU", tuple(shared.pop(("CPU", cpus), ())), slots, main=True)]
+            self._pools = [DevicePool("CPU", tuple(shared.pop(("CPU", cpus), ())), slots, main=True)]
             for (kind, nodes), bs in shared.items():
-                self._pools.append(Pool(f"{kind} on {' '.join(nodes)}", tuple(bs), self._devices(bs[0])))
+                self._pools.append(DevicePool(f"{kind} on {' '.join(nodes)}", tuple(bs), self._devices(bs[0])))
         return self._pools
 
     def _list_cpu_nodes(self) -> list[str]:
@@ -105,7 +105,7 @@ class Placement:
             self._nodes[b] = list(healthy) if self._plan.offer(b).room(healthy) else []
         return self._nodes[b]
 
-    def has_room(self, flight: Flight) -> bool:
+    def has_room(self, flight: JobFlight) -> bool:
         """Whether the nodes that a job was sent to can still give it what it claims."""
         if flight.backend < 0:
             return bool(set(self._list_cpu_nodes()) & set(flight.among))
@@ -135,11 +135,11 @@ class Placement:
             return others, set()
         return ([place.node], {place}) if place.device and self._count_healthy_devices(b, place.node) > 1 else None
 
-    def destination(self, flight: Flight) -> Destination | None:
+    def destination(self, flight: JobFlight) -> JobDestination | None:
         """Where a job is to be sent; None if no node is left that may do it."""
         b = flight.backend
         if b < 0:
-            return Destination(None, ONE, self._list_cpu_nodes(), ())
+            return JobDestination(None, ONE, self._list_cpu_nodes(), ())
         among, avoid = self.nodes(b), set[Place]()
         if flight.asked:
             elsewhere = self.elsewhere(b, flight.asked[0].place)
@@ -147,4 +147,4 @@ class Placement:
                 return None
             among, avoid = elsewhere
         avoid |= {p for scope in self.scopes(b) for p in self._health.sick.get(scope, ()) if p.node in among}
-        return Destination(self._plan.offer(b), self.claim(b, flight.timed), among, tuple(avoid))
+        return JobDestination(self._plan.offer(b), self.claim(b, flight.timed), among, tuple(avoid))

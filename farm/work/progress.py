@@ -15,15 +15,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from farm.fleet.inventory import AWAITED, Offer, no_device_of
+from farm.fleet.inventory import AWAITED, BackendOffer, no_device_of
 from farm.plan.left_out import few
 from farm.work.durations import format_duration
-from farm.work.left import Left, expected_cases
+from farm.work.left import WorkLeft, expected_cases
 from tasks.backends.needs import install_line
 from tasks.model import FAILED, names
 
 if TYPE_CHECKING:
-    from farm.work.run_counts import Count
+    from farm.work.run_counts import BackendCount
     from farm.work.run_state import RunState
 
 #: Seconds between two lines where there is no terminal to redraw, after which it is said that nothing came, between two
@@ -39,10 +39,10 @@ NAMED = 3
 WIDE = 120
 
 
-class Progress:
+class RunProgress:
     """Called by the dispatcher; draws on a terminal, prints lines elsewhere. left: of the time left."""
 
-    def __init__(self, console: Console, left: Left) -> None:
+    def __init__(self, console: Console, left: WorkLeft) -> None:
         self.console, self._left = console, left
         self._live: Live | None = None
         self._drawn = self._said = float("-inf")
@@ -123,7 +123,7 @@ class Progress:
         return text if done >= cases else f"{text}, {about} {format_duration(left_s)} left"
 
 
-class Awaited:
+class AwaitedJob:
     """Says for which backends a run waits before its cells are planned: on a terminal in one line that goes when they
     have answered, elsewhere in a line when another one has, after `PROBED_S` seconds and then every `LINE_S`."""
 
@@ -150,10 +150,10 @@ class Awaited:
 
 @contextlib.contextmanager
 def show_on_terminal() -> Iterator[Callable[[RunState], None]]:
-    """What tells of a run that a function started: on a terminal as `Progress` does, once it takes longer than a
+    """What tells of a run that a function started: on a terminal as `RunProgress` does, once it takes longer than a
     moment; elsewhere nothing, for what is written there is the caller's."""
     console = Console(emoji=False)
-    progress = Progress(console, Left())
+    progress = RunProgress(console, WorkLeft())
 
     def tell(run: RunState) -> None:
         if console.is_terminal and sys.stdout.isatty() and time.monotonic() - run.started > MOMENT_S:
@@ -166,13 +166,16 @@ def show_on_terminal() -> Iterator[Callable[[RunState], None]]:
 
 
 def print_preflight(
-    console: Console, offers: Iterable[Offer], known: Mapping[str, Offer], shares: Callable[[Offer], str]
+    console: Console,
+    offers: Iterable[BackendOffer],
+    known: Mapping[str, BackendOffer],
+    shares: Callable[[BackendOffer], str],
 ) -> None:
     """One line for each runtime, device and node of these offers, with how it ``shares`` its devices, and for each
     reason why others are not there, or not yet; with the last of all that are ``known``, how to have those whose needs
     can be installed."""
     width = max(map(len, known), default=0)
-    alike: dict[str, list[Offer]] = {}
+    alike: dict[str, list[BackendOffer]] = {}
     offers = list(offers)
     nowhere = no_device_of(offer.absent for offer in offers)
     for offer in sorted(offers, key=lambda offer: bool(nowhere and offer.absent)):
@@ -212,11 +215,11 @@ def _list_silent_jobs(run: RunState, now: float) -> str:
     return f"; running: {', '.join(told)}" if told else "; nothing is running"
 
 
-def _all(count: Count) -> str:
+def _all(count: BackendCount) -> str:
     return " ".join(f"{name} {number}" for name, number in sorted(count.status.items(), key=lambda s: -s[1]))
 
 
-def _short(count: Count) -> str:
+def _short(count: BackendCount) -> str:
     failed = sum(count.status.get(name, 0) for name in names(FAILED))
     others = sum(count.status.values()) - failed - count.status.get("pass", 0)
     return f"pass {count.status.get('pass', 0)}, failed {failed}, others {others}"

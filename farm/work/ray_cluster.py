@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from farm.fleet import asking, envs, visible
-from farm.fleet.inventory import Answers, Offer
+from farm.fleet.inventory import Answers, BackendOffer
 from farm.fleet.node import NODE_ENV, this_machine, usable_cpus
 from farm.lake.origin_columns import columns_digest
 from farm.version import farm_version
 from farm.work import gangs, monitoring
-from farm.work.claims import Claim
+from farm.work.claims import DeviceClaim
 from farm.work.executor import Changes, ClusterError, Executor, Setup, Unplaced
 from farm.work.job import Job
 from farm.work.supervisor import CHUNK_S, run_job
@@ -49,7 +49,7 @@ _LOGGED = re.compile(r"\S+ \S+\s+(DEBUG|INFO|WARNING|ERROR|CRITICAL) \S+ -- ")
 
 
 @dataclass(frozen=True)
-class Parcel:
+class RayParcel:
     """Says that the next item of the stream is the bytes of the file that ``message`` names."""
 
     message: wire.Prepared | wire.Exported
@@ -109,7 +109,7 @@ class RayCluster(Executor):
         self._running: dict[Any, int] = {}
         self._load: dict[int, tuple[str, ...]] = {}  # handle → (resource, ids of the nodes it may go to)
         self._gangs: dict[int, Any] = {}  # handle → placement group of a job of several devices
-        self._parcels: dict[Any, Parcel] = {}  # stream → what its next item belongs to
+        self._parcels: dict[Any, RayParcel] = {}  # stream → what its next item belongs to
         self._next = 0
         #: Nodes without a common cache directory are sent prepared cases through the object store.
         self.ship = False
@@ -129,7 +129,7 @@ class RayCluster(Executor):
                 )
         return found
 
-    def slots(self, offer: Offer | None, claim: Claim) -> int:
+    def slots(self, offer: BackendOffer | None, claim: DeviceClaim) -> int:
         total = 0
         for node in self.nodes:
             if offer is None or node["id"] in offer.resources:
@@ -213,7 +213,7 @@ class RayCluster(Executor):
             raise OSError(f"{path.name}, prepared on a node that has left, is lost: {type(error).__name__}") from None
         _write(data, path)
 
-    def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
+    def submit(self, job: Job, offer: BackendOffer | None, claim: DeviceClaim, among: Sequence[str] = ()) -> int:
         resource, nodes = self._resource(offer, among)
         options = {"name": job.name} | _make_task_options(resource, claim.fraction)
         # A node that joined a moment ago must not be given work before it has been asked what it is.
@@ -238,7 +238,7 @@ class RayCluster(Executor):
     def nodes_of(self, handle: int) -> Sequence[str]:
         return self._load.get(handle, ("",))[1:]
 
-    def _resource(self, offer: Offer | None, among: Sequence[str]) -> tuple[str, list[str]]:
+    def _resource(self, offer: BackendOffer | None, among: Sequence[str]) -> tuple[str, list[str]]:
         """(resource, ids of nodes, none for any) of a job. A task asks for one resource: where the nodes count the
         devices by different ones, that with the least jobs for its size."""
         if offer is None:
@@ -277,7 +277,7 @@ class RayCluster(Executor):
                     yield handle, replace(self._parcels.pop(stream).message, parcel=reference)
                     continue
                 message = self._ray.get(reference)
-                if isinstance(message, Parcel):
+                if isinstance(message, RayParcel):
                     self._parcels[stream] = message
                 else:
                     if isinstance(message, wire.Begun):
@@ -415,7 +415,7 @@ def _supervise(job: Job, names: dict[str, str], vendor: str, resource: str, devi
         yield from _supervise_job(replace(job, env=job.env | gang.variables), names, vendor, gang)
 
 
-def _supervise_job(job: Job, names: dict[str, str], vendor: str, gang: gangs.Gang) -> Iterator[Any]:
+def _supervise_job(job: Job, names: dict[str, str], vendor: str, gang: gangs.DeviceGang) -> Iterator[Any]:
     node, devices = gangs.here()
     numbers = [*devices, *gang.near]
     called = ",".join(visible.name_devices(vendor, numbers) or numbers) if vendor else ""
@@ -448,7 +448,7 @@ def _supervise_job(job: Job, names: dict[str, str], vendor: str, gang: gangs.Gan
                 monitoring.observe(job.backend, message)
                 yield message
             elif job.ship and isinstance(message, (wire.Prepared, wire.Exported)):
-                yield Parcel(message)
+                yield RayParcel(message)
                 yield np.fromfile(message.path, dtype=np.uint8)
             else:
                 together.append(message)

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 
 from farm.plan.config import ConfigError
-from farm.plan.request import Request
+from farm.plan.request import RunRequest
 from farm.work.child_pool import ChildPool, Closed
 from farm.work.job import Job
-from farm.work.state import Plan, limits
+from farm.work.state import RunPlan, limits
 from farm.work.supervisor import run_job
 from tasks.catalogs.base import Failure
 from tasks.prepare.cases import PreparedGroup
@@ -19,7 +19,7 @@ from tasks.wire import Failed, Prepared, ToPrepare
 ENDING_S = 5.0
 
 
-class Rehearsal:
+class JobRehearsal:
     """Prepares the groups of a plan of one model, beginning at once, in a child process of its own. What it has
     prepared is in the cache when the run begins.
 
@@ -27,7 +27,7 @@ class Rehearsal:
     model that raises, its backends are asked whether they raise too, and ``tell`` is called with the reason instead.
     """
 
-    def __init__(self, plan: Plan, failed: Callable[[ConfigError], None], tell: Callable[[str], None]) -> None:
+    def __init__(self, plan: RunPlan, failed: Callable[[ConfigError], None], tell: Callable[[str], None]) -> None:
         self._plan, self._failed, self._tell = plan, failed, tell
         self._error: ConfigError | None = None
         self._children = ChildPool()
@@ -80,6 +80,6 @@ class Rehearsal:
         return all(spec.create().is_eager_cpu for spec in self._plan.matrix.backends)
 
 
-def is_worth_it(request: Request) -> bool:
+def is_worth_it(request: RunRequest) -> bool:
     """Whether a run is a new one of one model alone."""
     return bool(request.model) and not (request.dry or request.record)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from farm import lake as lakes
 from farm.lake import beside
 from farm.work.run_counts import RunCounts
-from farm.work.state import Plan
+from farm.work.state import RunPlan
 from tasks.model.row import Row
 
 #: Seconds between two parts of the lake, and rows that make one at once.
@@ -24,7 +24,7 @@ BEHIND = 4
 class RowWriter:
     """Keeps rows and writes them in parts."""
 
-    def __init__(self, plan: Plan, run_counts: RunCounts) -> None:
+    def __init__(self, plan: RunPlan, run_counts: RunCounts) -> None:
         self._plan, self._run_counts = plan, run_counts
         self._batches: list[pa.RecordBatch] = []
         self._steps: list[pa.RecordBatch] = []

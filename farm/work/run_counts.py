@@ -10,12 +10,12 @@ import numpy as np
 
 from farm.fleet.health import CaseRef
 from farm.work.durations import GUESS, START_S, guess_case_ms
-from farm.work.state import Flight, Plan
+from farm.work.state import JobFlight, RunPlan
 from tasks.wire import Failing, Spent
 
 
 @dataclass
-class Count:
+class BackendCount:
     """Progress of one backend. planned grows as groups are prepared (an op may have fewer samples than asked)."""
 
     planned: int = 0
@@ -27,20 +27,20 @@ class Count:
 class RunCounts:
     """What was planned, done, lost and spent so far."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
         #: Of this launch, [backends, 3] as `Plan.work_of` has it: of the groups that are prepared, and what is done of
         #: it.
         self.to_do, self.did = (np.zeros((len(plan.matrix.backends), 3)) for _ in range(2))
         #: Seconds of slots that jobs which have ended took, by `Flight.who`.
         self.slot_s = defaultdict[int | str, float](float)
-        self.counts = {s.name: Count() for s in plan.matrix.backends}
+        self.counts = {s.name: BackendCount() for s in plan.matrix.backends}
         self.spent: dict[str, dict[str, float]] = {}  # backend or kind of job → CPU seconds, starts, …
         self.again: dict[CaseRef, Failing] = {}  # failed on a device that is sick: to be run elsewhere
         self.supervisors_lost = 0
         self._losses, self._alone, self._before = (Counter[CaseRef]() for _ in range(3))
 
-    def count(self, b: int) -> Count:
+    def count(self, b: int) -> BackendCount:
         return self.counts[self._plan.name(b)]
 
     def count_planned(self, b: int, total: int, done: int) -> None:
@@ -86,7 +86,7 @@ class RunCounts:
             return {}
         return {n: times for n, case in enumerate(cases) if (times := self.attempts(case))}
 
-    def spend_slot(self, flight: Flight) -> None:
+    def spend_slot(self, flight: JobFlight) -> None:
         """A job that had begun has ended."""
         self.slot_s[flight.who] += flight.heard - flight.began
 

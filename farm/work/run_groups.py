@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from farm.work.durations import GUESSED_MS, START_S
-from farm.work.state import Flight, Plan
+from farm.work.state import JobFlight, RunPlan
 from tasks import catalogs, checks
 from tasks.catalogs.user_definitions import USER, home
 from tasks.prepare.cases import PreparedGroup, pack_path
@@ -36,7 +36,7 @@ class RunGroups:
     exported: how many have been.
     """
 
-    def __init__(self, plan: Plan, there: list[bool], done: dict[tuple[int, int], set[int]]) -> None:
+    def __init__(self, plan: RunPlan, there: list[bool], done: dict[tuple[int, int], set[int]]) -> None:
         self._plan, self._done = plan, done
         self.wanted = plan.matrix.wanted * np.array(there, dtype=np.int32)
         self.keys: dict[int, str] = {}
@@ -144,7 +144,7 @@ class RunGroups:
         if message.parcel is not None:
             self._parcels.setdefault(g, {})[message.path] = message.parcel
 
-    def learn_group_time(self, flight: Flight) -> None:
+    def learn_group_time(self, flight: JobFlight) -> None:
         """Learn from a preparing or exporting job, one of whose groups has come, how long a group takes: of what takes
         minutes before all have, or the jobs that wait for a slot wait for the next such job as well."""
         now, done = time.monotonic(), len(flight.done)
@@ -210,7 +210,7 @@ def _all_of(samples: int) -> Sequence[int]:
     return tuple(range(samples))
 
 
-def _exporting_backends(plan: Plan) -> list[list[int]]:
+def _exporting_backends(plan: RunPlan) -> list[list[int]]:
     """Per group, the backends that are given an exported form of it; none where its check's samples have none."""
     forms = [plan.offer(b).forms for b in range(len(plan.matrix.backends))]
     known: dict[tuple[str, tuple[str, ...], bool], list[int]] = {}

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 
-from farm.fleet.health import Health
-from farm.fleet.inventory import Offer
+from farm.fleet.health import DeviceHealth
+from farm.fleet.inventory import BackendOffer
 from farm.work.case_queue import CaseQueue
-from farm.work.placement import Placement
+from farm.work.placement import JobPlacement
 from farm.work.row_writer import RowWriter
 from farm.work.run_counts import RunCounts
 from farm.work.run_groups import RunGroups
-from farm.work.state import Before, Flights, Plan
-from farm.work.supports import Supports
+from farm.work.state import BeforeRun, JobFlights, RunPlan
+from farm.work.supports import KnownSupports
 
 
 class RunState:
@@ -23,17 +23,17 @@ class RunState:
     started: when this launch did (monotonic seconds); flights: the jobs under way.
     """
 
-    def __init__(self, plan: Plan, before: Before | None = None, had: Collection[str] = ()) -> None:
-        self.plan, self.before, self.started = plan, before or Before(), time.monotonic()
-        self.flights, self.health, self.run_counts = Flights(), Health(), RunCounts(plan)
+    def __init__(self, plan: RunPlan, before: BeforeRun | None = None, had: Collection[str] = ()) -> None:
+        self.plan, self.before, self.started = plan, before or BeforeRun(), time.monotonic()
+        self.flights, self.health, self.run_counts = JobFlights(), DeviceHealth(), RunCounts(plan)
         self.row_writer = RowWriter(plan, self.run_counts)
-        self.placement = Placement(plan, self.health, had)
+        self.placement = JobPlacement(plan, self.health, had)
         there = [a or g for a, g in zip(self.placement.available, self.placement.gone)]
         self.run_groups = RunGroups(plan, there, self.before.done)
         self.case_queue = CaseQueue(plan, self.run_groups.queues["prepare"])
-        self.supports = Supports(plan, self.run_groups)
+        self.supports = KnownSupports(plan, self.run_groups)
         self.notices: list[str] = []  # what happened to nodes and devices, for whoever watches
-        self.come: list[Offer] = []  # of backends that were awaited
+        self.come: list[BackendOffer] = []  # of backends that were awaited
         self.left_out: set[tuple[int, int]] = set()  # cells of which the end of the budget left cases out
 
     def missing(self) -> Iterator[tuple[str, int]]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from farm import lake as lakes
 from farm.work.fleet_changes import FleetChanges
 from farm.work.run_state import RunState
-from farm.work.state import DeviceDoubt, Flight
+from farm.work.state import DeviceDoubt, JobFlight
 from tasks.model import Status
 from tasks.wire import Rows
 
@@ -22,7 +22,7 @@ class SecondOpinions:
         self._state, self._plan, self._fleet_changes = state, state.plan, fleet_changes
         self._held: dict[int, int | None] = {}  # job that holds a device nobody is to be given → until which one begins
 
-    def rows_came(self, flight: Flight, rows: Rows, new: int) -> None:
+    def rows_came(self, flight: JobFlight, rows: Rows, new: int) -> None:
         """Count what a device did, and ask about what it failed."""
         b, place = flight.backend, flight.place
         self._state.health.count_rows(b, place, new)
@@ -32,7 +32,7 @@ class SecondOpinions:
                 if self._state.health.note_failure(case, place, failing):
                     self._state.case_queue.doubts[b].append(DeviceDoubt(case, place, failing))
 
-    def came(self, flight: Flight, rows: Rows) -> None:
+    def came(self, flight: JobFlight, rows: Rows) -> None:
         """Weigh what another device made of cases that failed on one; that one may be sick."""
         b = flight.backend
         flight.done.update(rows.numbers)
@@ -58,7 +58,7 @@ class SecondOpinions:
 
     # --- devices that are held ----------------------------------------------------------------------------------------
 
-    def hold_device(self, handle: int, flight: Flight, submit: Callable[[Flight], int | None]) -> None:
+    def hold_device(self, handle: int, flight: JobFlight, submit: Callable[[JobFlight], int | None]) -> None:
         """A job came to a device it was to avoid, and holds it: as long as it does, nobody is sent there.
         ``submit`` sends a job, and returns its handle.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from farm.fleet import envs
-from farm.work.child_pool import Children
+from farm.work.child_pool import PooledChildren
 from farm.work.conversation import run_last
 from farm.work.job import Job
 from tasks import wire
@@ -55,7 +55,9 @@ def crash_of(row: Mapping[str, Any]) -> tuple[str, str, list[str]] | None:
     return crash["kind"], crash["stage"], crash["after"]
 
 
-def culprits(job: Job, item: ToRun, doubt: SequenceDoubt, children: Children) -> Generator[wire.Spent, None, list[str]]:
+def culprits(
+    job: Job, item: ToRun, doubt: SequenceDoubt, children: PooledChildren
+) -> Generator[wire.Spent, None, list[str]]:
     """Run the case after those before it, and after ever fewer of them, in processes of their own. Returns the ids of
     those that it takes, none where it does not die after all of them either."""
     tries = 0
@@ -85,7 +87,7 @@ def culprits(job: Job, item: ToRun, doubt: SequenceDoubt, children: Children) ->
     return [_name(doubt.before[place]) for place in left]
 
 
-def _dies_after(job: Job, before: Sequence[ToRun], item: ToRun, kind: str, children: Children) -> bool:
+def _dies_after(job: Job, before: Sequence[ToRun], item: ToRun, kind: str, children: PooledChildren) -> bool:
     """Whether a new process that runs some cases and then this one dies in this one, as it did."""
     children.forget(job)
     try:

@@ -14,12 +14,12 @@ import numpy as np
 
 from farm.fleet.child_process import Limits
 from farm.fleet.health import CaseRef
-from farm.fleet.inventory import Offer
+from farm.fleet.inventory import BackendOffer
 from farm.plan.config import Config
 from farm.plan.matrix import Matrix
-from farm.plan.request import Request
-from farm.work.claims import Claim, claim_of
-from farm.work.earlier_runs import Learned
+from farm.plan.request import RunRequest
+from farm.work.claims import DeviceClaim, claim_of
+from farm.work.earlier_runs import LearnedFromRuns
 from farm.work.executor import Executor
 from farm.work.job import Job
 from tasks import checks
@@ -41,7 +41,7 @@ def portions(cases: Iterable[CaseRef]) -> list[Portion]:
     return list(by_group.items())
 
 
-class Cases(Sequence[CaseRef]):
+class PlannedCases(Sequence[CaseRef]):
     """Cases of a batch by number, as compact as its portions: thousands of them are in flight on each slot of
     thousands."""
 
@@ -69,7 +69,7 @@ class Cases(Sequence[CaseRef]):
 
 
 @dataclass(frozen=True)
-class Before:
+class BeforeRun:
     """What the lake has of a run that is resumed, by (group, backend). done: indices of samples that have their rows;
     gone: of those whose backend had gone away and is there again, the attempts that their rows say."""
 
@@ -78,20 +78,20 @@ class Before:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """A request with its cells planned and every backend asked. Groups and backends are called by their number in the
     matrix: g and b. run_id: "" as long as the run has not begun; late: offers of backends that were awaited and have
     answered since it was last called; learned: what earlier runs tell of the cells; whole: the matrix of which
     --budget has left cells out (None: it has not), and rank: of each that is in it, the lower the more it tells;
     passports: what the sums of each backend are held against."""
 
-    request: Request
+    request: RunRequest
     matrix: Matrix
     executor: Executor
-    offers: dict[str, Offer]
+    offers: dict[str, BackendOffer]
     run_id: str = ""
-    late: Callable[[], list[Offer]] = list
-    learned: Learned | None = None
+    late: Callable[[], list[BackendOffer]] = list
+    learned: LearnedFromRuns | None = None
     whole: Matrix | None = None
     rank: np.ndarray | None = None
     passports: dict[str, tuple[Passport, ...]] = field(default_factory=dict)
@@ -112,10 +112,10 @@ class Plan:
     def name(self, b: int) -> str:
         return self.matrix.backends[b].name
 
-    def offer(self, b: int) -> Offer:
+    def offer(self, b: int) -> BackendOffer:
         return self.offers[self.matrix.backends[b].name]
 
-    def claim(self, b: int) -> Claim:
+    def claim(self, b: int) -> DeviceClaim:
         """What a job of the backend takes, and why."""
         return claim_of(self.offer(b), self.request.config.backends[b].fraction, self.executor.nodes)
 
@@ -123,7 +123,7 @@ class Plan:
         """Whether the cases of a group measure time, which a neighbour on the device would change."""
         return checks.get_or_default(self.matrix.groups[g].check).timed
 
-    def describe_sharing(self, offer: Offer) -> str:
+    def describe_sharing(self, offer: BackendOffer) -> str:
         """How a backend shares its devices, for people; "" of one that takes CPUs."""
         b = [spec.name for spec in self.matrix.backends].index(offer.name)
         if not offer.available or offer.resource == "CPU":
@@ -162,7 +162,7 @@ class DeviceDoubt:
 
 
 @dataclass
-class Flight:
+class JobFlight:
     """A job under way. cases: of a batch, by number in it; groups: of a preparing or exporting job.
 
     pool, load: which slots it takes, and how much of a device; among: ids of the nodes it may go to; place: where it
@@ -203,7 +203,7 @@ class Flight:
         return [n for n in range(count) if n not in self.done] if len(self.done) < count else []
 
 
-class Flights(dict[int, Flight]):
+class JobFlights(dict[int, JobFlight]):
     """Jobs under way by handle, with their sums: the loop asks for them at every message."""
 
     def __init__(self) -> None:
@@ -216,7 +216,7 @@ class Flights(dict[int, Flight]):
         """How much of a pool's devices its jobs take."""
         return self._loads.get(pool, 0.0)
 
-    def __setitem__(self, handle: int, flight: Flight) -> None:
+    def __setitem__(self, handle: int, flight: JobFlight) -> None:
         super().__setitem__(handle, flight)
         self._count(flight, 1)
 
@@ -224,7 +224,7 @@ class Flights(dict[int, Flight]):
         self._count(self[handle], -1)
         super().__delitem__(handle)
 
-    def _count(self, flight: Flight, sign: int) -> None:
+    def _count(self, flight: JobFlight, sign: int) -> None:
         self._loads[flight.pool] = self._loads.get(flight.pool, 0.0) + sign * flight.load
         self.preparing += sign * bool(flight.job.prepare)
         self.batches[flight.backend] += sign

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from farm.fleet import envs, scratch, visible
-from farm.fleet.child_process import KILLS, Death
+from farm.fleet.child_process import KILLS, ChildDeath
 from farm.lake import Origin, beside, from_stream, to_stream
-from farm.work.child_pool import POOL, Children
+from farm.work.child_pool import POOL, PooledChildren
 from farm.work.culprits import SOUGHT, is_sought, localise
 from farm.work.job import Job
 from farm.work.sequences import MOST, SequenceDoubt, culprits
@@ -55,7 +55,7 @@ class CannotRun(Exception):
         self.message = message
 
 
-def run_job(job: Job, children: Children = POOL) -> Iterator[Any]:
+def run_job(job: Job, children: PooledChildren = POOL) -> Iterator[Any]:
     """Do a job in children of ``children`` (default: this process's pool of child processes).
 
     Yields messages of `tasks.wire` for the dispatcher: Rows of a batch; Prepared, Exported or Failed for each group; of
@@ -81,7 +81,7 @@ def rows_of(job: Job) -> Iterator[dict[str, Any]]:
                 yield from batch.to_pylist()
 
 
-def _get_job_child(job: Job, children: Children) -> tuple[Any, wire.Ready | wire.Refused] | Death:
+def _get_job_child(job: Job, children: PooledChildren) -> tuple[Any, wire.Ready | wire.Refused] | ChildDeath:
     """As `Children.get`. Raises CannotRun where its environment cannot be had here."""
     try:
         return children.get(job)
@@ -92,7 +92,7 @@ def _get_job_child(job: Job, children: Children) -> tuple[Any, wire.Ready | wire
 # --- preparing and exporting ----------------------------------------------------------------------------------------
 
 
-def _run_groups(job: Job, children: Children) -> Iterator[Any]:
+def _run_groups(job: Job, children: PooledChildren) -> Iterator[Any]:
     """Prepare or export: a sample that kills the child is remembered as bad and its group done again."""
     items: list[Any] = list(job.prepare or job.export)
     command = wire.Prepare if job.prepare else wire.Export
@@ -101,10 +101,10 @@ def _run_groups(job: Job, children: Children) -> Iterator[Any]:
     strikes = 0
     while len(done) < len(items):
         got = _get_job_child(job, children)
-        death: Death | None = got if isinstance(got, Death) else None
-        if not isinstance(got, Death):
+        death: ChildDeath | None = got if isinstance(got, ChildDeath) else None
+        if not isinstance(got, ChildDeath):
             for message in got[0].call(command(tuple(items), job.cache, tuple(sorted(done)))):
-                if isinstance(message, Death):
+                if isinstance(message, ChildDeath):
                     death = message
                 elif isinstance(message, wire.Stopped):
                     raise CannotRun(message)
@@ -137,14 +137,14 @@ def _run_groups(job: Job, children: Children) -> Iterator[Any]:
             items[number] = replace(items[number], bad=(*items[number].bad, bad))
 
 
-def _is_unexplained_kill(death: Death, kills: collections.Counter[Any], work: Any) -> bool:
+def _is_unexplained_kill(death: ChildDeath, kills: collections.Counter[Any], work: Any) -> bool:
     """Whether a death is a SIGKILL that nobody is to blame for yet; ``kills``: how often the same work was in
     flight."""
     kills[work] += death.was_killed
     return death.was_killed and kills[work] < KILLS
 
 
-def _make_failure(job: Job, number: int, death: Death) -> Failure:
+def _make_failure(job: Job, number: int, death: ChildDeath) -> Failure:
     stage = "reference" if job.prepare else "export"
     label = (job.prepare or job.export)[number].group.label
     story = death.text.replace(f" at stage {death.stage}", "", 1)  # the stages are those of a case
@@ -154,14 +154,14 @@ def _make_failure(job: Job, number: int, death: Death) -> Failure:
 # --- screening a device ---------------------------------------------------------------------------------------------
 
 
-def _screen_device(job: Job, children: Children) -> Iterator[Any]:
+def _screen_device(job: Job, children: PooledChildren) -> Iterator[Any]:
     """Screen a device: what its backend answered, what was seen of each exercise, and each death, whose exercise is
     left out then. Raises CannotRun."""
     command = job.screen
     assert command is not None
     for _ in range(STRIKES):
         got = _get_job_child(job, children)
-        if isinstance(got, Death):
+        if isinstance(got, ChildDeath):
             raise CannotRun(wire.Gone(got.text))
         child, answer = got
         if isinstance(answer, wire.Refused):
@@ -172,7 +172,7 @@ def _screen_device(job: Job, children: Children) -> Iterator[Any]:
         for message in child.call(command, job.deadline_s or None):
             if isinstance(message, wire.Stopped):
                 raise CannotRun(message)
-            death = message if isinstance(message, Death) else None
+            death = message if isinstance(message, ChildDeath) else None
             if not isinstance(message, wire.Answer):
                 yield message
         if death is None:
@@ -188,8 +188,8 @@ def _screen_device(job: Job, children: Children) -> Iterator[Any]:
 # --- batches --------------------------------------------------------------------------------------------------------
 
 
-def _run_job_batch(job: Job, children: Children) -> Iterator[wire.Rows | wire.Spent]:
-    batch = _Batch(job)
+def _run_job_batch(job: Job, children: PooledChildren) -> Iterator[wire.Rows | wire.Spent]:
+    batch = _JobBatch(job)
     for number, words in job.known.items():
         told = {k: v for k, v in words.items() if k != "run"} | {"note": f"as answered in run {words['run']}"}
         batch.add(batch.settle(number, Status.UNSUPPORTED.value, told))
@@ -204,11 +204,11 @@ def _run_job_batch(job: Job, children: Children) -> Iterator[wire.Rows | wire.Sp
     yield from batch.rest()
 
 
-def _run_cases_in_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.Spent]:
+def _run_cases_in_child(batch: _JobBatch, children: PooledChildren) -> Iterator[wire.Rows | wire.Spent]:
     """What one child makes of the cases that are left, until it ends or dies. Raises CannotRun."""
     job = batch.job
     got = _get_job_child(job, children)
-    if isinstance(got, Death):
+    if isinstance(got, ChildDeath):
         children.forget(job)
         yield from _take_child_death(batch, got, SequenceDoubt(got.kind, got.stage, 0), children)
         return
@@ -226,7 +226,7 @@ def _run_cases_in_child(batch: _Batch, children: Children) -> Iterator[wire.Rows
     every_s = 0.0 if batch.changes else EVERY_S
     command = wire.Run(job.run, tuple(sorted(batch.done)), tuple(sorted(batch.solo)), every_s)
     for message in child.call(command, job.deadline_s or None):
-        if isinstance(message, Death):
+        if isinstance(message, ChildDeath):
             children.forget(job)
             doubt = SequenceDoubt(message.kind, message.stage, child.served, tuple(child.before))
             yield from _take_child_death(batch, message, doubt, children)
@@ -266,7 +266,7 @@ def _run_cases_in_child(batch: _Batch, children: Children) -> Iterator[wire.Rows
     children.recycle(job)
 
 
-def _localise_held(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.Spent]:
+def _localise_held(batch: _JobBatch, children: PooledChildren) -> Iterator[wire.Rows | wire.Spent]:
     """The rows that were held back, each with its culprit: one that is found now can be in the row, which is written
     once.
 
@@ -302,7 +302,7 @@ def _beside(job: Job) -> Path:
 
 
 def _take_child_death(
-    batch: _Batch, death: Death, doubt: SequenceDoubt, children: Children
+    batch: _JobBatch, death: ChildDeath, doubt: SequenceDoubt, children: PooledChildren
 ) -> Iterator[wire.Rows | wire.Spent]:
     """What a death says of the case that was in flight. Raises CannotRun after so many without one."""
     if death.number < 0 or death.number in batch.done or death.stage == "idle":
@@ -319,7 +319,7 @@ def _take_child_death(
             yield batch.flush()
 
 
-class _Batch:
+class _JobBatch:
     """Bookkeeping of one batch: which case is which, what is done, how often each was started, rows not handed on."""
 
     def __init__(self, job: Job) -> None:
@@ -350,7 +350,7 @@ class _Batch:
     def remaining(self) -> list[int]:
         return [n for n in range(len(self.cases)) if n not in self.done]
 
-    def dead(self, death: Death) -> list[Done]:
+    def dead(self, death: ChildDeath) -> list[Done]:
         """Rows that a death settles: one case's, or none if it has to be found out first."""
         if death.together > 1:
             # Several were built in one go: once more, each by itself.
@@ -363,7 +363,7 @@ class _Batch:
         told = {"kind": death.kind, "stage": death.stage, "error_type": death.kind, "error": death.text}
         return [self.settle(death.number, death.status, told)]
 
-    def give_up(self, death: Death) -> None:
+    def give_up(self, death: ChildDeath) -> None:
         """After so many deaths of a submission, its other cases are not run: what dies at each would take minutes of
         everybody's time."""
         self.deaths += 1
@@ -380,7 +380,7 @@ class _Batch:
         item, position = self.cases[number]
         return replace(item, positions=(position,))
 
-    def doubts(self, death: Death, doubt: SequenceDoubt) -> bool:
+    def doubts(self, death: ChildDeath, doubt: SequenceDoubt) -> bool:
         """Whether a crash may not be its case's own: a SIGKILL may come from outside, the cases that the process had
         run before may have spoilt the memory that kills this one, or still hold some. It is then run again, first in a
         new process, and believed if that dies as well."""

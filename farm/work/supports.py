@@ -7,18 +7,18 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from farm.fleet.probing import WORDS, Support
+from farm.fleet.probing import WORDS, ProbedSupport
 from farm.work.run_groups import RunGroups
-from farm.work.state import Flight, Plan, Portion
+from farm.work.state import JobFlight, Portion, RunPlan
 from tasks.model import Status
 
 
-class Supports:
+class KnownSupports:
     """By backend; of one host each, since the nodes of several may have other versions."""
 
-    def __init__(self, plan: Plan, run_groups: RunGroups) -> None:
+    def __init__(self, plan: RunPlan, run_groups: RunGroups) -> None:
         self._plan, self._run_groups = plan, run_groups
-        self._of: dict[int, Support] = {}
+        self._of: dict[int, ProbedSupport] = {}
         for b in range(len(plan.matrix.backends)):
             self.there(b)
 
@@ -26,7 +26,9 @@ class Supports:
         """A backend has answered: what is known of its version counts."""
         offer = self._plan.offer(b)
         if offer.available and set(offer.nodes) == {socket.gethostname()}:
-            self._of[b] = Support.load(self._plan.matrix.backends[b], offer.info.runtime, self._plan.request.cache)
+            self._of[b] = ProbedSupport.load(
+                self._plan.matrix.backends[b], offer.info.runtime, self._plan.request.cache
+            )
             if self._plan.request.fresh:
                 self._of[b].forget()
 
@@ -43,7 +45,7 @@ class Supports:
             number += len(positions)
         return found
 
-    def learn(self, flight: Flight, numbers: list[int], batches: list[pa.RecordBatch]) -> None:
+    def learn(self, flight: JobFlight, numbers: list[int], batches: list[pa.RecordBatch]) -> None:
         """Remember what the backend said that it does not implement. numbers: of the cases of the rows."""
         support = self._of.get(flight.backend)
         if support is None:

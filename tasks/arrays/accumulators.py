@@ -8,23 +8,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.matrix_units.adders import DIGITS, Factors, Truncating, list_unit_steps, multiply_outer, powers_of
-from tasks.matrix_units.table import UNITS, Unit
+from tasks.matrix_units.adders import DIGITS, TruncatingAdder, UnitFactors, list_unit_steps, multiply_outer, powers_of
+from tasks.matrix_units.table import UNITS, MatrixUnit
 
 
 @dataclass(frozen=True)
-class Accumulator:
+class UnitAccumulator:
     """How a matrix unit adds the products of some dtypes of factors (`tasks.matrix_units.table`), where it keeps less
     than float32."""
 
     name: str
     factors: tuple[str, ...]
-    unit: Unit
+    unit: MatrixUnit
 
     @property
     def bits(self) -> int:
         """Of a fraction: what is kept while terms are aligned, and of their sum."""
-        assert isinstance(self.unit.adder, Truncating)
+        assert isinstance(self.unit.adder, TruncatingAdder)
         return self.unit.adder.kept
 
     @property
@@ -53,9 +53,9 @@ class Accumulator:
         if not (np.isfinite(a).all() and np.isfinite(b).all()):
             raise ValueError("NaN and Inf are not added in steps")
         adder = self.unit.adder
-        assert isinstance(adder, Truncating)
+        assert isinstance(adder, TruncatingAdder)
         sides = (np.swapaxes(a[..., order], -1, -2), b[..., order, :])
-        left, right = (Factors(x, powers_of(x, _LOWEST)) for x in map(np.ascontiguousarray, sides))
+        left, right = (UnitFactors(x, powers_of(x, _LOWEST)) for x in map(np.ascontiguousarray, sides))
         kept = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
         total, largest = np.zeros_like(kept), np.zeros_like(kept)
         for start, stop in list_unit_steps(a.shape[-1], adder.fused):
@@ -81,20 +81,20 @@ def _list_summing_orders(count: int) -> Iterator[tuple[Sequence[int], bool]]:
 _LOWEST = -1000
 
 
-def _list_narrow() -> Iterator[Accumulator]:
+def _list_narrow() -> Iterator[UnitAccumulator]:
     """Those of the units whose accumulators have fewer digits than float32, which take several dtypes alike."""
-    found: dict[tuple[str, str], list[Unit]] = {}
+    found: dict[tuple[str, str], list[MatrixUnit]] = {}
     for unit in UNITS.values():
-        if isinstance(unit.adder, Truncating) and unit.adder.digits < DIGITS:
+        if isinstance(unit.adder, TruncatingAdder) and unit.adder.digits < DIGITS:
             found.setdefault((unit.architecture, unit.dtype.partition("_")[0]), []).append(unit)
     for (architecture, kind), units in found.items():
-        yield Accumulator(f"{architecture}-{kind}", tuple(x.dtype for x in units), units[0])
+        yield UnitAccumulator(f"{architecture}-{kind}", tuple(x.dtype for x in units), units[0])
 
 
 #: By name, of the table of matrix units; a device that is not named keeps what float32 has.
 ACCUMULATORS = {x.name: x for x in _list_narrow()}
 
 
-def for_factors(dtypes: Sequence[str]) -> list[Accumulator]:
+def for_factors(dtypes: Sequence[str]) -> list[UnitAccumulator]:
     """Those for products of some dtypes of factors."""
     return [x for x in ACCUMULATORS.values() if set(dtypes) <= {*x.factors}]

@@ -19,7 +19,7 @@ E8M0, E4M3, E2M1 = "float8_e8m0fnu", "float8_e4m3fn", "float4_e2m1fn"
 
 
 @dataclass(frozen=True)
-class Format:
+class BlockFormat:
     """block: elements that share a scale; scale: its dtype; elements: dtypes that have it."""
 
     name: str
@@ -28,16 +28,16 @@ class Format:
     elements: tuple[str, ...]
 
 
-FORMATS: Mapping[str, Format] = {
+FORMATS: Mapping[str, BlockFormat] = {
     row.name: row
     for row in (
-        Format("mx", 32, E8M0, (E4M3, "float8_e5m2", "float6_e3m2fn", "float6_e2m3fn", E2M1)),
-        Format("nv", 16, E4M3, (E2M1,)),
+        BlockFormat("mx", 32, E8M0, (E4M3, "float8_e5m2", "float6_e3m2fn", "float6_e2m3fn", E2M1)),
+        BlockFormat("nv", 16, E4M3, (E2M1,)),
     )
 }
 
 
-def quantise_blocks(values: np.ndarray, dtype: str, kind: Format) -> tuple[np.ndarray, np.ndarray]:
+def quantise_blocks(values: np.ndarray, dtype: str, kind: BlockFormat) -> tuple[np.ndarray, np.ndarray]:
     """float64 (..., k) as elements (..., k) of a dtype and scales (..., k / block).
 
     A block with NaN or an infinity has the scale NaN where its dtype has one, and elements 0. Raises ValueError where k

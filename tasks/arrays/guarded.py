@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: Variable of a process: "PLACE:ACCESS" (`Guard`).
+#: Variable of a process: "PLACE:ACCESS" (`PageGuard`).
 GUARD = "FARM_GUARD"
 _PAGE = mmap.PAGESIZE
 _ACCESS = {"none": 0, "read": mmap.PROT_READ, "write": mmap.PROT_READ | mmap.PROT_WRITE}
 
 
 @dataclass(frozen=True)
-class Guard:
+class PageGuard:
     """place: "end" of an array, or its "start", is where the page begins or ends; access: what is allowed there:
     "none", "read", or "write", which is both."""
 
@@ -32,7 +32,7 @@ class Guard:
 
     @classmethod
     @functools.cache  # asked of every case, and said when the process is started
-    def of_process(cls) -> Guard | None:
+    def of_process(cls) -> PageGuard | None:
         """What this process is told."""
         told = os.environ.get(GUARD)
         return cls(*told.split(":")) if told else None

@@ -29,7 +29,7 @@ Place = tuple[tuple[int, ...], int]
 
 
 @dataclass(frozen=True)
-class Layout:
+class ArrayLayout:
     """words: what a tensor in it has or is, after its name; about: in a line of the manual; place: strides and offset
     of a shape; fits: whether a shape has it: it moves some element, and is none of the others then."""
 
@@ -83,45 +83,45 @@ def _lay_reversed(shape: Shape) -> Place:
 
 
 #: By name, the most telling first. A size of 1 has no stride that anything depends on.
-LAYOUTS: dict[str, Layout] = {
+LAYOUTS: dict[str, ArrayLayout] = {
     x.name: x
     for x in (
-        Layout(
+        ArrayLayout(
             "row_gaps",
             "a gap between its rows",
             f"{GAP} elements of something else between the rows, as a slice of a wider tensor has",
             _row_gaps,
             lambda shape: len(shape) > 1 and math.prod(shape[:-1]) > 1,
         ),
-        Layout(
+        ArrayLayout(
             "transposed",
             "its last two axes transposed in memory",
             "the last two axes lie the other way round, as after `.t()` or `.mT`",
             _lay_transposed,
             lambda shape: len(shape) > 1 and min(shape[-2:]) > 1,
         ),
-        Layout(
+        ArrayLayout(
             "channels_last",
             "the memory format channels_last",
             "torch's memory format of 4 or 5 axes",
             _channels_last,
             lambda shape: len(shape) in (4, 5) and shape[1] > 1 and math.prod(shape[2:]) > 1,
         ),
-        Layout(
+        ArrayLayout(
             "steps",
             "a gap between its elements",
             "every other element of a storage twice as long, as `x[..., ::2]` is",
             _lay_in_steps,
             lambda shape: math.prod(shape) > 1,
         ),
-        Layout(
+        ArrayLayout(
             "offset",
             "a storage that begins before it",
             f"contiguous, but {LEAD} elements into its storage, so that it is not aligned; the one layout of 0-d tensors",
             _lay_at_offset,
             lambda shape: True,
         ),
-        Layout(
+        ArrayLayout(
             EXPANDED,
             "stride 0 along its first axis",
             "one index of the first axis stands for all of it (stride 0), as after `.expand`; of floating inputs in the dtype under test, "
@@ -129,14 +129,14 @@ LAYOUTS: dict[str, Layout] = {
             _lay_expanded,
             lambda shape: bool(shape) and shape[0] > 1,
         ),
-        Layout(
+        ArrayLayout(
             REVERSED,
             "a negative stride along its last axis",
             "its last axis runs backwards in memory, as `x[..., ::-1]` does; of NumPy arrays alone, and of kernels without a gradient",
             _lay_reversed,
             lambda shape: bool(shape) and shape[-1] > 1,
         ),
-        Layout(
+        ArrayLayout(
             OTHER_WIDTH,
             "another width than declared",
             "contiguous, in int32 where int64 is declared and the other way round; of inputs with a dtype of their own and values below "

@@ -44,7 +44,7 @@ class Written(NamedTuple):
     header: dict[str, Any]
 
 
-class Pack:
+class ArrayPack:
     """A pack read back: ``header`` (the JSON object) and ``array(i)`` (read-only views of the file)."""
 
     def __init__(self, path: str | os.PathLike[str], written: Written | None = None) -> None:
@@ -103,7 +103,7 @@ def _align_up(n: int) -> int:
 def save_pack(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[np.ndarray]) -> Written:
     """Write a pack aside and rename it, so that a reader sees all of it or nothing. Raises OSError.
 
-    Returns what has been written, for `Pack`.
+    Returns what has been written, for `ArrayPack`.
     """
     index, chunks, at = [], [], 0
     for array in arrays:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.arrays import layouts
 from tasks.arrays.block_scaled import E2M1, pack_pairs, unpack_pairs
-from tasks.arrays.guarded import Guard
+from tasks.arrays.guarded import PageGuard
 from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, encode, encode_tensor, spec_of
 from tasks.model import Unsupported
 from tasks.model.dtypes import EPS, NATIVE, PACKED_BITS, TABLE, dtype_name, np_dtype
@@ -161,7 +161,7 @@ def decoder(
     place: makes the tensor of an array's values, given its number, somewhere else than in fresh memory."""
     import torch
 
-    guard = Guard.of_process() if device == "cpu" else None
+    guard = PageGuard.of_process() if device == "cpu" else None
 
     def fresh(i: int) -> Any:
         array = arrays(i)

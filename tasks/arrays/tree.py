@@ -58,7 +58,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptLeaf:
     """A leaf that only its framework can decode (a dtype of torch's), as it is encoded."""
 
     node: dict[str, Any]
@@ -103,7 +103,7 @@ def encode(value: Any, leaf: Callable[[Any], Any | None] = lambda x: None) -> An
         return encode(value.item(), leaf)
     if isinstance(value, TensorSpec):
         return encode_tensor(value)
-    if isinstance(value, Kept):
+    if isinstance(value, KeptLeaf):
         return value.node
     raise NotEncodable(f"an argument of type {type(value).__module__}.{type(value).__qualname__} cannot be stored")
 
@@ -144,8 +144,8 @@ def decode(node: Any, leaf: Callable[[str, dict[str, Any]], Any]) -> Any:
 
 
 def decode_specs(node: Any) -> Any:
-    """`decode` without a framework: a tensor is its `TensorSpec`, any other leaf is `Kept`."""
-    return decode(node, lambda kind, leaf: spec_of(leaf) if kind == "tensor" else Kept(leaf))
+    """`decode` without a framework: a tensor is its `TensorSpec`, any other leaf is `KeptLeaf`."""
+    return decode(node, lambda kind, leaf: spec_of(leaf) if kind == "tensor" else KeptLeaf(leaf))
 
 
 def spec_of(node: dict[str, Any]) -> TensorSpec:

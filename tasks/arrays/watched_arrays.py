@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 
-class Run:
+class WatchedRun:
     """One run of a function of arrays. A subclass says what becomes of the calls in it."""
 
     def call(self, function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -23,24 +23,24 @@ class Run:
 
     def watch(self, array: np.ndarray) -> Any:
         """The array, watched by this run."""
-        view = array.view(Watched)
+        view = array.view(WatchedArray)
         view.run = self
         return view
 
 
-class Watched(np.ndarray):
+class WatchedArray(np.ndarray):
     """An array that tells its run what it is an argument of, as does whatever is made of it."""
 
-    run: Run | None
+    run: WatchedRun | None
 
     def __array_finalize__(self, other: Any) -> None:
         self.run = getattr(other, "run", None)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return (self.run or Run()).call(getattr(ufunc, method), ufunc.__name__, inputs, kwargs)
+        return (self.run or WatchedRun()).call(getattr(ufunc, method), ufunc.__name__, inputs, kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return (self.run or Run()).call(func, _qualify_name(func), args, kwargs)
+        return (self.run or WatchedRun()).call(func, _qualify_name(func), args, kwargs)
 
     def dot(self, other: Any, out: Any = None) -> Any:
         return np.dot(self, other)
@@ -54,7 +54,7 @@ def _qualify_name(func: Any) -> str:
 
 def unwatch_array(x: Any) -> Any:
     """The same memory, unwatched."""
-    if isinstance(x, Watched):
+    if isinstance(x, WatchedArray):
         return np.ndarray.view(x, np.ndarray)
     if isinstance(x, dict):
         return {name: unwatch_array(y) for name, y in x.items()}

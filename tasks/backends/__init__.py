@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tasks.backends.base import Backend
-from tasks.plugins import Part, list_plugin_parts
+from tasks.plugins import PluginPart, list_plugin_parts
 
 #: A Python version as the key `python` names one; what is none is an interpreter that is there.
 PYTHON_VERSION = re.compile(r"3\.\d+(\.\d+)?")
@@ -40,11 +40,11 @@ BUILT_IN = {
     "nccl": "tasks.backends.collectives:Nccl",
     "ddp": "tasks.backends.training_ranks:Ddp",
     "fsdp": "tasks.backends.training_ranks:Fsdp",
-    "tensor": "tasks.backends.training_ranks:Tensor",
+    "tensor": "tasks.backends.training_ranks:TensorRanks",
     "sequence": "tasks.backends.training_ranks:SequenceParallel",
-    "pipeline": "tasks.backends.training_ranks:Pipeline",
-    "expert": "tasks.backends.training_ranks:Expert",
-    "launched": "tasks.backends.training_launched:Launched",
+    "pipeline": "tasks.backends.training_ranks:PipelineRanks",
+    "expert": "tasks.backends.training_ranks:ExpertRanks",
+    "launched": "tasks.backends.training_launched:LaunchedTraining",
     "optax": "tasks.backends.training_jax:Optax",
     "rccl": "tasks.backends.collectives:Rccl",
     "endpoint": "tasks.backends.engines:Endpoint",
@@ -116,6 +116,6 @@ class BackendSpec:
         return backend
 
 
-def list_registered() -> dict[str, Part]:
+def list_registered() -> dict[str, PluginPart]:
     """Every runtime by name: built in, and from other packages' entry points of the group "farm.backends"."""
     return list_plugin_parts("backend", BUILT_IN)

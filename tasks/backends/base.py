@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.backends.needs import Need, secure_needs
 from tasks.backends.shared import baselines
-from tasks.backends.shared.recipe import NoProgram, Recipe
+from tasks.backends.shared.recipe import NoProgram, ProgramRecipe
 from tasks.devices import BY_LABEL, Device, chosen_by, driver_version, toolkit_version, what_brings
 from tasks.interpreter import IMAGE
 from tasks.model import FORWARD, Begun, Flushes, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
@@ -38,7 +38,7 @@ FRACTION = "FARM_DEVICE_FRACTION"
 
 
 @dataclass(frozen=True)
-class Arm:
+class BaselineArm:
     """A program that another one is timed against, with its name and the form that it was built of. products:
     operations of the products in a call; None where nobody counts them.
 
@@ -270,7 +270,7 @@ class Backend:
         computes."""
         return self.build(form)
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         """How a program of its own calls the runtime with a form; it is run before anybody sees it. Raises
         NoProgram."""
         raise NoProgram(f"no folder: none is known for {self.name}")
@@ -343,7 +343,7 @@ class Backend:
 
         return with_rows_open(form)
 
-    def eager(self, form: Form) -> Arm:
+    def eager(self, form: Form) -> BaselineArm:
         """What a program is timed against, in the same process: this backend at its lowest level.
 
         Raises Unsupported where it has but one, and what building raises.
@@ -352,9 +352,9 @@ class Backend:
         if len(levels) < 2:
             raise Unsupported(f"{self.name} has no lower optimisation level to time against")
         name, level = next(iter(levels.items()))
-        return Arm(f"{self.name}:{name}", level.build(form), form)
+        return BaselineArm(f"{self.name}:{name}", level.build(form), form)
 
-    def baseline(self, form: Form) -> Arm:
+    def baseline(self, form: Form) -> BaselineArm:
         """What the check speedup times a program against: of a kernel of the user's what its declaration names, of any
         other `eager`. A proxy of another process may build it in a process of its own, which the kernel cannot touch.
         Raises as `eager` does."""
@@ -362,7 +362,7 @@ class Backend:
             return self.eager(form)
         return baselines.build_declared_baseline(self, form, form.own.baseline())
 
-    def eager_torch(self, form: Form) -> Arm:
+    def eager_torch(self, form: Form) -> BaselineArm:
         """Torch on this backend's device, on the sample's form for torch; this backend's lowest level where there is no
         such form or no torch in its environment. Raises Unsupported where there is neither."""
         try:

@@ -18,7 +18,7 @@ import numpy as np
 
 from tasks.backends.base import Backend
 from tasks.backends.shared import ranks, torch_switches
-from tasks.backends.shared.rank_hosts import Hosts, start_here
+from tasks.backends.shared.rank_hosts import RankHosts, start_here
 from tasks.backends.shared.torch_devices import device as torch_device
 from tasks.model import Form, Hung, Program, RuntimeInfo, Unavailable, Unsupported, errors, flags
 from tasks.variables import DEADLINE
@@ -133,11 +133,11 @@ class RankConnections:
         return [[x for x in (ranks.read(source)[1] for _ in range(n)) if x is not None] for source, n in parts]
 
 
-class Group(RankConnections):
+class RankGroup(RankConnections):
     """The processes of a group, on this machine or on ``hosts`` as well, in turn. Raises OSError where a host does not
     answer, and RuntimeError where the ranks do not come together."""
 
-    def __init__(self, library: str, device: str, count: int, wrap: str, hosts: Hosts | None) -> None:
+    def __init__(self, library: str, device: str, count: int, wrap: str, hosts: RankHosts | None) -> None:
         super().__init__(find_patience())
         self._folder = tempfile.TemporaryDirectory(prefix="farm-ranks-")
         store = f"tcp://{hosts.own}:{_free_port()}" if hosts else f"file://{self._folder.name}/store"
@@ -213,7 +213,7 @@ class Collectives(Backend):
         self.ordinals = tuple(range(self.ranks))
         self.packages = torch_device(device).packages if device in ("cuda", "rocm") else ()
         self._group: RankConnections | None = None
-        self._hosts: Hosts | None = None
+        self._hosts: RankHosts | None = None
 
     def probe(self) -> RuntimeInfo:
         """Bring the group together and add ones. Raises Unavailable in the library's words.
@@ -226,7 +226,7 @@ class Collectives(Backend):
             raise Unavailable(f"torch is not installed ({error})") from None
         if not torch.distributed.is_available():
             raise Unavailable(f"torch {torch.__version__} was built without torch.distributed")
-        self._hosts, count = Hosts.from_env(), self.ranks
+        self._hosts, count = RankHosts.from_env(), self.ranks
         if self.device != "cpu" and not self._hosts:
             count = min(count, torch.cuda.device_count())
             if not count:
@@ -245,7 +245,7 @@ class Collectives(Backend):
         if self._group is None or len(self._group.connections) != count:
             self.close()
             target = "cpu" if self.device == "cpu" else "cuda"
-            self._group = Group(self.library, target, count, self.wrap, self._hosts)
+            self._group = RankGroup(self.library, target, count, self.wrap, self._hosts)
         return self._group
 
     def close(self) -> None:

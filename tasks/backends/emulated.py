@@ -13,10 +13,10 @@ from tasks import matrix_units
 from tasks.arrays import torch_tree
 from tasks.arrays.accumulators import ACCUMULATORS
 from tasks.backends.base import Backend, importing
-from tasks.backends.shared.recipe import NoProgram, Recipe
+from tasks.backends.shared.recipe import NoProgram, ProgramRecipe
 from tasks.backends.torch import TorchEager
 from tasks.graphs.products import is_product
-from tasks.matrix_units.table import ARCHITECTURES, Unit, describe_taken
+from tasks.matrix_units.table import ARCHITECTURES, MatrixUnit, describe_taken
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.model.dtypes import np_dtype
 
@@ -80,7 +80,7 @@ class Emulated(Backend):
         program.flags = f"unit={self.device}"
         return program
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         raise NoProgram(f"no folder: the model of {self.device}'s matrix unit is the farm's own")
 
 
@@ -144,7 +144,7 @@ def _accumulate_product(architecture: str, a: Matrix, b: Matrix, promote: bool =
     return _multiply_in_unit(unit, a, b, unit.promoted if promote else 0)
 
 
-def _multiply_in_unit(unit: Unit, a: Matrix, b: Matrix, promoted: int) -> Matrix:
+def _multiply_in_unit(unit: MatrixUnit, a: Matrix, b: Matrix, promoted: int) -> Matrix:
     if not promoted or a.shape[-1] <= promoted:
         return matrix_units.multiply(unit, a, b)
     made = matrix_units.multiply(unit, a[..., :promoted], b[..., :promoted, :])

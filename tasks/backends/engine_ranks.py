@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.collectives import Group
+from tasks.backends.collectives import RankGroup
 from tasks.backends.shared.ranks import find_object
 from tasks.model import Misbehaviour, Unsupported
 from tasks.model.engine import Decoder, Sampling, ServedModel
@@ -18,7 +18,7 @@ from tasks.model.kind import KIND_RELATION
 class RankedEngine:
     """A `tasks.model.engine.Engine` whose calls all ranks of a group take. name: "module:Class" of a rank."""
 
-    def __init__(self, group: Group, name: str) -> None:
+    def __init__(self, group: RankGroup, name: str) -> None:
         self._group, self._name = group, name
 
     def load(self, model: ServedModel, compiled: bool = False) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, importing
-from tasks.backends.collectives import Group
+from tasks.backends.collectives import RankGroup
 from tasks.backends.engine_ranks import RankedEngine
 from tasks.catalogs.engine.catalog import DECODERS
 from tasks.checks import engine_relations, serving
@@ -62,7 +62,7 @@ class EngineBackend(Backend):
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
         self.kept: dict[Any, np.ndarray] = {}
-        self._group: Group | None = None
+        self._group: RankGroup | None = None
 
     def make_engine(self) -> Engine:
         """The engine, with nothing loaded. Raises Unavailable."""
@@ -75,7 +75,7 @@ class EngineBackend(Backend):
             raise Unsupported("the engine runs in one rank: it has no rank_class (tasks.model.engine.SpreadEngine)")
         if self._group is None or len(self._group.connections) != ranks:
             self.close()
-            self._group = Group("gloo", "cpu", ranks, "", None)
+            self._group = RankGroup("gloo", "cpu", ranks, "", None)
         return RankedEngine(self._group, name)
 
     def close(self) -> None:

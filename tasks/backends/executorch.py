@@ -18,7 +18,7 @@ from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared import artefacts, torch_switches
-from tasks.backends.shared.recipe import Recipe, check_program
+from tasks.backends.shared.recipe import ProgramRecipe, check_program
 from tasks.backends.shared.torch_run import to_arrays
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
 from tasks.variables import threads
@@ -202,11 +202,11 @@ class ExecuTorch(Backend):
                 f"{self.taker} takes {taken} of {taken + sum(kernels.values())} nodes; the CPU kernels have {_format_counts(kernels)}"
             )
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         check_program(form)
         held = list(self._export(form, self._tensors(form))[1])
         settings = {"held": held, "delegate": bool(DEVICES[self.device])}
-        return Recipe(run_program, settings, (to_arrays, export_program))
+        return ProgramRecipe(run_program, settings, (to_arrays, export_program))
 
     @staticmethod
     def _tensors(form: Form) -> list[Any]:

@@ -18,7 +18,7 @@ from tasks.arrays.varied import vary_inputs
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import ANY_C_COMPILER, CXX_COMPILER, PYTHON_HEADERS
 from tasks.backends.shared import inductor_settings, torch_run
-from tasks.backends.shared.recipe import Recipe
+from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.user import load as load_kernels
 from tasks.gradients import autograd
@@ -200,7 +200,7 @@ class Inductor(TorchEager):
     def without(self, passes: Collection[str]) -> Backend:
         return self.but(off=tuple(passes))
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         import torch
 
         compiled: dict[str, Any] = {"backend": self.compiler}

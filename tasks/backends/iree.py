@@ -17,7 +17,7 @@ from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN, Need, vulkan_lines
 from tasks.backends.shared import artefacts, onnx_graph
 from tasks.backends.shared.onnx_form import from_bytes, one_add, pack_low_bits, tensors_by_name
-from tasks.backends.shared.recipe import Recipe, check_model
+from tasks.backends.shared.recipe import ProgramRecipe, check_model
 from tasks.devices import amd, device_number, nvidia
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import PACKED_BITS
@@ -25,7 +25,7 @@ from tasks.packages import ONNX
 
 
 @dataclass(frozen=True)
-class Target:
+class IreeTarget:
     """A device of IREE's runtime: driver ("": its code is made here and not run), flags that make the compiler generate
     code for it, whose it is, what it needs."""
 
@@ -45,8 +45,8 @@ def newest_known(name: str) -> str:
 
 
 #: local-sync runs a program in the calling thread. By the device of a backend's name.
-TARGETS: dict[str, Target] = {
-    "cpu": Target(
+TARGETS: dict[str, IreeTarget] = {
+    "cpu": IreeTarget(
         "local-sync",
         (
             "--iree-hal-target-device=local",
@@ -54,21 +54,23 @@ TARGETS: dict[str, Target] = {
             "--iree-llvmcpu-target-cpu=host",
         ),
     ),
-    "vmvx": Target("local-sync", ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx")),
-    "vulkan": Target("vulkan", ("--iree-hal-target-device=vulkan",), needs=VULKAN),
-    "cuda": Target(
+    "vmvx": IreeTarget(
+        "local-sync", ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx")
+    ),
+    "vulkan": IreeTarget("vulkan", ("--iree-hal-target-device=vulkan",), needs=VULKAN),
+    "cuda": IreeTarget(
         "cuda",
         ("--iree-hal-target-device=cuda",),
         "nvidia",
         "GPU",
         architecture=("--iree-cuda-target", lambda: newest_known(nvidia.architecture())),
     ),
-    "hip": Target(
+    "hip": IreeTarget(
         "hip", ("--iree-hal-target-device=hip",), "amd", "GPU", architecture=("--iree-rocm-target", amd.architecture)
     ),
     # Ahead of time: what does not compile for a GPU is known without one.
-    **{x: Target("", ("--iree-hal-target-device=cuda", f"--iree-cuda-target={x}")) for x in ("sm_86", "sm_89")},
-    **{x: Target("", ("--iree-hal-target-device=hip", f"--iree-rocm-target={x}")) for x in ("gfx942", "gfx950")},
+    **{x: IreeTarget("", ("--iree-hal-target-device=cuda", f"--iree-cuda-target={x}")) for x in ("sm_86", "sm_89")},
+    **{x: IreeTarget("", ("--iree-hal-target-device=hip", f"--iree-rocm-target={x}")) for x in ("gfx942", "gfx950")},
 }
 
 #: Of the compiler on every device. float64 stays float64 (by default it becomes float32, results included). Constants
@@ -216,10 +218,10 @@ class Iree(Backend):
         """What its rows say of its flags: those of this device, and those of all devices that this version lacks."""
         return " ".join((*self._flags, *(f"lacks={_name_flag(x)}" for x in FLAGS if x not in self._common)))
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         check_model(form)
         flags = [x for x in (*self._common, *self._flags) if "input-type" not in x]
-        return Recipe(run_model, {"driver": self._target.driver, "flags": flags}, setup=vulkan_lines(self.needs))
+        return ProgramRecipe(run_model, {"driver": self._target.driver, "flags": flags}, setup=vulkan_lines(self.needs))
 
     def build(self, form: Form) -> Program:
         """Import, compile and load the model, and copy its inputs to the device.

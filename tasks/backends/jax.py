@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.backends.base import FRACTION, Backend, importing, smoke_test
 from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke_counterpart
-from tasks.backends.shared.recipe import Recipe
+from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.devices import cuda_driver
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, errors
 from tasks.packages import cuda_13
@@ -142,11 +142,11 @@ class Jax(Backend):
         program.threads = True
         return program
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         variables = {"JAX_PLATFORMS": self.device}
         if self.device == "cpu":
             variables["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
-        return Recipe(run_program, {"compiled": self.jit, "precision": self.precision}, variables=variables)
+        return ProgramRecipe(run_program, {"compiled": self.jit, "precision": self.precision}, variables=variables)
 
     def _describe_placement(self, out: list[Any], program: Program) -> None:
         """Where the results live, in JAX's own words."""

@@ -15,7 +15,7 @@ import numpy as np
 from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared.artefacts import load_or_make
 from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke_counterpart
-from tasks.backends.shared.recipe import Recipe
+from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.backends.tensorflow import UNSUPPORTED, quiet_tensorflow
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
 from tasks.variables import threads
@@ -122,8 +122,8 @@ class LiteRt(Backend):
 
         return Program(run, "xnnpack" if "DELEGATE" in ops else "builtin", flags=flags)
 
-    def recipe(self, form: Form) -> Recipe:
-        return Recipe(run_program, {"delegate": self.delegate, "threads": 1})
+    def recipe(self, form: Form) -> ProgramRecipe:
+        return ProgramRecipe(run_program, {"delegate": self.delegate, "threads": 1})
 
     def _parts(self, form: Form, arrays: list[np.ndarray]) -> tuple[str, ...]:
         """Everything that decides a conversion."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke_counterpart
-from tasks.backends.shared.recipe import Recipe
+from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.model import Form, Program, RuntimeInfo, np_dtype
 
 #: device → (its node label, what pip is asked for, MLX's name of the device).
@@ -66,8 +66,8 @@ class Mlx(Backend):
 
         return Program(run, str(mx.default_device()), flags=f"graph=lazy {describe_framework_call(form)}")
 
-    def recipe(self, form: Form) -> Recipe:
-        return Recipe(run_program, {"device": self._target}, variables={"MLX_ENABLE_TF32": "0"})
+    def recipe(self, form: Form) -> ProgramRecipe:
+        return ProgramRecipe(run_program, {"device": self._target}, variables={"MLX_ENABLE_TF32": "0"})
 
 
 def _get_mlx_dtype(name: str) -> Any:

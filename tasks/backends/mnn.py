@@ -15,7 +15,7 @@ from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import onnx_graph
 from tasks.backends.shared.native_output import capture_native_output
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
-from tasks.backends.shared.recipe import Recipe, check_model
+from tasks.backends.shared.recipe import ProgramRecipe, check_model
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.packages import ONNX
 from tasks.variables import threads
@@ -105,9 +105,9 @@ class Mnn(Backend):
 
         return Program(_make_mnn_runner(module, feeds), "CPU", flags=" ".join(flags), given=bind_inputs)
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         check_model(form)
-        return Recipe(run_model, {"precision": self._precision, "level": self._level, "threads": 1})
+        return ProgramRecipe(run_model, {"precision": self._precision, "level": self._level, "threads": 1})
 
     def _load(self, model: bytes, inputs: list[str], outputs: list[str]) -> Any:
         """The Module of a converted model. Raises Unsupported, RuntimeError in the words of the converter or loader."""

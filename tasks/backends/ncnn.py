@@ -22,7 +22,7 @@ from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, onnx_graph
 from tasks.backends.shared.native_output import capture_native_output
 from tasks.backends.shared.onnx_form import inputs_by_name, one_add
-from tasks.backends.shared.recipe import Recipe, check_model
+from tasks.backends.shared.recipe import ProgramRecipe, check_model
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous, errors
 from tasks.packages import ONNX
 from tasks.variables import threads
@@ -133,9 +133,9 @@ class Ncnn(Backend):
         """Of any number of rows, where the form says which arrays have them."""
         return self.but(_open=True)
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         check_model(form)
-        return Recipe(run_model, {"threads": 1}, (batch_axis,))
+        return ProgramRecipe(run_model, {"threads": 1}, (batch_axis,))
 
     def _convert(self, model: bytes, *sizes: list[list[int]]) -> bytes:
         """pnnx's conversion as JSON: param, bin (hexadecimal), axis of the batch of each input and output.

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import FRACTION, TIMES_KERNELS, Arm, Backend, importing, smoke_test
+from tasks.backends.base import FRACTION, TIMES_KERNELS, Backend, BaselineArm, importing, smoke_test
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan, vulkan_lines
 from tasks.backends.shared import onnx_graph, ort_shapes, ort_timings
 from tasks.backends.shared.native_output import capture_native_output
 from tasks.backends.shared.onnx_form import flatten_lists, from_bytes, inputs_by_name, one_add, pack_low_bits
 from tasks.backends.shared.ort_passes import DISABLED, PASSES
-from tasks.backends.shared.ort_providers import CALLED, EMULATED_SOC, PROVIDERS, Provider, is_emulated
-from tasks.backends.shared.recipe import Recipe, check_model
+from tasks.backends.shared.ort_providers import CALLED, EMULATED_SOC, PROVIDERS, OrtProvider, is_emulated
+from tasks.backends.shared.recipe import ProgramRecipe, check_model
 from tasks.devices import cuda_driver, device_number
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
@@ -115,7 +115,7 @@ class OnnxRuntime(Backend):
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        known = PROVIDERS.get(device) or Provider("", device, device, "GPU")
+        known = PROVIDERS.get(device) or OrtProvider("", device, device, "GPU")
         self._known, self.takes_threads, self.toolkit = known, device == "cpu", known.toolkit
         self._options = dict(known.options)
         if self.switch("tf32") and "use_tf32" not in known.options:
@@ -303,7 +303,7 @@ class OnnxRuntime(Backend):
 
         return Program(runner(form), placement, fallback, self._flags(), bind_inputs, threads=True)
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         check_model(form)
         package, given = self._known.python_package, self.options.get("library")
         entries = {str(k): str(v) for k, v in self._session_config.items()}
@@ -326,10 +326,10 @@ class OnnxRuntime(Backend):
             setup = (*setup, *imports, register)
         graph = onnx_graph.read_onnx_graph(form.model or b"")
         if all(x.dtype in NATIVE or x.dtype == "str" for x in (*graph.inputs, *graph.outputs)):
-            return Recipe(run_model, settings, (make_session,), setup=setup)
-        return Recipe(run_values, settings, (make_session,), setup=setup)
+            return ProgramRecipe(run_model, settings, (make_session,), setup=setup)
+        return ProgramRecipe(run_values, settings, (make_session,), setup=setup)
 
-    def eager(self, form: Form) -> Arm:
+    def eager(self, form: Form) -> BaselineArm:
         return self.eager_torch(form)
 
     def levels(self) -> Mapping[str, Backend]:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.pack import dtype_name
-from tasks.backends.base import Arm, Backend, importing, smoke_test
+from tasks.backends.base import Backend, BaselineArm, importing, smoke_test
 from tasks.backends.needs import Missing, Need
 from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, pack_low_bits, tensors_by_name
-from tasks.backends.shared.recipe import Recipe, check_model
+from tasks.backends.shared.recipe import ProgramRecipe, check_model
 from tasks.devices import device_number
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import NATIVE, PACKED_BITS
@@ -208,11 +208,11 @@ class OpenVino(Backend):
 
         return replace(self._program(compiled, values), given=bind_inputs, threads=True)
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         check_model(form)
-        return Recipe(run_model, {"device": self._target, "properties": dict(self._asked)})
+        return ProgramRecipe(run_model, {"device": self._target, "properties": dict(self._asked)})
 
-    def eager(self, form: Form) -> Arm:
+    def eager(self, form: Form) -> BaselineArm:
         return self.eager_torch(form)
 
     def levels(self) -> Mapping[str, Backend]:

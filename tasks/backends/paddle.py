@@ -13,7 +13,7 @@ import numpy as np
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import GNU_OPENMP
 from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke_counterpart
-from tasks.backends.shared.recipe import Recipe
+from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.devices import cuda_driver
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 from tasks.packages import index
@@ -97,8 +97,8 @@ class Paddle(Backend):
         program.run, program.given = bind_inputs(form.arrays), bind_inputs
         return program
 
-    def recipe(self, form: Form) -> Recipe:
-        return Recipe(run_program, {"device": self._target, "threads": 1})
+    def recipe(self, form: Form) -> ProgramRecipe:
+        return ProgramRecipe(run_program, {"device": self._target, "threads": 1})
 
 
 def _summarise_paddle_error(text: str) -> str:

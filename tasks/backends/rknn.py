@@ -15,7 +15,7 @@ import numpy as np
 from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared.native_output import capture_native_output
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
-from tasks.backends.shared.recipe import Recipe, check_model
+from tasks.backends.shared.recipe import ProgramRecipe, check_model
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.older_python import zip_equal
 
@@ -131,15 +131,15 @@ class Rknn(Backend):
                 toolkit.release()
             raise _make_rknn_refusal(failed, "".join(said))
         return Program(
-            _Run(toolkit, list(arrays.values()), halves), f"{self.device} {'simulator' if self.emulated else 'NPU'}"
+            _RknnRun(toolkit, list(arrays.values()), halves), f"{self.device} {'simulator' if self.emulated else 'NPU'}"
         )
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         check_model(form)
         lowered, halves = _lower_opset(form.model or b"")
         opset = 0 if lowered == form.model else _NEWEST_OPSET
         settings = {"platform": self.device, "level": self._level, "emulated": self.emulated}
-        return Recipe(run_model, {**settings, "opset": opset, "halves": list(halves)})
+        return ProgramRecipe(run_model, {**settings, "opset": opset, "halves": list(halves)})
 
     def _steps(self, toolkit: Any, path: Path, arrays: dict[str, np.ndarray]) -> list[tuple[str, Any]]:
         names, sizes = list(arrays), [list(x.shape) for x in arrays.values()]
@@ -151,7 +151,7 @@ class Rknn(Backend):
         ]
 
 
-class _Run:
+class _RknnRun:
     """``run()`` of a converted model; the toolkit's memory is given back with it.
 
     halves: whether each output is float16 in the graph. The toolkit hands out every float as float32.

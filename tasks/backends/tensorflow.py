@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared.function_form import describe_framework_call, input_arrays, invoke_counterpart
-from tasks.backends.shared.recipe import Recipe
+from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.devices import cuda_driver
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, errors
 from tasks.older_python import zip_equal
@@ -150,9 +150,9 @@ class TensorFlow(Backend):
         program.run = run
         return program
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         settings = {"device": f"/{self._kind}:0", "compiled": self.compiled, "threads": 1}
-        return Recipe(run_program, settings, variables={"TF_ENABLE_ONEDNN_OPTS": str(int(self.onednn))})
+        return ProgramRecipe(run_program, settings, variables={"TF_ENABLE_ONEDNN_OPTS": str(int(self.onednn))})
 
     def _flags(self, form: Form) -> str:
         by = "form=saved_model" if form.kind == "saved_model" else describe_framework_call(form)

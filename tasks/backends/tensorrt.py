@@ -16,7 +16,7 @@ import numpy as np
 from tasks.backends.base import TIMES_KERNELS, Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, onnx_graph, tensorrt_network
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name, with_constants
-from tasks.backends.shared.recipe import Recipe, check_model
+from tasks.backends.shared.recipe import ProgramRecipe, check_model
 from tasks.backends.shared.tensorrt_run import NARROW, NARROWING, build_engine, run_engine, run_model, share, start_cuda
 from tasks.devices import cuda_driver
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
@@ -96,7 +96,7 @@ class TensorRt(Backend):
         self._workspace = self.number("workspace_mib", 1024) << 20
         self._more_flags = [str(x) for x in self.many("builder_flags", list)]
         self.ordinals = (int(ordinal or 0),)
-        self._gpu: cuda_driver.Device | None = None
+        self._gpu: cuda_driver.CudaDevice | None = None
 
     # -- the device --------------------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class TensorRt(Backend):
         """
         trt = self._import()
         try:
-            self._gpu = gpu = cuda_driver.Device(cuda_driver.load(), self.ordinals[0])
+            self._gpu = gpu = cuda_driver.CudaDevice(cuda_driver.load(), self.ordinals[0])
         except OSError as error:
             raise Unavailable(f"no NVIDIA driver: {error}") from error
         except cuda_driver.CudaError as error:
@@ -165,7 +165,7 @@ class TensorRt(Backend):
         if engine is None:
             raise TensorRtError(f"the engine cannot be loaded: {log.words()}")
         flags = self._flags() + f" engine={len(data)}B"
-        loaded = _Loaded(trt, self._gpu, engine, inputs, outputs, log)
+        loaded = _LoadedEngine(trt, self._gpu, engine, inputs, outputs, log)
         program = Program(lambda: [], f"{self.title} on {self._gpu.name}", None, flags)
 
         def run() -> list[np.ndarray]:
@@ -176,10 +176,10 @@ class TensorRt(Backend):
         program.run = run
         return program
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         uses = (*NARROWING, build_engine, start_cuda, share, run_engine)
         settings = {"dtypes": dict(_DTYPE), "ordinal": self.ordinals[0], **self._engine_settings(form)}
-        return Recipe(run_model, settings, uses)
+        return ProgramRecipe(run_model, settings, uses)
 
     def _engine_settings(self, form: Form) -> dict[str, Any]:
         """Arguments of `build_engine` with which it builds as `_configure` does. Raises NoProgram."""
@@ -394,13 +394,13 @@ def _open_tensorrt_runtime(trt: Any) -> Any:
 # --- running ----------------------------------------------------------------------------------------------------
 
 
-class _Loaded:
+class _LoadedEngine:
     """An engine on its GPU with memory for its inputs and outputs; ``milliseconds``: GPU time of the last run."""
 
     def __init__(
         self,
         trt: Any,
-        gpu: cuda_driver.Device,
+        gpu: cuda_driver.CudaDevice,
         engine: Any,
         inputs: dict[str, np.ndarray],
         outputs: list[tuple[str, str]],
@@ -488,6 +488,6 @@ class _Loaded:
 
 
 @functools.cache
-def _open_tensorrt_timing(gpu: cuda_driver.Device) -> tuple[int, int, int]:
+def _open_tensorrt_timing(gpu: cuda_driver.CudaDevice) -> tuple[int, int, int]:
     """A stream and two events, once per process."""
     return gpu.stream(), gpu.event(), gpu.event()

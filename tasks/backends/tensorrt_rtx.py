@@ -8,7 +8,7 @@ from typing import Any
 from tasks import checks
 from tasks.backends.base import smoke_test
 from tasks.backends.shared.onnx_form import one_add
-from tasks.backends.shared.recipe import Recipe
+from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.backends.shared.tensorrt_run import NARROWING, build_engine, build_model
 from tasks.backends.tensorrt import TensorRt, TensorRtError, _wanted_outputs
 from tasks.model import Form, Program, RuntimeInfo
@@ -52,10 +52,10 @@ class TensorRtRtx(TensorRt):
         size = len(self._engine(trt, form, inputs, ()))
         return Program(_not_run, f"{self.title}, ahead of time", None, f"{self._flags()} engine={size}B")
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         if not self._ahead:
             return super().recipe(form)
-        return Recipe(build_model, self._engine_settings(form), (*NARROWING, build_engine))
+        return ProgramRecipe(build_model, self._engine_settings(form), (*NARROWING, build_engine))
 
     def _engine_settings(self, form: Form) -> dict[str, Any]:
         return {**super()._engine_settings(form), "workspace": None}  # it has no limit of its own

@@ -21,7 +21,7 @@ from tasks.backends.needs import C_COMPILER, OPENCL, Need, compiler_version
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.native_output import capture_native_output
 from tasks.backends.shared.onnx_form import flatten_lists, inputs_by_name, one_add
-from tasks.backends.shared.recipe import Recipe, check_model
+from tasks.backends.shared.recipe import ProgramRecipe, check_model
 from tasks.devices import BY_LABEL, cuda_driver, device_number
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 from tasks.packages import ONNX, files
@@ -183,12 +183,12 @@ class Tinygrad(Backend):
         flags = " ".join(f"{k}={v}" for k, v in self._variables.items() if v != "0")
         return Program(_make_kernel_runner(linear, outputs), f"{self._target}: {kernels} kernels", flags=flags)
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         """With a clang: the one that the environment's package brings, else the machine's."""
         check_model(form)
         variables = {k: v for k, v in self._variables.items() if v != "0"}
         brought = any(x.startswith("ziglang") for x in self.packages)
-        return Recipe(run_model, {"packaged_clang": brought}, (bring_clang,), variables)
+        return ProgramRecipe(run_model, {"packaged_clang": brought}, (bring_clang,), variables)
 
     def _feed(self, name: str, value: Any) -> Any:
         """A Tensor on the device with the value's own bytes; lists for sequences, None for an empty optional."""

@@ -20,7 +20,7 @@ import numpy as np
 from tasks import checks
 from tasks.arrays import module_state, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor, spec_of
-from tasks.backends.base import FRACTION, TIMES_KERNELS, Arm, Backend, smoke_test
+from tasks.backends.base import FRACTION, TIMES_KERNELS, Backend, BaselineArm, smoke_test
 from tasks.backends.shared import (
     caches,
     ceilings,
@@ -31,7 +31,7 @@ from tasks.backends.shared import (
     torch_switches,
     torch_timing,
 )
-from tasks.backends.shared.recipe import Recipe
+from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.backends.shared.torch_devices import (
     FAILED,
     FELL_BACK,
@@ -41,7 +41,7 @@ from tasks.backends.shared.torch_devices import (
     says_unsupported,
     synchronize,
 )
-from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
+from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, TorchModes
 from tasks.backends.shared.torch_session import TorchSession
 from tasks.catalogs.user import accesses
 from tasks.devices import BY_LABEL, CALLED, TORCH_DEVICES, driver_version
@@ -85,7 +85,7 @@ class TorchEager(Backend):
         self.takes = tuple(filter(None, (*(self.takes or ()), *own)))
         super().__init__(name, device_name, options)
         known = CONVOLUTION.get(kind, {}) if self.modal else {}
-        self.modes = Modes(
+        self.modes = TorchModes(
             self.choice("sdpa", SDPA if self.modal else (), ""), self.choice("convolution", known, ""), kind
         )
         self.vendor, self.device_vendor = TORCH_DEVICES.get(device_name, (device_name, device_name))
@@ -292,7 +292,7 @@ class TorchEager(Backend):
         if form.check == checks.FORWARD and form.own is not None and form.own.session is None:
             program.timed = functools.partial(self._time_calls, form)
         if type(self) is TorchEager and form.check == checks.FORWARD and self.target in torch_placing.TARGETS:
-            program.placed = torch_placing.Placer(self, form, program)
+            program.placed = torch_placing.TorchPlacer(self, form, program)
         program.threads = self.target == "cpu" and form.renew is None  # what it keeps, two threads would write at once
         if form.own is not None and form.own.session is not None:
             program.session = lambda: TorchSession(self, form, program, self.open_session(form))
@@ -322,7 +322,7 @@ class TorchEager(Backend):
             self.run_and_wait(lambda: caches.flush_caches(target))
         return made
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         return torch_run.recipe(form, self.target, variables=self.variables, setup=self.setup)
 
     @property
@@ -340,9 +340,9 @@ class TorchEager(Backend):
         lines = [*(f"import {name}" for name in plugins if name), *switches]
         return ("import torch", *lines) if lines else ()
 
-    def eager(self, form: Form) -> Arm:
+    def eager(self, form: Form) -> BaselineArm:
         """Eager torch in this backend's modes: those of a second one would become this process's."""
-        return Arm(f"torch-{self.device}", TorchEager.build(self, form), form)
+        return BaselineArm(f"torch-{self.device}", TorchEager.build(self, form), form)
 
     def start_torch(self) -> Backend:
         return self  # modes of a second one would become this process's

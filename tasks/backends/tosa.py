@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.backends.base import importing, smoke_test
 from tasks.backends.executorch import PROBE, ExecuTorch, export_program, list_lowered_nodes
-from tasks.backends.shared.recipe import Recipe, check_program
+from tasks.backends.shared.recipe import ProgramRecipe, check_program
 from tasks.backends.shared.torch_run import to_arrays
 from tasks.model import Form, RuntimeInfo, np_dtype
 
@@ -98,10 +98,10 @@ class Tosa(ExecuTorch):
 
         return run
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         check_program(form)
         held = list(self._export(form, self._tensors(form))[1])
-        return Recipe(run_program, {"held": held, "profile": PROFILE}, (to_arrays, export_program))
+        return ProgramRecipe(run_program, {"held": held, "profile": PROFILE}, (to_arrays, export_program))
 
 
 def _read_tosa_result(found: np.ndarray, dtype: np.dtype[Any], shape: list[int]) -> np.ndarray:

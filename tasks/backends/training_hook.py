@@ -11,7 +11,7 @@ from typing import Any
 from tasks.backends.shared import ranks
 from tasks.training.hooked import Compute, HookedLoop
 from tasks.training.parallel import count_ranks, own_rank
-from tasks.training.recipe import Recipe
+from tasks.training.recipe import TrainingRecipe
 
 #: Variable of the script, as JSON: where the farm waits for the ranks (host, port, token), and how long they wait for
 #: one another (patience_s).
@@ -35,7 +35,7 @@ def serve(module: Any, optimiser: Any, compute: Compute) -> bool:
     device = next(module.parameters()).device
 
     def open_loop(recipe: Mapping[str, Any], precision: str) -> HookedLoop:
-        loop = HookedLoop(module, optimiser, compute, Recipe.read(dict(recipe)), precision)
+        loop = HookedLoop(module, optimiser, compute, TrainingRecipe.read(dict(recipe)), precision)
         loop.start(device.type)
         return loop
 

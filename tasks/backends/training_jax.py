@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from tasks.backends.base import Backend, importing, said_once
 from tasks.backends.jax import Jax
-from tasks.backends.shared.recipe import Recipe
+from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.backends.shared.training_form import LoopSession, TrainingForm
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.training.recipe import FLOAT8
-from tasks.training.recipe import Recipe as TrainingRecipe
+from tasks.training.recipe import TrainingRecipe as TrainingRecipe
 
 
 class Optax(Jax):
@@ -47,5 +47,5 @@ class Optax(Jax):
         flags = f"jit={'on' if self.jit else 'off'} precision={self.precision}"
         return Program(lambda: [], self.device, flags=flags, session=lambda: LoopSession(given, loop))
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         return Backend.recipe(self, form)

@@ -104,7 +104,7 @@ class LaunchedGroup(RankConnections):
         self.processes = []
 
 
-class Launched(TrainingRanks):
+class LaunchedTraining(TrainingRanks):
     """option command: what starts the script, "torchrun --nproc-per-node 2 train.py". It trains what the op of the
     catalog training is made of, one of the user's own."""
 

@@ -78,7 +78,7 @@ class Fsdp(TrainingRanks):
     way = "fsdp"
 
 
-class Tensor(TrainingRanks):
+class TensorRanks(TrainingRanks):
     way = "tensor"
 
 
@@ -86,9 +86,9 @@ class SequenceParallel(TrainingRanks):
     way = "sequence"
 
 
-class Pipeline(TrainingRanks):
+class PipelineRanks(TrainingRanks):
     way = "pipeline"
 
 
-class Expert(TrainingRanks):
+class ExpertRanks(TrainingRanks):
     way = "expert"

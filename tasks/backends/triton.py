@@ -19,7 +19,7 @@ from tasks.model import Fallback, Form, Program, RuntimeInfo, errors
 
 
 @dataclass(frozen=True)
-class Target:
+class TritonTarget:
     """A GPU as Triton and inductor see it: of its maker's data sheet, units (multiprocessors), threads of a warp, and
     bytes of shared memory that a block may have (CUDA's opt-in limit; AMD's LDS).
 
@@ -36,10 +36,10 @@ class Target:
 
 #: H100, B200; MI300X, MI350X.
 TARGETS = {
-    "sm_90": Target("cuda", 90, 32, 132, 227 << 10, 9),
-    "sm_100": Target("cuda", 100, 32, 148, 227 << 10, 10),
-    "gfx942": Target("hip", "gfx942", 64, 304, 64 << 10),
-    "gfx950": Target("hip", "gfx950", 64, 256, 160 << 10),
+    "sm_90": TritonTarget("cuda", 90, 32, 132, 227 << 10, 9),
+    "sm_100": TritonTarget("cuda", 100, 32, 148, 227 << 10, 10),
+    "gfx942": TritonTarget("hip", "gfx942", 64, 304, 64 << 10),
+    "gfx950": TritonTarget("hip", "gfx950", 64, 256, 160 << 10),
 }
 
 
@@ -71,7 +71,7 @@ class Triton(Backend):
             import triton
 
         torch.set_num_threads(1)
-        triton.runtime.driver.set_active(_Driver(self._target))
+        triton.runtime.driver.set_active(_TritonDriver(self._target))
 
         def compute() -> Any:
             return [2.0 * bool(self._kernels(lambda: _compile_call(torch.add)(torch.ones(2), torch.ones(2))))]
@@ -136,7 +136,7 @@ def _compile_call(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _compile_launches(target: Target, found: list[Any]) -> Iterator[None]:
+def _compile_launches(target: TritonTarget, found: list[Any]) -> Iterator[None]:
     """Triton's and inductor's launches compile for the target, add what they compiled to ``found``, and launch
     nothing."""
     import torch._inductor.config as config
@@ -192,7 +192,7 @@ def _compile_launches(target: Target, found: list[Any]) -> Iterator[None]:
         yield
 
 
-def _fit_kernel_to_target(target: Target, kernel: Any) -> Any:
+def _fit_kernel_to_target(target: TritonTarget, kernel: Any) -> Any:
     """A compiled kernel that the target can launch; Triton itself asks for its shared memory only where it is loaded.
     Raises Triton's OutOfResources."""
     from triton.runtime.errors import OutOfResources
@@ -216,10 +216,10 @@ def _keep_compilations(compilations: list[Callable[[], Any]]) -> list[Any]:
     return made
 
 
-class _Driver:
+class _TritonDriver:
     """Triton's driver of a GPU that is not here."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: TritonTarget) -> None:
         from triton.backends.compiler import GPUTarget
 
         self._target = GPUTarget(target.kind, target.arch, target.warp)

@@ -21,7 +21,7 @@ from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
-from tasks.backends.shared.recipe import Recipe, check_model
+from tasks.backends.shared.recipe import ProgramRecipe, check_model
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.model.dtypes import PACKED_BITS
 from tasks.packages import ONNX
@@ -66,9 +66,9 @@ class Tvm(Backend):
         target = _choose_tvm_target(**self._target)
         return RuntimeInfo(tvm.__version__, str(target.attrs.get("mcpu", target.kind.name)))
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         check_model(form)
-        return Recipe(run_model, {"threads": 1})
+        return ProgramRecipe(run_model, {"threads": 1})
 
     def build(self, form: Form) -> Program:
         """Import, compile and load the model, and make its inputs.

@@ -11,7 +11,7 @@ from typing import Any
 
 from tasks.backends.base import Backend, importing
 from tasks.backends.inductor import Inductor
-from tasks.backends.shared.recipe import Recipe
+from tasks.backends.shared.recipe import ProgramRecipe
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
 
 
@@ -102,7 +102,7 @@ class ZenTorch(Inductor):
                 raise
             raise Fallback("zentorch takes no node of the graph: it would be inductor's and ATen's") from None
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         made = super().recipe(form)
         off = {} if self.weight_cache else {"ZENDNNL_MATMUL_WEIGHT_CACHE": "0"}
         return replace(made, variables={**made.variables, **off}, setup=(*made.setup, "import zentorch"))

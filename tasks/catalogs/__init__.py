@@ -6,7 +6,7 @@ import contextlib
 import functools
 
 from tasks.catalogs.base import Catalog, CatalogError, GeneratingCatalog
-from tasks.plugins import Part, PluginError, list_plugin_parts
+from tasks.plugins import PluginError, PluginPart, list_plugin_parts
 
 #: Catalog name → "module:class"; imported only when asked for.
 BUILT_IN = {
@@ -28,7 +28,7 @@ BUILT_IN = {
 }
 
 
-def list_registered() -> dict[str, Part]:
+def list_registered() -> dict[str, PluginPart]:
     """Every catalog by name: built in, and from other packages' entry points of the group "farm.catalogs"."""
     return list_plugin_parts("catalog", BUILT_IN)
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from tasks import importing
 from tasks.arrays.tree import TensorSpec, encode
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.model import Group, Leaf, OpClass, Oracle, OwnKernel, Refusal, errors, label_of
-from tasks.passport import Terms
+from tasks.passport import SumTerms
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Sample:
     batched: tuple[int, ...] = ()
     #: Where the terms of elements of its first output lie, in a sample of the check arithmetic; arrays are numbered as
     #: in `arrays`.
-    terms: Sequence[Terms] = ()
+    terms: Sequence[SumTerms] = ()
     #: Places of the arrays whose first axis is the steps of a session.
     stepped: tuple[int, ...] = ()
     #: See `Form.sets`; the expected outputs of the sets follow one another as well.
@@ -259,7 +259,7 @@ class Catalog:
         cannot say which the op would take."""
         return None
 
-    def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
+    def chosen(self, group: Group, choose: DrawnChoices, draws: int) -> Sample:
         """The sample that some choices make, its `failure` set where they make none."""
         raise NotImplementedError(f"the catalog {self.name} makes no cases of choices")
 

@@ -30,7 +30,7 @@ from tasks.checks.switch import Switch
 from tasks.checks.train import Train
 from tasks.checks.variants import InPlace, Method, Out, Promotion, Refuses
 from tasks.model import FORWARD, Unsupported
-from tasks.plugins import Part, PluginError, list_plugin_parts
+from tasks.plugins import PluginError, PluginPart, list_plugin_parts
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -71,7 +71,7 @@ BUILT_IN: dict[str, Check] = {
 }
 
 
-def list_plugins() -> dict[str, Part]:
+def list_plugins() -> dict[str, PluginPart]:
     """Checks of other packages, by name."""
     return {name: part for name, part in list_plugin_parts("check", {}).items() if name not in BUILT_IN}
 

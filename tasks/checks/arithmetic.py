@@ -13,7 +13,7 @@ import numpy as np
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.same import copy_outputs
 from tasks.model import Form, Program, Session, Unsupported, flags
-from tasks.passport import ARITHMETIC, SHAPES, Reading, Sum, Terms
+from tasks.passport import ARITHMETIC, SHAPES, DeviceSum, SumReading, SumTerms
 from tasks.passport.passport import read_alike
 
 #: Terms of a sum that a tree of Python's calls is made for.
@@ -39,7 +39,7 @@ class Arithmetic(Scenario):
     def __init__(self) -> None:
         #: What was read of a device's sums of a kind in a dtype, with the op: the next are asked whether they are like
         #: it.
-        self._read: dict[tuple[Any, ...], list[tuple[str, Reading]]] = {}
+        self._read: dict[tuple[Any, ...], list[tuple[str, SumReading]]] = {}
 
     def wanted(self, samples: int) -> int:
         """Each op is asked at all shapes."""
@@ -60,7 +60,7 @@ class Arithmetic(Scenario):
         sys.setrecursionlimit(max(sys.getrecursionlimit(), DEPTH))
         rows = first[0].shape[0] if np.ndim(first[0]) else None
         run: Any = again
-        found: dict[int, Reading] = {}
+        found: dict[int, SumReading] = {}
         for place, terms in enumerate(form.terms):
             if place in found or not terms.where:
                 continue
@@ -79,12 +79,12 @@ class Arithmetic(Scenario):
         program.flags = flags.join(program.flags, sums=len(found), orders=len(known))
 
 
-def _make_sum(run: Any, form: Form, terms: Terms, beside: Sequence[int], together: bool) -> Sum:
+def _make_sum(run: Any, form: Form, terms: SumTerms, beside: Sequence[int], together: bool) -> DeviceSum:
     """The sum of some terms beside others of a form, by their numbers."""
-    return Sum(run, form.arrays, terms, form.dtype, beside=[form.terms[k] for k in beside], together=together)
+    return DeviceSum(run, form.arrays, terms, form.dtype, beside=[form.terms[k] for k in beside], together=together)
 
 
-def order_likes(read: Sequence[tuple[str, Reading]], op: str, terms: Terms) -> tuple[Reading, ...]:
+def order_likes(read: Sequence[tuple[str, SumReading]], op: str, terms: SumTerms) -> tuple[SumReading, ...]:
     """Of readings, each with its op, one of each order, those first that a sum of an op is most likely to be like: of
     as many terms, then of the same op, then the newest."""
     near = sorted(

@@ -83,7 +83,7 @@ _OFF = 1e-3
 
 
 @dataclass(frozen=True)
-class Call(Observation):
+class AuditedCall(Observation):
     """One call. number: from 1; given: which set of inputs, of the name ``of``; times: its number and where its inputs
     lay, and the same of all later calls that gave these outputs; late: numbers of calls that gave them when they were
     read a second time."""
@@ -144,7 +144,7 @@ class Audit(Derived, Scenario):
         return program
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
-        with contextlib.closing(_Calls(program, form)) as calls:
+        with contextlib.closing(_AuditedCalls(program, form)) as calls:
             yield from calls.make()
         lists = {"not_reached": calls.not_reached, "refuses_at": calls.refused, "breaks_at": calls.broken}
         said = {"calls": calls.number} | {name: ",".join(x) for name, x in lists.items() if x}
@@ -154,8 +154,8 @@ class Audit(Derived, Scenario):
     def name_fault(
         self, seen: Sequence[Observation], statuses: Sequence[Status], expected: Sequence[Leaf], find_beyond: FindBeyond
     ) -> tuple[str, str]:
-        calls = [x for x in seen if isinstance(x, Call)]
-        return _Evidence(calls, [x is Status.WRONG for x in statuses], expected).name()
+        calls = [x for x in seen if isinstance(x, AuditedCall)]
+        return _AuditEvidence(calls, [x is Status.WRONG for x in statuses], expected).name()
 
 
 # --- calls --------------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class Awaited:
         return self.outcome
 
 
-class _Calls:
+class _AuditedCalls:
     """The calls of one program, one after another.
 
     number: how many were made; call_s: seconds that the first of them took, each; not_reached: what could not be done;
@@ -210,7 +210,7 @@ class _Calls:
         self.not_reached: list[str] = []
         self.refused: list[str] = []
         self.broken: list[str] = []
-        self.known: dict[int, list[Call]] = {}
+        self.known: dict[int, list[AuditedCall]] = {}
         self.counts: dict[int, list[tuple[int, ...]]] = {}
         self.left_out: set[int] = set()
         #: Calls that are under way, in the order in which they were begun.
@@ -240,7 +240,7 @@ class _Calls:
         told, most = (_TOLD_OF_FEW_NS, shares[-1]) if few else (_TOLD_NS, shares[len(shares) // 2])
         return all(first >= told and again < first for first, again in times) and most < 0.5
 
-    def make(self) -> Iterator[Call]:
+    def make(self) -> Iterator[AuditedCall]:
         """All calls."""
         begin = time.perf_counter()
         yield from self._see(self.of_values())
@@ -297,7 +297,7 @@ class _Calls:
         yield Asked(last)
         yield Asked(last, Placing(stream=True))
 
-    def _see(self, asked: Iterator[Asked]) -> Iterator[Call]:
+    def _see(self, asked: Iterator[Asked]) -> Iterator[AuditedCall]:
         """What is seen of calls, of which some are begun before the ones before them are looked at: the kernel's
         process need not wait for its judge between them."""
         coming: Asked | None = next(asked, None)
@@ -322,7 +322,7 @@ class _Calls:
         self.awaited.append(Awaited(asked, under_way or functools.partial(self._run, asked), under_way))
         return True
 
-    def _see_one(self, call: Awaited) -> Iterator[Call]:
+    def _see_one(self, call: Awaited) -> Iterator[AuditedCall]:
         """What is seen of one call; nothing where its outputs are known, or a size is refused that nobody has
         declared."""
         given, placing = call.asked.given, call.asked.placing
@@ -333,7 +333,7 @@ class _Calls:
         name = self.names[given]
         noted = self._sizes(given) if name.endswith(NOT_PROMISED) else ""
         seen = functools.partial(
-            Call, f"call {self.number}: {name}", number=self.number, given=given, of=name, noted=noted
+            AuditedCall, f"call {self.number}: {name}", number=self.number, given=given, of=name, noted=noted
         )
         if isinstance(outcome, Misbehaviour):
             if noted:
@@ -427,10 +427,10 @@ def _off(actual: np.ndarray, exact: np.ndarray, share: float) -> np.ndarray:
 # --- what they show -----------------------------------------------------------------------------------------------
 
 
-class _Evidence:
+class _AuditEvidence:
     """The judged calls of a case, and which of them are wrong."""
 
-    def __init__(self, calls: Sequence[Call], wrong: Sequence[bool], expected: Sequence[Leaf]) -> None:
+    def __init__(self, calls: Sequence[AuditedCall], wrong: Sequence[bool], expected: Sequence[Leaf]) -> None:
         self.calls, self.expected = calls, expected
         self.wrong = [call for call, bad in zip(calls, wrong) if bad]
         self.right = [call for call, bad in zip(calls, wrong) if not bad]
@@ -476,7 +476,7 @@ class _Evidence:
     def _is_unwritten(self) -> tuple[str, str] | None:
         """Elements are the byte that was there before, whichever that was: one alone may have come from elsewhere."""
         for given in {x.given for x in self.wrong}:
-            found: dict[int, tuple[Call, int]] = {}
+            found: dict[int, tuple[AuditedCall, int]] = {}
             for call in self.wrong:
                 for fill in {p.fill for _, p in call.times if p.fill is not None} if call.given == given else ():
                     pairs = zip(call.outputs, self._leaves(call))
@@ -602,10 +602,10 @@ class _Evidence:
     def _number(self, name: str) -> int:
         return next((x.given for x in self.calls if x.of == name), -1)
 
-    def _leaves(self, call: Call) -> list[Leaf]:
+    def _leaves(self, call: AuditedCall) -> list[Leaf]:
         return call.expected(list(self.expected))
 
-    def _gives(self, call: Call, source: Call) -> bool:
+    def _gives(self, call: AuditedCall, source: AuditedCall) -> bool:
         """Whether a call gave what another set of inputs is to give, or gave when it was right, and is no number over
         and over."""
         return _same_bytes(call.outputs, source.outputs) and not _is_uniform(call)
@@ -626,9 +626,9 @@ def _same_bytes(these: Sequence[Any], those: Sequence[Any]) -> bool:
     )
 
 
-def _shapes(call: Call) -> list[tuple[int, ...]]:
+def _shapes(call: AuditedCall) -> list[tuple[int, ...]]:
     return [x.shape for x in call.outputs]
 
 
-def _is_uniform(call: Call) -> bool:
+def _is_uniform(call: AuditedCall) -> bool:
     return all(x.size > 1 and (x == x.reshape(-1)[0]).all() for x in call.outputs)

@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.checks.base import Observation, Scenario
 from tasks.checks.derived import Derived
-from tasks.checks.same import APART, Difference, copy_outputs, difference, make_misbehaviour
+from tasks.checks.same import APART, ByteDifference, copy_outputs, difference, make_misbehaviour
 from tasks.checks.two_orders import explain_two_orders
 from tasks.model import Fallback, Form, Program, Session, Stateless, Unsupported, flags, is_inexact
 
@@ -26,7 +26,7 @@ MOST = 1 << 24
 
 
 @dataclass
-class _Batched(Program):
+class _BatchedSession(Program):
     """backend: what builds programs for other numbers of rows; one: whether this one takes any number of them."""
 
     backend: Any = None
@@ -62,14 +62,14 @@ class BatchInvariance(Derived, Scenario):
         return _of(backend.build(form), backend)
 
     def open(self, program: Program, form: Form) -> Session:
-        assert isinstance(program, _Batched)
-        return _Rows(program, form)
+        assert isinstance(program, _BatchedSession)
+        return _BatchRows(program, form)
 
     def observe(self, session: Session, program: Program, form: Form) -> Iterator[Observation]:
         """The outputs of the sample as it is, then those of the row in each batch. Raises Misbehaviour of the kind
         "batch" with the largest distance of all batches; Unsupported where the runtime takes no other number of
         rows."""
-        assert isinstance(program, _Batched)
+        assert isinstance(program, _BatchedSession)
         rows = [rows_of(form.arrays, form.batched, k) for k in range(form.arrays[form.batched[0]].shape[0])]
         rows += [_vary_row(rows[0], form.batched)]
         first, seen = _run_batches(session, program, form, rows)
@@ -87,13 +87,13 @@ class BatchInvariance(Derived, Scenario):
         program.columns = program.columns | {APART: 0.0}
 
 
-class _Rows(Stateless):
+class _BatchRows(Stateless):
     """Steps are batches of any number of rows: of the one program for all of them, or of a program that is built for
     each."""
 
-    program: _Batched
+    program: _BatchedSession
 
-    def __init__(self, program: _Batched, form: Form) -> None:
+    def __init__(self, program: _BatchedSession, form: Form) -> None:
         super().__init__(program)
         self.form = form
 
@@ -118,13 +118,13 @@ class _Rows(Stateless):
 
 
 @dataclass
-class _Seen:
+class _SeenInBatches:
     """Of the batches of ``sizes``: each step; what is furthest apart, and where: (number of the row, of the batch's
     rows); first: the same of the smallest batch in which anything is; alone: the row by itself."""
 
     sizes: list[int] = field(default_factory=list)
     steps: list[Observation] = field(default_factory=list)
-    apart: Difference | None = None
+    apart: ByteDifference | None = None
     where: tuple[int, int] = (0, 0)
     first: tuple[int, int] = (0, 0)
     alone: Sequence[Any] = ()
@@ -155,11 +155,13 @@ def _make_batch(rows: Sequence[list[Any]], batched: Sequence[int], m: int) -> li
     return in_batch(chosen, batched)
 
 
-def _of(made: Program, backend: Backend, one: bool = False) -> _Batched:
-    return _Batched(**{f.name: getattr(made, f.name) for f in fields(Program)}, backend=backend, one=one)
+def _of(made: Program, backend: Backend, one: bool = False) -> _BatchedSession:
+    return _BatchedSession(**{f.name: getattr(made, f.name) for f in fields(Program)}, backend=backend, one=one)
 
 
-def _run_batches(session: Session, program: _Batched, form: Form, rows: list[list[Any]]) -> tuple[Sequence[Any], _Seen]:
+def _run_batches(
+    session: Session, program: _BatchedSession, form: Form, rows: list[list[Any]]
+) -> tuple[Sequence[Any], _SeenInBatches]:
     """What the program gives for the sample as it is, and what is seen of its batches. A program for any number of rows
     that does not take all of them becomes that of the sample.
 
@@ -173,7 +175,7 @@ def _run_batches(session: Session, program: _Batched, form: Form, rows: list[lis
 
     if program.one:
         try:
-            return copy_outputs(session.step()), _compare(session, rows, form.batched, _Seen())
+            return copy_outputs(session.step()), _compare(session, rows, form.batched, _SeenInBatches())
         except Exception as error:
             if lost(error):
                 raise
@@ -182,7 +184,7 @@ def _run_batches(session: Session, program: _Batched, form: Form, rows: list[lis
     first = copy_outputs(session.step())
     if program.fallback:
         raise Fallback(program.fallback)
-    seen = _Seen()
+    seen = _SeenInBatches()
     try:
         return first, _compare(session, rows, form.batched, seen)
     except Exception as error:
@@ -191,7 +193,7 @@ def _run_batches(session: Session, program: _Batched, form: Form, rows: list[lis
         raise Unsupported(f"it takes no other number of rows: {said or error}") from error
 
 
-def _compare(session: Session, rows: list[list[Any]], batched: Sequence[int], seen: _Seen) -> _Seen:
+def _compare(session: Session, rows: list[list[Any]], batched: Sequence[int], seen: _SeenInBatches) -> _SeenInBatches:
     """``seen``, filled by running the first row alone and in every batch that is not too large. Raises what a run
     raises, Unsupported where the outputs have another number of rows."""
     alone = seen.alone = copy_outputs(session.step(rows[0]))
@@ -220,10 +222,10 @@ def _compare(session: Session, rows: list[list[Any]], batched: Sequence[int], se
     return seen
 
 
-def _explain_orders(session: Session, form: Form, rows: Sequence[list[Any]], seen: _Seen) -> dict[str, str]:
+def _explain_orders(session: Session, form: Form, rows: Sequence[list[Any]], seen: _SeenInBatches) -> dict[str, str]:
     """Columns that name the order in which the row is added alone, and that in the smallest batch in which it has other
     bytes, for that is asked some thousand times; none where neither can be read."""
-    assert isinstance(session, _Rows)
+    assert isinstance(session, _BatchRows)
     place, count = seen.first
     batch = _make_batch(rows, form.batched, count)
     return explain_two_orders(

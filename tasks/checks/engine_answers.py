@@ -27,7 +27,7 @@ SHARED = 0.5
 
 
 @dataclass(frozen=True)
-class Answer:
+class EngineAnswer:
     """Tokens that an engine chose behind a prompt, as many as it gave, and logarithms (tokens, vocabulary) from which
     it chose each; NaN of a token of which it says nothing."""
 
@@ -37,14 +37,16 @@ class Answer:
 
 #: Of an engine, prompts, and what it answers to each alone: answers, and at which token of the usual answer each
 #: begins.
-Way = Callable[[Engine, Sequence[Sequence[int]], Sequence[Answer]], tuple[list[Answer], int]]
+Way = Callable[[Engine, Sequence[Sequence[int]], Sequence[EngineAnswer]], tuple[list[EngineAnswer], int]]
 
 
-def ask(engine: Engine, prompts: Sequence[Sequence[int]], count: int, vocabulary: int | None = None) -> list[Answer]:
+def ask(
+    engine: Engine, prompts: Sequence[Sequence[int]], count: int, vocabulary: int | None = None
+) -> list[EngineAnswer]:
     """What an engine answers to prompts that it is given together, up to ``count`` tokens each. vocabulary: tokens that
     the decoder has, where an engine may give logits of more."""
     if answer := getattr(engine, "answer", None):
-        return [Answer(tuple(tokens), rows) for tokens, rows in answer([list(x) for x in prompts], count)]
+        return [EngineAnswer(tuple(tokens), rows) for tokens, rows in answer([list(x) for x in prompts], count)]
     if len(prompts) > 1:
         sequences, last = engine.batch(prompts, LEFT)
     else:
@@ -57,7 +59,7 @@ def ask(engine: Engine, prompts: Sequence[Sequence[int]], count: int, vocabulary
         chosen.append(np.nanargmax(rows[-1], -1))
     for sequence in sequences:
         engine.free(sequence)
-    return [Answer(tuple(map(int, tokens)), x) for tokens, x in zip(np.stack(chosen, 1), np.stack(rows, 1))]
+    return [EngineAnswer(tuple(map(int, tokens)), x) for tokens, x in zip(np.stack(chosen, 1), np.stack(rows, 1))]
 
 
 def _read_logprobs(engine: Engine, said: Any, vocabulary: int | None = None) -> np.ndarray:
@@ -70,33 +72,43 @@ def _read_logprobs(engine: Engine, said: Any, vocabulary: int | None = None) -> 
         return np.nan_to_num(compute_logprobs(rows), nan=np.inf, posinf=np.inf, neginf=-np.inf).astype(np.float32)
 
 
-def ask_alone(engine: Engine, prompts: Sequence[Sequence[int]], count: int) -> list[Answer]:
+def ask_alone(engine: Engine, prompts: Sequence[Sequence[int]], count: int) -> list[EngineAnswer]:
     """What an engine answers to each prompt by itself."""
     return [ask(engine, [prompt], count)[0] for prompt in prompts]
 
 
-def _again(engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[Answer]) -> tuple[list[Answer], int]:
+def _again(
+    engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[EngineAnswer]
+) -> tuple[list[EngineAnswer], int]:
     return ask_alone(engine, prompts, len(usual[0].tokens)), 0
 
 
-def _recompute(engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[Answer]) -> tuple[list[Answer], int]:
+def _recompute(
+    engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[EngineAnswer]
+) -> tuple[list[EngineAnswer], int]:
     made = []
     for prompt, one in zip(prompts, usual):
         sequence, said = engine.prefill([*prompt, *one.tokens[:-1]])
         engine.free(sequence)
-        made.append(Answer(one.tokens, _read_logprobs(engine, said[-len(one.tokens) :])))
+        made.append(EngineAnswer(one.tokens, _read_logprobs(engine, said[-len(one.tokens) :])))
     return made, 0
 
 
-def _batch(engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[Answer]) -> tuple[list[Answer], int]:
+def _batch(
+    engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[EngineAnswer]
+) -> tuple[list[EngineAnswer], int]:
     return ask(engine, prompts, len(usual[0].tokens)), 0
 
 
-def _permute(engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[Answer]) -> tuple[list[Answer], int]:
+def _permute(
+    engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[EngineAnswer]
+) -> tuple[list[EngineAnswer], int]:
     return ask(engine, prompts[::-1], len(usual[0].tokens))[::-1], 0
 
 
-def _reuse(engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[Answer]) -> tuple[list[Answer], int]:
+def _reuse(
+    engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[EngineAnswer]
+) -> tuple[list[EngineAnswer], int]:
     """Each prompt behind another one that begins as it does and goes on otherwise."""
     made = []
     for k, prompt in enumerate(prompts):
@@ -105,7 +117,9 @@ def _reuse(engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[Ans
     return made, 0
 
 
-def _resume(engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[Answer]) -> tuple[list[Answer], int]:
+def _resume(
+    engine: Engine, prompts: Sequence[Sequence[int]], usual: Sequence[EngineAnswer]
+) -> tuple[list[EngineAnswer], int]:
     """Each prompt with the first half of its answer, as a new request."""
     half = min(len(x.tokens) for x in usual) // 2
     whole = [[*prompt, *one.tokens[:half]] for prompt, one in zip(prompts, usual)]
@@ -123,7 +137,9 @@ WAYS: Mapping[str, Way] = {
 }
 
 
-def measure_distances(usual: Sequence[Answer], others: Sequence[Answer], begin: int, dtype: str) -> np.ndarray:
+def measure_distances(
+    usual: Sequence[EngineAnswer], others: Sequence[EngineAnswer], begin: int, dtype: str
+) -> np.ndarray:
     """How far each token's logarithms are apart, in ε of the dtype times their root mean square, or 1: (prompts, tokens
     of the usual answer), 0 where nothing is compared.
 

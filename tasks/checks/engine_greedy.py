@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import noise
-from tasks.checks.engine_answers import Answer, ask
+from tasks.checks.engine_answers import EngineAnswer, ask
 from tasks.checks.engine_float64 import compute_logits, compute_logprobs, moved_by
 from tasks.model import EPS, OpClass
 from tasks.model.engine import SPECIAL, Engine, Requests, ServedModel
@@ -19,7 +19,7 @@ OP, ABOUT = "greedy", "tokens that the engine chooses, beyond float64's margin, 
 DRAWS = 4
 
 
-def measure_margins(model: ServedModel, prompt: Sequence[int], answer: Answer) -> np.ndarray:
+def measure_margins(model: ServedModel, prompt: Sequence[int], answer: EngineAnswer) -> np.ndarray:
     """What float64 says to each token of an answer: (tokens,). By how much it prefers another token, over what rounding
     does to the two logits; or by how much the logarithms are off from which the token was chosen, over what rounding
     does to them, where that is more. Each step is judged behind the tokens that were chosen before it, so a near-tie

@@ -23,7 +23,7 @@ Way = Callable[[Engine, Requests], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Relation:
+class EngineRelation:
     """Two ways that are to give the same logits, up to rounding. usual: the one that the other is held to; None:
     float64 alone.
 
@@ -169,25 +169,27 @@ def speculative(engine: Engine, requests: Requests) -> np.ndarray:
 
 
 #: By name, as ops of the catalog `engine`.
-RELATIONS: dict[str, Relation] = {
-    "float64": Relation("cached decoding against float64", cached, None),
-    "again": Relation("the same requests once more", cached, cached),
-    "recomputed": Relation("one pass over all tokens instead of a cache", recomputed, cached),
-    "chunked": Relation(f"prompts read in chunks of {CHUNK} tokens", chunked, cached),
-    "static_cache": Relation("a cache of fixed size", lambda e, r: cached(e, r, STATIC), cached_dynamic),
-    "paged_cache": Relation("a cache of pages", lambda e, r: cached(e, r, PAGED), cached_dynamic),
-    "int8_cache": Relation(
+RELATIONS: dict[str, EngineRelation] = {
+    "float64": EngineRelation("cached decoding against float64", cached, None),
+    "again": EngineRelation("the same requests once more", cached, cached),
+    "recomputed": EngineRelation("one pass over all tokens instead of a cache", recomputed, cached),
+    "chunked": EngineRelation(f"prompts read in chunks of {CHUNK} tokens", chunked, cached),
+    "static_cache": EngineRelation("a cache of fixed size", lambda e, r: cached(e, r, STATIC), cached_dynamic),
+    "paged_cache": EngineRelation("a cache of pages", lambda e, r: cached(e, r, PAGED), cached_dynamic),
+    "int8_cache": EngineRelation(
         "a cache in 8 bits, within what 8 bits do", lambda e, r: cached(e, r, INT8), None, cache=INT8
     ),
-    "padded_left": Relation("a batch padded on the left instead of each prompt alone", batched, cached),
-    "padded_right": Relation("a batch padded on the right", lambda e, r: batched(e, r, RIGHT), cached),
-    "permuted": Relation("the rows of a batch in another order", permuted, batched),
-    "prefix_reused": Relation("prompts behind the cached prefix of another sequence", prefix_reused, cached),
-    "cropped": Relation("tokens read and forgotten again", cropped, cached),
-    "preempted": Relation("sequences that lose their cache and come back", preempted, cached),
-    "speculative": Relation("drafts checked several tokens at once, the wrong ones forgotten", speculative, cached),
-    "tensor_parallel": Relation("heads and products spread over two ranks", cached, cached, ranks=2),
-    "compiled": Relation("the compiled engine instead of the eager one", cached, cached, compiled=True),
+    "padded_left": EngineRelation("a batch padded on the left instead of each prompt alone", batched, cached),
+    "padded_right": EngineRelation("a batch padded on the right", lambda e, r: batched(e, r, RIGHT), cached),
+    "permuted": EngineRelation("the rows of a batch in another order", permuted, batched),
+    "prefix_reused": EngineRelation("prompts behind the cached prefix of another sequence", prefix_reused, cached),
+    "cropped": EngineRelation("tokens read and forgotten again", cropped, cached),
+    "preempted": EngineRelation("sequences that lose their cache and come back", preempted, cached),
+    "speculative": EngineRelation(
+        "drafts checked several tokens at once, the wrong ones forgotten", speculative, cached
+    ),
+    "tensor_parallel": EngineRelation("heads and products spread over two ranks", cached, cached, ranks=2),
+    "compiled": EngineRelation("the compiled engine instead of the eager one", cached, cached, compiled=True),
 }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.arrays.varied import vary_inputs
 from tasks.checks.base import Observation, Scenario
-from tasks.checks.same import APART, Difference, copy_outputs, difference
+from tasks.checks.same import APART, ByteDifference, copy_outputs, difference
 from tasks.checks.speedup import far_apart
 from tasks.model import (
     EPS,
@@ -88,6 +88,6 @@ class Graph(Scenario):
         yield Observation("the sample's own inputs again", last)
 
 
-def _gross(apart: Difference, outputs: Sequence[Any]) -> bool:
+def _gross(apart: ByteDifference, outputs: Sequence[Any]) -> bool:
     eps = max((EPS.get(x.dtype.name, 0.0) for x in outputs if x is not None), default=0.0)
     return apart.units is None or apart.units * eps > GROSS

@@ -20,7 +20,7 @@ _SAID = (Unsupported, Fallback, Vacuous)
 
 
 @dataclass
-class _Ladder(Program):
+class _LevelLadder(Program):
     """The program of the last level, and how each level is run, by name."""
 
     steps: dict[str, Callable[[], Sequence[Any]]] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Levels(Check):
             assert failure is not None
             raise failure  # no level builds it: as the forward check says
         own = {f.name: getattr(top, f.name) for f in fields(Program)}
-        ladder = _Ladder(**own, steps=steps)
+        ladder = _LevelLadder(**own, steps=steps)
         ladder.flags = flags.join(top.flags, levels=",".join(steps))
         return ladder
 
@@ -82,7 +82,7 @@ class Levels(Check):
         Where there are any, each level is run a second time, since a program that gives other bytes every time differs
         at every level: those that do are ``unsteady`` in flags, and their second outputs are a step of the same name.
         """
-        assert isinstance(program, _Ladder)
+        assert isinstance(program, _LevelLadder)
         said: dict[str, list[bytes]] = {}
         for name, run in program.steps.items():
             stage = _stage(name, run)

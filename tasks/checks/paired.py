@@ -20,7 +20,7 @@ FEWEST, MOST = 11, 101
 
 
 @dataclass(frozen=True)
-class Ratio:
+class SpeedRatio:
     """How many times as fast, with its interval. `certain`: the interval does not hold 1."""
 
     value: float
@@ -36,7 +36,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Taken:
+class RaceTimes:
     """What single runs took, in seconds: a value per round for every arm."""
 
     #: What the runs themselves say: by wall clock, of their process's CPU time, between two events on a device. None
@@ -69,7 +69,7 @@ def race(
     clock: Callable[[], float] = time.perf_counter,
     uncounted: Callable[[int], bool] = lambda turn: not turn,
     queued: Callable[[], float | None] = lambda: None,
-) -> Taken:
+) -> RaceTimes:
     """Run every arm once in every round, in random order.
 
     arms: from the number of a round, each arm by its name, always the same names: what makes its run ready, which is
@@ -112,7 +112,7 @@ def race(
     finally:
         if collecting:
             gc.enable()
-    return Taken(kept, walls, wholes)
+    return RaceTimes(kept, walls, wholes)
 
 
 def _find_running(told: Timed, waited: float | None) -> float | None:
@@ -125,7 +125,7 @@ def _find_running(told: Timed, waited: float | None) -> float | None:
     return max(told.wall_s - min(told.waited_s, waited / told.calls), min(told.wall_s, told.cpu_s))
 
 
-def ratio(slow: Sequence[float], fast: Sequence[float]) -> Ratio | None:
+def ratio(slow: Sequence[float], fast: Sequence[float]) -> SpeedRatio | None:
     """How many times as fast ``fast`` is, round by round: the median with its interval; None if the clock could not
     tell.
 
@@ -137,7 +137,7 @@ def ratio(slow: Sequence[float], fast: Sequence[float]) -> Ratio | None:
     found = sorted(a / b for a, b in zip(slow, fast))
     n, middle = len(found), len(found) // 2
     median = found[middle] if n % 2 else math.sqrt(found[middle - 1] * found[middle])
-    return Ratio(median, *_find_ends(found))
+    return SpeedRatio(median, *_find_ends(found))
 
 
 def difference(more: Sequence[float], less: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:

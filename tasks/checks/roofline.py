@@ -27,7 +27,7 @@ TRIED = 8
 
 
 @dataclass(frozen=True)
-class Work:
+class CallWork:
     """What a call has to do. read: bytes of each stored input; written: of all outputs; operations: of its products,
     None where nobody counts them; declared: whether the user says so, and it is not counted."""
 
@@ -43,7 +43,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Share:
+class RooflineShare:
     """Of the roofline, with its interval. bound: the ceiling that it is a share of: MEMORY, or a dtype's products."""
 
     value: float
@@ -57,7 +57,7 @@ def count_work(
     outputs: Sequence[np.ndarray],
     products: int | None,
     declared: tuple[int | None, int | None] = (None, None),
-) -> Work:
+) -> CallWork:
     """The work of a form. products: operations of its products, as torch counts them; None where it does not. declared:
     see `Arm`."""
     sizes = [0.0] * len(form.arrays)
@@ -67,7 +67,7 @@ def count_work(
         sizes[spec.id] = max(sizes[spec.id], float(elements * stored.dtype.itemsize))
     told_bytes, told = declared
     operations = told if told is not None else products
-    return Work(tuple(sizes), sum(map(_written, outputs)), operations, told_bytes, told is not None)
+    return CallWork(tuple(sizes), sum(map(_written, outputs)), operations, told_bytes, told is not None)
 
 
 def _written(x: np.ndarray) -> int:
@@ -78,8 +78,8 @@ def _written(x: np.ndarray) -> int:
 
 
 def find_share(
-    work: Work, seconds: Sequence[float], dtype: str, ceiling: Callable[[str], float | None], spared: int = 0
-) -> Share | None:
+    work: CallWork, seconds: Sequence[float], dtype: str, ceiling: Callable[[str], float | None], spared: int = 0
+) -> RooflineShare | None:
     """The share of calls that took so many seconds. spared: bytes that need not come from memory. None without a
     ceiling."""
     least: list[tuple[float, str]] = []
@@ -91,10 +91,10 @@ def find_share(
         return None
     shortest, bound = max(least)
     found = paired.ratio([shortest] * len(seconds), seconds)
-    return None if found is None else Share(found.value, found.low, found.high, bound)
+    return None if found is None else RooflineShare(found.value, found.low, found.high, bound)
 
 
-def without_unread(work: Work, form: Form, compute: Callable[[list[Any]], Sequence[Any]]) -> Work:
+def without_unread(work: CallWork, form: Form, compute: Callable[[list[Any]], Sequence[Any]]) -> CallWork:
     """The work without the inputs, or the shares of them, that the result does not depend on: a call need not read
     them.
 

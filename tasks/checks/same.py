@@ -16,7 +16,7 @@ APART = "apart_units"
 
 
 @dataclass(frozen=True)
-class Difference:
+class ByteDifference:
     """What differs. units: the largest |a − b| ÷ (ε·max(|a|, |b|, root mean square of the output)); None where that is
     nothing: another shape or dtype, integers, NaN on one side."""
 
@@ -29,26 +29,26 @@ def copy_outputs(outputs: Sequence[Any]) -> list[Any]:
     return [None if x is None else np.array(x) for x in outputs]
 
 
-def difference(first: Sequence[Any], outputs: Sequence[Any]) -> Difference | None:
+def difference(first: Sequence[Any], outputs: Sequence[Any]) -> ByteDifference | None:
     """How the outputs differ from the first ones, at the first output that does; None where all bytes are the same."""
     if len(outputs) != len(first):
-        return Difference(f"{len(outputs)} outputs instead of {len(first)}")
+        return ByteDifference(f"{len(outputs)} outputs instead of {len(first)}")
     for number, (a, b) in enumerate(zip(first, outputs)):
         if a is None or b is None:
             if a is not b:
-                return Difference(f"output {number} is {'none' if b is None else 'there'}")
+                return ByteDifference(f"output {number} is {'none' if b is None else 'there'}")
         elif a.shape != b.shape or a.dtype != b.dtype:
-            return Difference(f"output {number} is {b.dtype}{list(b.shape)} instead of {a.dtype}{list(a.shape)}")
+            return ByteDifference(f"output {number} is {b.dtype}{list(b.shape)} instead of {a.dtype}{list(a.shape)}")
         elif a.dtype.kind == "O":
             if a.tolist() != b.tolist():
-                return Difference(f"output {number} differs")
+                return ByteDifference(f"output {number} differs")
         elif a.tobytes() != b.tobytes():
             size = a.dtype.itemsize
             left, right = (np.frombuffer(x.tobytes(), np.uint8).reshape(-1, size) for x in (a, b))
             where = np.flatnonzero((left != right).any(axis=1))
             at = tuple(int(i) for i in np.unravel_index(where[0], a.shape))
             words = f"output {number} differs in {where.size} of {a.size} elements, first at {at}: {b[at]} for {a[at]}"
-            return Difference(words, _units(a, b))
+            return ByteDifference(words, _units(a, b))
     return None
 
 
@@ -68,7 +68,9 @@ def _units(a: np.ndarray, b: np.ndarray) -> float | None:
     return float(apart.max(initial=0.0)) if np.isfinite(apart).all() else None
 
 
-def make_misbehaviour(program: Program, found: Difference, kind: str, when: str, first: Sequence[Any]) -> Misbehaviour:
+def make_misbehaviour(
+    program: Program, found: ByteDifference, kind: str, when: str, first: Sequence[Any]
+) -> Misbehaviour:
     """What is raised of a difference: outputs ``first`` are measured all the same, and the distance is a column of the
     row."""
     program.columns = program.columns | {APART: found.units}

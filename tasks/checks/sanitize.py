@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tasks.arrays.guarded import GUARD, Guard
+from tasks.arrays.guarded import GUARD, PageGuard
 from tasks.checks.base import Check, Observation
 from tasks.devices.sanitizer import READS_OUTSIDE, WRITES_OUTSIDE, Sanitizer
 from tasks.model import Ended, Form, Misbehaviour, OpClass, Program, Unsupported, flags
@@ -96,9 +96,9 @@ def _run_guarded(program: Program, form: Form) -> None:
     """Raises Misbehaviour where the program dies beside a page that nobody may touch, and does not in the same place
     where it may."""
     for place, words in (("end", "behind the end"), ("start", "before the start")):
-        if not _dies(form, Guard(place)) or _dies(form, Guard(place, "write")):
+        if not _dies(form, PageGuard(place)) or _dies(form, PageGuard(place, "write")):
             continue  # else it is where its inputs lie that kills it: code for a vector takes it for granted that they are aligned
-        writes = _dies(form, Guard(place, "read"))
+        writes = _dies(form, PageGuard(place, "read"))
         kind, does = (WRITES_OUTSIDE, "writes") if writes else (READS_OUTSIDE, "reads")
         raise Misbehaviour(
             kind, f"it {does} {words} of an input: its process dies where that is a page that nobody may touch"
@@ -106,7 +106,7 @@ def _run_guarded(program: Program, form: Form) -> None:
     program.flags = flags.join(program.flags, sanitized="guard-pages")
 
 
-def _dies(form: Form, guard: Guard) -> bool:
+def _dies(form: Form, guard: PageGuard) -> bool:
     """Whether the process of a case is killed where its inputs lie against guarded pages."""
     assert form.elsewhere is not None
     try:

@@ -34,7 +34,7 @@ from tasks.model.kind import KIND_BASELINE, KIND_KEPT_RESULT, KIND_LATE, KIND_OT
 from tasks.run_queue import RunQueueClock, subtract_readings, sum_readings
 
 if TYPE_CHECKING:
-    from tasks.backends.base import Arm, Backend
+    from tasks.backends.base import Backend, BaselineArm
 
 #: Elements that are off by a tenth, of themselves and of the output's root mean square, are another result; half of the
 #: elements, another output. What is finer is seen where a call is judged.
@@ -68,7 +68,7 @@ MakeCalls = Callable[[list[Any], Chain], TimedCalls]
 
 
 @dataclass
-class Race(Program):
+class SpeedupRace(Program):
     """A program with the baseline that it is timed against. arrays: the inputs of the baseline's form; alike: whether
     those of the program's own form are the same, so that outputs on other inputs can be compared; on_cpu: whether this
     process's CPU time is that of the computation; declared: whether the baseline is one that a user names, and judged;
@@ -137,12 +137,12 @@ class Speedup(Check):
     def stages(self, program: Program, form: Form) -> Iterator[Observation]:
         """The first run's outputs, then those of the last run, both on the sample's own inputs; between them the
         race."""
-        assert isinstance(program, Race) and program.given is not None
+        assert isinstance(program, SpeedupRace) and program.given is not None
         if program.declared:
             _judge_baseline(program, form)
         first = program.run()
         yield Observation("the first run", [np.array(x) for x in first])
-        watch = _Watch(program, form)
+        watch = _RaceWatch(program, form)
         taken = paired.race(
             watch.arms,
             watch.check_outputs,
@@ -159,10 +159,10 @@ class Speedup(Check):
         yield Observation("the last run", [np.array(x) for x in program.given(form.arrays)()])
 
 
-def make_race(program: Program, form: Form, arm: Arm, on_cpu: bool = True) -> Race:
+def make_race(program: Program, form: Form, arm: BaselineArm, on_cpu: bool = True) -> SpeedupRace:
     """A program and its baseline."""
     own = {f.name: getattr(program, f.name) for f in fields(Program)}
-    race = Race(
+    race = SpeedupRace(
         **own,
         eager=arm.program.given,
         arrays=arm.form.arrays,
@@ -179,7 +179,7 @@ def make_race(program: Program, form: Form, arm: Arm, on_cpu: bool = True) -> Ra
     return race
 
 
-def _judge_baseline(program: Race, form: Form) -> None:
+def _judge_baseline(program: SpeedupRace, form: Form) -> None:
     """Raises Invalid where a declared baseline does not run, or is itself wrong."""
     assert program.eager is not None
     try:
@@ -201,14 +201,14 @@ def _describe(found: Any) -> str:
     return ": ".join(filter(None, (found.kind, found.metrics.detail or how)))
 
 
-class _Watch:
+class _RaceWatch:
     """The arms of a race, each round on other inputs, and a look at what they return.
 
     told: whether a kept tensor would have been seen in some round; changed: whether some bytes of the baseline's
     outputs were others in some round, so that it is seen where a result is judged.
     """
 
-    def __init__(self, program: Race, form: Form) -> None:
+    def __init__(self, program: SpeedupRace, form: Form) -> None:
         self.program, self.form, self.told, self.changed = program, form, False, False
         #: What the program and its baseline gave at the call before.
         self.before: tuple[list[np.ndarray], list[np.ndarray]] | None = None
@@ -486,7 +486,7 @@ def _measure_finite(a: np.ndarray, b: np.ndarray) -> tuple[float, float] | None:
     return float(np.count_nonzero(off > _OFF)) / off.size, float(off.max())
 
 
-def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> dict[str, list[float]]:
+def _make_race_columns(program: SpeedupRace, taken: paired.RaceTimes, busy: bool) -> dict[str, list[float]]:
     """Seconds of each arm's calls by the wall clock, as far as they are believed; columns and flags of a race; of each
     clock none while the null arm's interval excludes 1. Of a call that is so short that more may be hidden than it says
     it takes, the time and the speedup count that in: nobody is believed more than what the judge's clocks bear out."""
@@ -520,7 +520,7 @@ def _make_race_columns(program: Race, taken: paired.Taken, busy: bool) -> dict[s
         if name in short:
             times[which + PROGRAM] = [x + rest[name] for x in times[which + PROGRAM]]
             least = paired.ratio(its, times[which + PROGRAM])
-            found = None if found is None or least is None else paired.Ratio(least.value, least.low, found.high)
+            found = None if found is None or least is None else paired.SpeedRatio(least.value, least.low, found.high)
         program.flags = flags.join(program.flags, **{f"{name}_null": null})
         if null is not None and found is not None and not null.certain:
             program.columns |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
@@ -591,7 +591,11 @@ def _noise(inner: Mapping[str, list[float]], outer: Mapping[str, list[float]]) -
 
 
 def _judge_share(
-    program: Race, form: Form, outputs: Sequence[np.ndarray], taken: paired.Taken, believed: Mapping[str, list[float]]
+    program: SpeedupRace,
+    form: Form,
+    outputs: Sequence[np.ndarray],
+    taken: paired.RaceTimes,
+    believed: Mapping[str, list[float]],
 ) -> None:
     """Columns of the share of the roofline, of the seconds that are believed. Raises Misbehaviour, kind "roofline",
     where a call is faster than the device can be, or says so.
@@ -618,7 +622,7 @@ def _judge_share(
     if program.views:
         return  # an output that is a view of an input moves nothing
 
-    def beyond(work: roofline.Work, arm: str, again: bool, margin: float = roofline.MARGIN) -> bool:
+    def beyond(work: roofline.CallWork, arm: str, again: bool, margin: float = roofline.MARGIN) -> bool:
         judged = replace(work, operations=work.operations if work.declared_operations else None)
         spared = program.cache_bytes if in_memory else work.bytes
         found = roofline.find_share(judged, wall[arm], form.dtype, lambda what: ask(what, again), spared)

@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.model.kind import CAUSE_ORDER
 from tasks.passport import NotReadable
-from tasks.passport.explain import Explanation, explain_elements, explain_gated, read_order
+from tasks.passport.explain import SumExplanation, explain_elements, explain_gated, read_order
 from tasks.passport.locate import locate_gated, locate_order, locate_sum
 
 #: Runs the arrays of a call.
@@ -90,7 +90,9 @@ def explain_two_runs(run: Run, arrays: Sequence[Any], runs: Sequence[tuple[Seque
     return explain_two_orders([(run_as(told), arrays, outputs, None, name) for told, (outputs, name) in pairs])
 
 
-def _explain(run: Run, arrays: Sequence[Any], output: Any, place: int, at: np.ndarray, name: str) -> Explanation | None:
+def _explain(
+    run: Run, arrays: Sequence[Any], output: Any, place: int, at: np.ndarray, name: str
+) -> SumExplanation | None:
     """How an element of an output is added; of sums that only show in it the order alone. None where it is no sum that
     is known."""
     if (where := locate_sum(arrays, output)) is not None:
@@ -98,5 +100,5 @@ def _explain(run: Run, arrays: Sequence[Any], output: Any, place: int, at: np.nd
     if (gated := locate_gated(arrays, output)) is not None:
         return explain_gated(run, arrays, output, gated, place, at, name)
     if (terms := locate_order(arrays, output, place)) is not None:
-        return Explanation(read_order(run, arrays, terms, name), np.zeros(0, np.int64), np.zeros(0, bool))
+        return SumExplanation(read_order(run, arrays, terms, name), np.zeros(0, np.int64), np.zeros(0, bool))
     return None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from tasks.counterparts.table import FRAMEWORKS, Row
+from tasks.counterparts.table import FRAMEWORKS, CounterpartRow
 from tasks.model import Unsupported, is_inexact, label_of
 
 #: Ops of the critical catalog that are called like an op of torch of another name.
@@ -32,7 +32,7 @@ WITHOUT_EFFECT = ("device", "requires_grad", "layout", "memory_format", "pin_mem
 
 
 @functools.cache
-def rows() -> dict[str, Row]:
+def rows() -> dict[str, CounterpartRow]:
     """Every row by each of its names."""
     from tasks.counterparts import algebra, elementwise, movement, networks, reductions
 

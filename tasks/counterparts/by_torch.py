@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.widening import NoOracle
-from tasks.operators.call import Call, Evaluate
+from tasks.operators.call import Evaluate, OperatorCall
 from tasks.operators.table import EVALUATED, NAMED, ROWS
-from tasks.operators.torch_names import CASTS, Counterpart, Over
+from tasks.operators.torch_names import CASTS, Counterpart, OperatorOver
 
 #: What rows call the oracle.
 NAME = "torch-operators-float64"
 
 
 def operators(names: Iterable[str] | None = None) -> dict[str, Evaluate]:
-    """By operator of ONNX's own domain, for `tasks.graphs.evaluate.Graph`, those of some names by torch (by default
+    """By operator of ONNX's own domain, for `tasks.graphs.evaluate.EvaluatedGraph`, those of some names by torch (by default
     those that it is to witness): what torch does not do is done by NumPy."""
     names = [row.name for row in ROWS if row.witnessed] if names is None else names
     return EVALUATED | {name: _or_numpy(alone(name), EVALUATED.get(name)) for name in names}
@@ -33,7 +33,7 @@ def evaluate(
     """The outputs of a ModelProto in float64, its operators of some names by torch (see `operators`); None where torch
     is not here or does not take them."""
     try:
-        graph = Graph(model, operators(names))
+        graph = EvaluatedGraph(model, operators(names))
         found = graph.run(feeds)
     except (ImportError, RuntimeError, NoOracle):
         return None
@@ -47,7 +47,7 @@ def alone(op: str) -> Evaluate:
 
 
 def _or_numpy(by_torch: Evaluate, by_numpy: Evaluate | None) -> Evaluate:
-    def either(call: Call) -> list[np.ndarray] | None:
+    def either(call: OperatorCall) -> list[np.ndarray] | None:
         found = by_torch(call)
         return by_numpy(call) if found is None and by_numpy else found
 
@@ -55,10 +55,10 @@ def _or_numpy(by_torch: Evaluate, by_numpy: Evaluate | None) -> Evaluate:
 
 
 def _by_torch(over: Counterpart) -> Evaluate:
-    def by_torch(call: Call) -> list[np.ndarray] | None:
+    def by_torch(call: OperatorCall) -> list[np.ndarray] | None:
         if call.inputs[0].dtype != np.float64:
             return None
-        found = over(Over(call.inputs, call.attributes, call.opset, call.outputs, find_function, _t))
+        found = over(OperatorOver(call.inputs, call.attributes, call.opset, call.outputs, find_function, _t))
         return None if found is None else _out(*(found if isinstance(found, list) else [found]))
 
     return by_torch
@@ -95,7 +95,7 @@ def _out(*values: Any) -> list[np.ndarray]:
     return [np.asarray(v.numpy()) for v in values]
 
 
-def _recurrent(call: Call, kind: str, order: Sequence[int]) -> list[np.ndarray] | None:
+def _recurrent(call: OperatorCall, kind: str, order: Sequence[int]) -> list[np.ndarray] | None:
     import torch
 
     a = call.attributes
@@ -126,15 +126,15 @@ def _recurrent(call: Call, kind: str, order: Sequence[int]) -> list[np.ndarray] 
     return _out(y, *(last if kind == "LSTM" else (last,)))[: call.outputs]
 
 
-def _lstm(call: Call) -> list[np.ndarray] | None:
+def _lstm(call: OperatorCall) -> list[np.ndarray] | None:
     return _recurrent(call, "LSTM", (0, 2, 3, 1))
 
 
-def _gru(call: Call) -> list[np.ndarray] | None:
+def _gru(call: OperatorCall) -> list[np.ndarray] | None:
     return _recurrent(call, "GRU", (1, 0, 2))
 
 
-def _gelu(call: Call) -> list[np.ndarray]:
+def _gelu(call: OperatorCall) -> list[np.ndarray]:
     """By torch's erfc and sigmoid: its own gelu adds 1 to what is nearly -1, and has no digit right below -8."""
     x = _t(call.inputs[0])
     if call.attributes.get("approximate", "none") == "tanh":

@@ -1,9 +1,10 @@
 """Rows of ops that compute every element by itself."""
+
 from __future__ import annotations
 
-from tasks.counterparts.table import R, Row
+from tasks.counterparts.table import CounterpartRow, R
 
-UNARY: tuple[Row, ...] = (
+UNARY: tuple[CounterpartRow, ...] = (
     R("abs", "x", "jnp.abs", "tf.abs", "paddle.abs"),
     R("acos", "x", "jnp.arccos", "tf.acos", "paddle.acos"),
     R("acosh", "x", "jnp.arccosh", "tf.acosh", "paddle.acosh"),
@@ -42,13 +43,25 @@ UNARY: tuple[Row, ...] = (
     R("log2", "x", "jnp.log2", "", "paddle.log2"),
     R("logical_not", "x", "jnp.logical_not", "", "paddle.logical_not"),
     R("logit", "x, eps=None", "jsp.special.logit(x)", "", "paddle.logit(x)"),
-    R("nan_to_num", "x, nan=0.0, posinf=None, neginf=None", "jnp.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)", "", "paddle.nan_to_num(wide(x), nan, posinf, neginf)"),
+    R(
+        "nan_to_num",
+        "x, nan=0.0, posinf=None, neginf=None",
+        "jnp.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)",
+        "",
+        "paddle.nan_to_num(wide(x), nan, posinf, neginf)",
+    ),
     R("neg", "x", "jnp.negative", "tf.negative", "paddle.neg"),
     R("positive", "x", "jnp.positive", "", "paddle.positive"),
     R("rad2deg", "x", "jnp.rad2deg", "", "paddle.rad2deg"),
     R("real", "x", "jnp.real", "tf.math.real", "paddle.real"),
     R("reciprocal", "x", "jnp.reciprocal", "tf.math.reciprocal", "paddle.reciprocal"),
-    R("round round.decimals_0 round.decimals_3 round.decimals_neg_3", "x, *, decimals=0", "jnp.round(x, decimals)", "tf.round(x)", "paddle.round(x, decimals)"),
+    R(
+        "round round.decimals_0 round.decimals_3 round.decimals_neg_3",
+        "x, *, decimals=0",
+        "jnp.round(x, decimals)",
+        "tf.round(x)",
+        "paddle.round(x, decimals)",
+    ),
     R("rsqrt", "x", "lax.rsqrt", "tf.math.rsqrt", "paddle.rsqrt"),
     R("sgn", "x", "jnp.sign", "tf.sign", "paddle.sgn"),
     R("sigmoid", "x", "nn.sigmoid", "tf.sigmoid", "F.sigmoid"),
@@ -77,30 +90,68 @@ UNARY: tuple[Row, ...] = (
     R("special.ndtri", "x", "jsp.special.ndtri", "tf.math.ndtri"),
     R("special.scaled_modified_bessel_k0", "x", "", "tf.math.special.bessel_k0e"),
     R("special.scaled_modified_bessel_k1", "x", "", "tf.math.special.bessel_k1e"),
-    R("mvlgamma.mvlgamma_p_1 mvlgamma.mvlgamma_p_3 mvlgamma.mvlgamma_p_5", "x, p", "jsp.special.multigammaln(x, p)", "", "paddle.multigammaln(x, p)"),
-    R("polygamma.polygamma_n_0 polygamma.polygamma_n_1 polygamma.polygamma_n_2 polygamma.polygamma_n_3 polygamma.polygamma_n_4 special.polygamma.special_polygamma_n_0",
-      "x, n", "jsp.special.polygamma(n, x)", "tf.math.polygamma(tf.fill(x.shape, tf.cast(n, x.dtype)), x)", "paddle.polygamma(x, n)"),
+    R(
+        "mvlgamma.mvlgamma_p_1 mvlgamma.mvlgamma_p_3 mvlgamma.mvlgamma_p_5",
+        "x, p",
+        "jsp.special.multigammaln(x, p)",
+        "",
+        "paddle.multigammaln(x, p)",
+    ),
+    R(
+        "polygamma.polygamma_n_0 polygamma.polygamma_n_1 polygamma.polygamma_n_2 polygamma.polygamma_n_3 polygamma.polygamma_n_4 special.polygamma.special_polygamma_n_0",
+        "x, n",
+        "jsp.special.polygamma(n, x)",
+        "tf.math.polygamma(tf.fill(x.shape, tf.cast(n, x.dtype)), x)",
+        "paddle.polygamma(x, n)",
+    ),
 )
 
-CASTS: tuple[Row, ...] = tuple(
+CASTS: tuple[CounterpartRow, ...] = tuple(
     R(name, "x", f"x.astype(jnp.{dtype})", f"tf.cast(x, tf.{dtype})", f"paddle.cast(x, '{dtype}')")
     for name, dtype in (
-        ("bfloat16", "bfloat16"), ("half", "float16"), ("float", "float32"), ("double", "float64"), ("byte", "uint8"), ("char", "int8"),
-        ("short", "int16"), ("int", "int32"), ("long", "int64"), ("cfloat", "complex64"), ("cdouble", "complex128"),
+        ("bfloat16", "bfloat16"),
+        ("half", "float16"),
+        ("float", "float32"),
+        ("double", "float64"),
+        ("byte", "uint8"),
+        ("char", "int8"),
+        ("short", "int16"),
+        ("int", "int32"),
+        ("long", "int64"),
+        ("cfloat", "complex64"),
+        ("cdouble", "complex128"),
     )
 )
 
 _BINARY = "x, other"
-BINARY: tuple[Row, ...] = (
+BINARY: tuple[CounterpartRow, ...] = (
     R("add", "x, other, *, alpha=1", "jnp.add(x, other)", "tf.add(x, other)", "paddle.add(x, other)"),
     R("__radd__", _BINARY, "jnp.add(other, x)", "tf.add(other, x)", "paddle.add(other, x)"),
     R("sub", "x, other, *, alpha=1", "jnp.subtract(x, other)", "tf.subtract(x, other)", "paddle.subtract(x, other)"),
-    R("rsub __rsub__", "x, other, alpha=1", "jnp.subtract(other, x)", "tf.subtract(other, x)", "paddle.subtract(other, x)"),
+    R(
+        "rsub __rsub__",
+        "x, other, alpha=1",
+        "jnp.subtract(other, x)",
+        "tf.subtract(other, x)",
+        "paddle.subtract(other, x)",
+    ),
     R("mul", _BINARY, "jnp.multiply", "tf.multiply", "paddle.multiply"),
     R("__rmul__", _BINARY, "jnp.multiply(other, x)", "tf.multiply(other, x)", "paddle.multiply(other, x)"),
-    R("div div.no_rounding_mode true_divide", "x, other, *, rounding_mode=None", "jnp.divide(x, other)", "tf.divide(x, other)", "paddle.divide(x, other)"),
+    R(
+        "div div.no_rounding_mode true_divide",
+        "x, other, *, rounding_mode=None",
+        "jnp.divide(x, other)",
+        "tf.divide(x, other)",
+        "paddle.divide(x, other)",
+    ),
     R("__rdiv__", _BINARY, "jnp.divide(other, x)", "tf.divide(other, x)", "paddle.divide(other, x)"),
-    R("div.floor_rounding", "x, other, *, rounding_mode='floor'", "jnp.floor_divide(x, other)", "tf.math.floordiv(x, other)", "paddle.floor_divide(x, other)"),
+    R(
+        "div.floor_rounding",
+        "x, other, *, rounding_mode='floor'",
+        "jnp.floor_divide(x, other)",
+        "tf.math.floordiv(x, other)",
+        "paddle.floor_divide(x, other)",
+    ),
     R("floor_divide", _BINARY, "jnp.floor_divide", "tf.math.floordiv", "paddle.floor_divide"),
     R("fmod", _BINARY, "jnp.fmod", "tf.truncatemod"),
     R("remainder", _BINARY, "jnp.remainder", "tf.math.floormod", "paddle.remainder"),
@@ -115,7 +166,13 @@ BINARY: tuple[Row, ...] = (
     R("minimum min.binary", _BINARY, "jnp.minimum", "tf.minimum", "paddle.minimum"),
     R("clamp_min", "x, min", "jnp.maximum", "tf.maximum", "paddle.maximum"),
     R("clamp_max", "x, max", "jnp.minimum", "tf.minimum", "paddle.minimum"),
-    R("clamp", "x, min=None, max=None", "jnp.clip(x, min, max)", "tf.clip_by_value(x, *bounds(min, max))", "paddle.clip(x, min, max)"),
+    R(
+        "clamp",
+        "x, min=None, max=None",
+        "jnp.clip(x, min, max)",
+        "tf.clip_by_value(x, *bounds(min, max))",
+        "paddle.clip(x, min, max)",
+    ),
     R("heaviside", _BINARY, "jnp.heaviside", "", "paddle.heaviside"),
     R("hypot", _BINARY, "jnp.hypot", "", "paddle.hypot"),
     R("ldexp", _BINARY, "jnp.ldexp(x, whole(other))"),
@@ -138,13 +195,30 @@ BINARY: tuple[Row, ...] = (
     R("logical_and", _BINARY, "jnp.logical_and", "", "paddle.logical_and"),
     R("logical_or", _BINARY, "jnp.logical_or", "", "paddle.logical_or"),
     R("logical_xor", _BINARY, "jnp.logical_xor", "", "paddle.logical_xor"),
-    R("isclose", "x, other, rtol=1e-05, atol=1e-08, equal_nan=False", "jnp.isclose(x, other, rtol=rtol, atol=atol, equal_nan=equal_nan)", "",
-      "paddle.isclose(x, alike(other, x), rtol=rtol, atol=atol, equal_nan=equal_nan)"),
+    R(
+        "isclose",
+        "x, other, rtol=1e-05, atol=1e-08, equal_nan=False",
+        "jnp.isclose(x, other, rtol=rtol, atol=atol, equal_nan=equal_nan)",
+        "",
+        "paddle.isclose(x, alike(other, x), rtol=rtol, atol=atol, equal_nan=equal_nan)",
+    ),
     R("lerp", "x, end, weight", "", "", "paddle.lerp"),
     # op_db calls where with the condition in the second place.
-    R("where", "x, condition, other", "jnp.where(condition, x, other)", "tf.where(condition, x, other)", "paddle.where(condition, x, other)"),
+    R(
+        "where",
+        "x, condition, other",
+        "jnp.where(condition, x, other)",
+        "tf.where(condition, x, other)",
+        "paddle.where(condition, x, other)",
+    ),
     R("critical:where", "condition, x, other", "jnp.where", "tf.where", "paddle.where"),
-    R("masked_fill", "x, mask, value", "jnp.where(mask, value, x)", "tf.where(mask, like(value, x), x)", "paddle.masked_fill"),
+    R(
+        "masked_fill",
+        "x, mask, value",
+        "jnp.where(mask, value, x)",
+        "tf.where(mask, like(value, x), x)",
+        "paddle.masked_fill",
+    ),
 )
 
-ROWS: tuple[Row, ...] = (*UNARY, *CASTS, *BINARY)
+ROWS: tuple[CounterpartRow, ...] = (*UNARY, *CASTS, *BINARY)

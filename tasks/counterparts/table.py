@@ -11,7 +11,7 @@ FRAMEWORKS = ("jax", "tensorflow", "paddle", "mlx")
 
 
 @dataclass(frozen=True)
-class Row:
+class CounterpartRow:
     """Ops that share a torch signature, and the call in each framework's own public functions that means the same.
 
     names: labels of torch's ops ("max.binary"), or "critical:name" for an op of that catalog whose call is its own.
@@ -34,4 +34,4 @@ class Row:
         return expression(self.names, self.jax)
 
 
-R = Row
+R = CounterpartRow

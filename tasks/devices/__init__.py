@@ -24,7 +24,7 @@ from tasks.devices import (
     rockchip,
     verisilicon,
 )
-from tasks.devices.base import Command, Description, Device, TorchDevice
+from tasks.devices.base import Device, DeviceDescription, TorchDevice, VendorCommand
 
 #: All, in the order in which a node of several vendors gives away what these share.
 DEVICES: tuple[Device, ...] = (

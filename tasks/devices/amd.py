@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from tasks.devices import cuda_driver
-from tasks.devices.base import Command, Device, Driver, Toolkit, TorchDevice
+from tasks.devices.base import Device, DeviceDriver, DeviceToolkit, TorchDevice, VendorCommand
 from tasks.devices.nvidia import NO_SMALL_PRODUCT
 from tasks.packages import TORCH_CATALOG, torch_build
 
@@ -45,7 +45,7 @@ GPU = Device(
         ),
     ),
     # It reads sysfs.
-    (Command(("rocm-smi", "--showproductname", "--csv"), r"^card\d+,(?P<model>[^,\n]*)", opens=False),),
+    (VendorCommand(("rocm-smi", "--showproductname", "--csv"), r"^card\d+,(?P<model>[^,\n]*)", opens=False),),
     config="configs/rocm.yaml",
     before="the amdgpu driver, `/dev/kfd` and `/dev/dri/renderD*` readable (groups `render` and `video`); for "
     "`ort-migraphx` and `jax-rocm` ROCm itself",
@@ -54,8 +54,8 @@ GPU = Device(
     hidden="-1",
     instead="CUDA_VISIBLE_DEVICES",
     nested=True,
-    driver=Driver("/sys/module/amdgpu/version", module="amdgpu"),
-    toolkit=Toolkit("ROCm", ("$ROCM_PATH", "/opt/rocm"), ".info/version"),
+    driver=DeviceDriver("/sys/module/amdgpu/version", module="amdgpu"),
+    toolkit=DeviceToolkit("ROCm", ("$ROCM_PATH", "/opt/rocm"), ".info/version"),
     libraries=(
         r"lib(?:amdhip64|hip\w+|roc\w+|hsa-runtime64|MIOpen|migraphx\w*)\.so",
         "part of ROCm: install it, and add its folder (/opt/rocm/lib) to $LD_LIBRARY_PATH",

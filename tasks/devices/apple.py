@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tasks.devices.base import Command, Device, TorchDevice
+from tasks.devices.base import Device, TorchDevice, VendorCommand
 
 GPU = Device(
     "apple",
     "Apple",
     "GPU",
-    commands=(Command(("sysctl", "-n", "machdep.cpu.brand_string"), r"^(?P<model>Apple .*)$"),),
+    commands=(VendorCommand(("sysctl", "-n", "machdep.cpu.brand_string"), r"^(?P<model>Apple .*)$"),),
     platforms=("darwin",),
     torch={
         "mps": TorchDevice(

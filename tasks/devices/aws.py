@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.devices.base import PLUGIN_ALONE, Command, Device, Driver, TorchDevice
+from tasks.devices.base import PLUGIN_ALONE, Device, DeviceDriver, TorchDevice, VendorCommand
 from tasks.packages import TORCH_CATALOG, index
 
 #: Ray counts cores of a chip; without the tool a chip counts as one.
@@ -14,9 +14,9 @@ NEURON = Device(
     ("/dev/neuron[0-9]*",),
     (("1d0f", "12"),),
     (),
-    (Command(("neuron-ls", "--json-output"), r'"nc_count":\s*(?P<count>\d+)'),),
+    (VendorCommand(("neuron-ls", "--json-output"), r'"nc_count":\s*(?P<count>\d+)'),),
     exclusive=True,
-    driver=Driver("/sys/module/neuron/version"),
+    driver=DeviceDriver("/sys/module/neuron/version"),
     torch={
         # The compiler casts float32 to bfloat16 for its matrix unit by itself: --auto-cast=matmult is its default, and
         # casts them all.

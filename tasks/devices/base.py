@@ -18,7 +18,7 @@ PLUGIN_ALONE = ("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
 
 @dataclass(frozen=True)
-class Command:
+class VendorCommand:
     """A vendor's command that lists devices. pattern: matches once a device (multi-line), its group "model" the name,
     its group "count" how many Ray counts in it (cores of a chip) where that is not one. Group "part": it is a part of a
     device, and a process is given it, and the others beside it, by group "id" and not by number. opens: it lists only
@@ -30,7 +30,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Driver:
+class DeviceDriver:
     """file: it has the version; module: of Linux. One that comes with the kernel has no version but the kernel's."""
 
     file: str
@@ -46,7 +46,7 @@ class Driver:
 
 
 @dataclass(frozen=True)
-class Toolkit:
+class DeviceToolkit:
     """Libraries that compute and come from the vendor's installer, not with a backend's packages. folders: where they
     may be, a variable of the environment or a path; file: below a folder, it has the version."""
 
@@ -102,7 +102,7 @@ class TorchDevice:
 
 
 @dataclass(frozen=True)
-class Description:
+class DeviceDescription:
     """What is known of a device once a runtime on it has started: its driver's words, and what its maker's libraries
     are."""
 
@@ -157,25 +157,25 @@ class Device:
     files: tuple[str, ...] = ()
     pci: tuple[tuple[str, str], ...] = ()
     about: tuple[tuple[str, str], ...] = ()
-    commands: tuple[Command, ...] = ()
+    commands: tuple[VendorCommand, ...] = ()
     platforms: tuple[str, ...] = ("linux", "win32", "darwin")
     config: str = "configs/accelerators.yaml"
     before: str = "the vendor's driver"
     container: str = ""
     numbered: bool = False
-    exclusive: bool | Command = False
+    exclusive: bool | VendorCommand = False
     shares: str = ""
     hidden: str | None = None
     instead: str = ""
     nested: bool = False
-    driver: Driver | None = None
-    toolkit: Toolkit | None = None
+    driver: DeviceDriver | None = None
+    toolkit: DeviceToolkit | None = None
     libraries: tuple[str, str] | None = None
     architecture: Callable[[], str] | None = None
-    describe: Callable[[int], Description | None] | None = None
+    describe: Callable[[int], DeviceDescription | None] | None = None
     torch: Mapping[str, TorchDevice] = field(default_factory=dict, hash=False)
     sanitizer: Sanitizer | None = None
-    condition: Command | None = None
+    condition: VendorCommand | None = None
     called: tuple[str, ...] = ()
 
     def find_heeded_variables(self, env: Mapping[str, str]) -> tuple[str, ...]:

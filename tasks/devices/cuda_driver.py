@@ -96,7 +96,7 @@ def memory(library: Any, ordinal: int = 0) -> int:
     return int(size.value)
 
 
-class Device:
+class CudaDevice:
     """One GPU with its primary context (the one that CUDA's runtime API uses) current in this thread.
 
     Addresses of device memory are plain integers. Raises CudaError in every method.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.devices.base import PLUGIN_ALONE, Command, Device, Driver, Toolkit, TorchDevice
+from tasks.devices.base import PLUGIN_ALONE, Device, DeviceDriver, DeviceToolkit, TorchDevice, VendorCommand
 from tasks.packages import TORCH_CATALOG, index
 
 HPU = Device(
@@ -13,14 +13,14 @@ HPU = Device(
     ("/dev/accel/accel*", "/dev/hl[0-9]*"),
     (("1da3", "12"),),
     (),
-    (Command(("hl-smi", "-Q", "name", "-f", "csv,noheader"), r"^(?P<model>\S.*)$"),),
+    (VendorCommand(("hl-smi", "-Q", "name", "-f", "csv,noheader"), r"^(?P<model>\S.*)$"),),
     config="configs/gaudi.yaml",
     before="the SynapseAI driver of the same release as the plugin",
     container="--runtime=habana -e HABANA_VISIBLE_DEVICES=all",
     exclusive=True,
-    driver=Driver("/sys/module/habanalabs/version", module="habanalabs"),
+    driver=DeviceDriver("/sys/module/habanalabs/version", module="habanalabs"),
     # The graph compiler is a package of the system; another system than Debian's kin keeps no text of its packages.
-    toolkit=Toolkit(
+    toolkit=DeviceToolkit(
         "SynapseAI", ("/var/lib/dpkg",), "status", r"(?m)^Package: habanalabs-graph\n(?:.+\n)*?Version: (\S+)"
     ),
     libraries=(

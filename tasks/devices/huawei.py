@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from tasks.devices.base import PLUGIN_ALONE, Command, Device, Driver, Toolkit, TorchDevice
+from tasks.devices.base import PLUGIN_ALONE, Device, DeviceDriver, DeviceToolkit, TorchDevice, VendorCommand
 from tasks.packages import TORCH_CATALOG
 
 ASCEND = Device(
@@ -15,15 +15,15 @@ ASCEND = Device(
     ("/dev/davinci[0-9]*",),
     (("19e5", "12"),),
     (),
-    (Command(("npu-smi", "info", "-m"), r"^\s*\d+\s+\d+\s+\d+\s+(?P<model>Ascend\S*.*?)\s*$"),),
+    (VendorCommand(("npu-smi", "info", "-m"), r"^\s*\d+\s+\d+\s+\d+\s+(?P<model>Ascend\S*.*?)\s*$"),),
     before="the vendor's driver, `set_env.sh` of CANN, and `torch_npu`",
     container="--device=/dev/davinci0 --device=/dev/davinci_manager --device=/dev/devmm_svm --device=/dev/hisi_hdc "
     "-v /usr/local/Ascend/driver:/usr/local/Ascend/driver",
     numbered=True,
     # As torch_npu's get_cann_version("DRIVER") reads it; a container has it where it was given it.
-    driver=Driver("/usr/local/Ascend/driver/version.info", r"(?m)^Version=(\S+)"),
+    driver=DeviceDriver("/usr/local/Ascend/driver/version.info", r"(?m)^Version=(\S+)"),
     # set_env.sh of CANN sets both variables; its installation guide reads the version there.
-    toolkit=Toolkit(
+    toolkit=DeviceToolkit(
         "CANN",
         ("$ASCEND_TOOLKIT_HOME", "$ASCEND_HOME_PATH"),
         f"{platform.machine()}-linux/ascend_toolkit_install.info",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.devices.base import Command, Device, Driver, TorchDevice
+from tasks.devices.base import Device, DeviceDriver, TorchDevice, VendorCommand
 from tasks.packages import TORCH_CATALOG, torch_build
 
 GPU = Device(
@@ -13,7 +13,7 @@ GPU = Device(
     ("/dev/dri/renderD*",),
     (("8086", "03"),),
     (),
-    (Command(("xpu-smi", "discovery", "-j"), r'"device_name":\s*"(?P<model>[^"]*)"'),),
+    (VendorCommand(("xpu-smi", "discovery", "-j"), r'"device_name":\s*"(?P<model>[^"]*)"'),),
     config="configs/xpu.yaml",
     hidden="*:cpu",
     before="the compute runtime (Level Zero)",
@@ -39,7 +39,7 @@ NPU = Device(
     ("/dev/accel/accel*",),
     (("8086", "12"),),
     config="configs/xpu.yaml",
-    driver=Driver("/sys/module/intel_vpu/version", module="intel_vpu"),
+    driver=DeviceDriver("/sys/module/intel_vpu/version", module="intel_vpu"),
     container="--device=/dev/accel",
 )
 DEVICES = (GPU, NPU)

@@ -8,12 +8,12 @@ from importlib import metadata
 from pathlib import Path
 
 from tasks.devices import cuda_driver
-from tasks.devices.base import Command, Description, Device, Driver, TorchDevice
+from tasks.devices.base import Device, DeviceDescription, DeviceDriver, TorchDevice, VendorCommand
 from tasks.devices.sanitizer import READS_OUTSIDE, WRITES_OUTSIDE, Sanitizer
 from tasks.packages import TORCH_CATALOG, torch_build
 
 #: As an administrator sets it, `nvidia-smi -c EXCLUSIVE_PROCESS`.
-_EXCLUSIVE = Command(("nvidia-smi", "--query-gpu=compute_mode", "--format=csv,noheader"), r"^Exclusive_Process")
+_EXCLUSIVE = VendorCommand(("nvidia-smi", "--query-gpu=compute_mode", "--format=csv,noheader"), r"^Exclusive_Process")
 #: A card of `nvidia-smi -L`; in place of one that is cut into MIG slices, each slice.
 _CARDS = (
     r"^(?:(?P<card>GPU \d+:)|[ \t]+(?P<part>MIG))[ \t]+(?P<model>\S.*?)(?:[ \t]+Device[ \t]+\d+:)?"
@@ -82,12 +82,12 @@ def architecture() -> str:
     return ""
 
 
-def describe(ordinal: int) -> Description | None:
+def describe(ordinal: int) -> DeviceDescription | None:
     """What the driver says of a GPU that this process sees; None without a driver that answers."""
     with contextlib.suppress(OSError, AttributeError, cuda_driver.CudaError):
         library = cuda_driver.load()
         name, code = cuda_driver.describe_gpu(library, ordinal)
-        return Description(
+        return DeviceDescription(
             name,
             code,
             GPU.driver_version(),
@@ -132,7 +132,7 @@ GPU = Device(
     ("/dev/nvidia[0-9]*", "/dev/nvhost-gpu"),
     (("10de", "03"),),
     (("/proc/driver/nvidia/gpus/*/information", r"^Model:\s*(?P<model>.+)$"),),
-    (Command(("nvidia-smi", "-L"), _CARDS),),
+    (VendorCommand(("nvidia-smi", "-L"), _CARDS),),
     config="configs/cuda.yaml",
     before="a driver for CUDA 13 (580 or newer) and a GPU that it supports (Turing or newer), else "
     "[another torch](environments.md); in a container, NVIDIA's container toolkit",
@@ -141,11 +141,11 @@ GPU = Device(
     exclusive=_EXCLUSIVE,
     shares="nvidia-smi -c DEFAULT",
     hidden="",
-    driver=Driver("/proc/driver/nvidia/version", r"Kernel Module.*?\s(\d+\.[\d.]+)"),
+    driver=DeviceDriver("/proc/driver/nvidia/version", r"Kernel Module.*?\s(\d+\.[\d.]+)"),
     architecture=architecture,
     describe=describe,
     sanitizer=_SANITIZER,
-    condition=Command(
+    condition=VendorCommand(
         ("nvidia-smi", "--query-gpu=temperature.gpu,clocks.sm", "--format=csv,noheader,nounits", "-i"),
         r"^(?P<celsius>\d+), (?P<mhz>\d+)$",
     ),

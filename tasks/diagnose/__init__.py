@@ -24,7 +24,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tasks.diagnose.model import BETTER, Cause, Model, Result
+from tasks.diagnose.model import BETTER, ErrorCause, ErrorModel, WrongResult
 from tasks.diagnose.model import NARROW as NARROW
 from tasks.model import Leaf, OpClass, is_complex, is_inexact
 from tasks.model.dtypes import dtype_name
@@ -45,7 +45,7 @@ def cause(
     model: Callable[[], bytes | None] = lambda: None,
     elementwise: bool = False,
     uncast: Sequence[np.ndarray] = (),
-) -> Cause:
+) -> ErrorCause:
     """The error model that explains a wrong or imprecise result.
 
     inputs: the tensors of the call, in their dtypes; actual: the outputs, shaped as ``expected``. Of several outputs
@@ -54,7 +54,7 @@ def cause(
     explained. uncast: of a whole program that is no ONNX model, its outputs without its casts to narrower dtypes.
     """
     if sum(x.size for x in inputs) > LARGE or len(actual) != len(expected):
-        return Cause()
+        return ErrorCause()
     from tasks.diagnose import casts, ignored, results
 
     whole = op_class is OpClass.MODEL
@@ -64,19 +64,19 @@ def cause(
                 continue
             if not whole and a.size > LARGE:
                 continue
-            result = Result.of(a, replace(leaf, noise=model_floor(leaf)) if whole else leaf, op_class)
+            result = WrongResult.of(a, replace(leaf, noise=model_floor(leaf)) if whole else leaf, op_class)
             if not result.off.any():
                 continue
             if uncast:
                 return _choose_best_model(iter([casts.left_out(uncast[place])]), result)
             told = functools.partial(_find_cause, inputs=inputs, result=result, elementwise=elementwise)
-            found = Cause() if whole else told(functools.partial(_iterate_error_models, elementwise=elementwise))
+            found = ErrorCause() if whole else told(functools.partial(_iterate_error_models, elementwise=elementwise))
             if not found.words and (graph := model()):
                 found = _choose_best_model(casts.models(graph, inputs, place), result)
                 if not found.words and not whole:
                     found = _choose_best_model(ignored.models(graph, inputs, result, place), result)
             return found if found.words or whole else told(results.find_result_models)
-    return Cause()
+    return ErrorCause()
 
 
 def within(names: Sequence[str], inputs: Sequence[np.ndarray], leaf: Leaf, op_class: OpClass) -> np.ndarray | None:
@@ -90,18 +90,18 @@ def within(names: Sequence[str], inputs: Sequence[np.ndarray], leaf: Leaf, op_cl
     if not adders or leaf.reference is None or sum(x.size for x in (*inputs, leaf.reference)) > LARGE:
         return None
     floats = [x.astype(np.float64) for x in inputs]
-    return products.floor_in(adders[0], floats, Result.of(leaf.reference, leaf, op_class))
+    return products.floor_in(adders[0], floats, WrongResult.of(leaf.reference, leaf, op_class))
 
 
-def narrow_sums(inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expected: Sequence[Leaf]) -> Cause:
+def narrow_sums(inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expected: Sequence[Leaf]) -> ErrorCause:
     """How the sums of an output, of 16-bit numbers, lost digits that float32 would have kept (`tasks.diagnose.narrow`),
     be they within the noise floor or not; none where they did not, or nothing is known of them."""
     if sum(x.size for x in (*inputs, *actual)) > LARGE:
-        return Cause()
+        return ErrorCause()
     from tasks.diagnose import narrow
 
     words = next(filter(None, (narrow.cause(inputs, a, leaf) for a, leaf in zip(actual, expected))), "")
-    return Cause(words, CAUSE_ARITHMETIC) if words else Cause()
+    return ErrorCause(words, CAUSE_ARITHMETIC) if words else ErrorCause()
 
 
 def lost_cast(
@@ -109,37 +109,39 @@ def lost_cast(
     actual: Sequence[np.ndarray],
     expected: Sequence[Leaf],
     graph: Callable[[], bytes | None],
-) -> Cause:
+) -> ErrorCause:
     """That outputs of a whole program, within their limits, are what its ONNX model gives without a cast that it
     compensates for."""
     if sum(x.size for x in (*inputs, *actual)) > LARGE or len(actual) != len(expected):
-        return Cause()
+        return ErrorCause()
     from tasks.diagnose import casts
 
     with np.errstate(all="ignore"):
-        return Cause(casts.MISSING, CAUSE_CAST) if casts.is_missing(graph, inputs, actual, expected) else Cause()
+        return (
+            ErrorCause(casts.MISSING, CAUSE_CAST) if casts.is_missing(graph, inputs, actual, expected) else ErrorCause()
+        )
 
 
 def _find_cause(
-    models: Callable[[Sequence[np.ndarray], Result], Iterator[Model]],
+    models: Callable[[Sequence[np.ndarray], WrongResult], Iterator[ErrorModel]],
     inputs: Sequence[np.ndarray],
-    result: Result,
+    result: WrongResult,
     elementwise: bool,
-) -> Cause:
+) -> ErrorCause:
     """The best of the models. Of many elements each of which is made of those in its place alone some are looked at
     first."""
     if elementwise and result.some and all(x.size == result.off.size for x in inputs):
         at, few = result.some
         if not _choose_best_model(models([x.reshape(-1)[at] for x in inputs], few), few).words:
-            return Cause()
+            return ErrorCause()
     return _choose_best_model(models(inputs, result), result)
 
 
-def _choose_best_model(models: Iterator[Model], result: Result) -> Cause:
+def _choose_best_model(models: Iterator[ErrorModel], result: WrongResult) -> ErrorCause:
     """The model that explains the most elements bit for bit, the plainest of equals; of all that explain every element
     so, their words joined by "or", as nothing tells them apart. Its code is arithmetic if it may be that, else what
     they have in common."""
-    named: list[Model] = []
+    named: list[ErrorModel] = []
     best = 0.0
     for model in models:
         if best == 1.0 and (model.slow or len(named) == MOST):
@@ -150,13 +152,13 @@ def _choose_best_model(models: Iterator[Model], result: Result) -> Cause:
         elif found > best + BETTER * (best > 0):
             named, best = [model], found
     if not named:
-        return Cause()
+        return ErrorCause()
     codes = {x.code for x in named}
     code = CAUSE_ARITHMETIC if CAUSE_ARITHMETIC in codes else codes.pop() if len(codes) == 1 else CAUSE_OTHER
-    return Cause(" or ".join(x.words for x in named), code)
+    return ErrorCause(" or ".join(x.words for x in named), code)
 
 
-def _iterate_error_models(inputs: Sequence[np.ndarray], result: Result, elementwise: bool) -> Iterator[Model]:
+def _iterate_error_models(inputs: Sequence[np.ndarray], result: WrongResult, elementwise: bool) -> Iterator[ErrorModel]:
     """Error models, the plainest first."""
     from tasks.diagnose import formulas, results
 

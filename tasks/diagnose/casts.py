@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.diagnose.model import Model
+from tasks.diagnose.model import ErrorModel
 from tasks.model import EPS, SMALLEST_NORMAL, Leaf, is_complex, is_inexact, round_to_dtype
 from tasks.model.kind import CAUSE_CAST
 from tasks.model.leaf import model_floor
@@ -21,21 +21,21 @@ CASTS = 8
 FEWEST, LEAST, LEFT = 16, 1.0, 0.25
 
 
-def left_out(result: np.ndarray) -> Model:
+def left_out(result: np.ndarray) -> ErrorModel:
     """The error model of a program whose output without a cast is ``result``."""
-    return Model(MISSING, np.asarray(result), code=CAUSE_CAST)
+    return ErrorModel(MISSING, np.asarray(result), code=CAUSE_CAST)
 
 
-class _Program:
+class _ProgramOfCasts:
     """An ONNX model that is evaluated without some of its casts to narrower dtypes. casts: their nodes' names."""
 
     def __init__(self, content: bytes, inputs: Sequence[np.ndarray]) -> None:
         """Raises ImportError, and NoOracle for a model without a float64 evaluation."""
         import onnx
 
-        from tasks.graphs.evaluate import Graph
+        from tasks.graphs.evaluate import EvaluatedGraph
 
-        self._graph = Graph(onnx.load_from_string(content))
+        self._graph = EvaluatedGraph(onnx.load_from_string(content))
         self._feeds = dict(zip(self._graph.inputs, inputs))
         self.casts = list(self._graph.casts)
 
@@ -48,14 +48,14 @@ class _Program:
         return np.asarray(self._graph.run(self._feeds, round=round)[self._graph.outputs[place]])
 
 
-def models(graph: bytes, inputs: Sequence[np.ndarray], place: int) -> Iterator[Model]:
+def models(graph: bytes, inputs: Sequence[np.ndarray], place: int) -> Iterator[ErrorModel]:
     """Error models of the output at a ``place`` of an ONNX model: without any of its casts to narrower dtypes, and
     without one. None where it has none, it has no float64 evaluation, or onnx is not there.
 
     inputs: of the graph, in its order.
     """
     with contextlib.suppress(ImportError, ValueError):
-        program = _Program(graph, inputs)
+        program = _ProgramOfCasts(graph, inputs)
         for left in _left_out(program.casts):
             yield left_out(program.without(left, place))
 
@@ -82,7 +82,7 @@ def is_missing(
     content = graph() if off else None
     if content is None or not _compensates(content):
         return False
-    program = _Program(content, inputs)
+    program = _ProgramOfCasts(content, inputs)
     if not 0 < len(program.casts) <= CASTS:
         return False
     for place, (unit, error) in off.items():

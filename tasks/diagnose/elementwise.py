@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tasks.diagnose.formula import Formula
-from tasks.diagnose.model import Model
+from tasks.diagnose.formula import WrongFormula
+from tasks.diagnose.model import ErrorModel
 from tasks.model import EPS
 from tasks.model.kind import CAUSE_ARITHMETIC
 from tasks.operators.formulas import (
@@ -188,24 +188,24 @@ OF_TWO: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
 }
 
 
-def formulas(floats: Sequence[np.ndarray], dtype: str) -> Iterator[Formula]:
+def formulas(floats: Sequence[np.ndarray], dtype: str) -> Iterator[WrongFormula]:
     """The functions that could be of these inputs."""
     table = OF_ONE if len(floats) == 1 else OF_TWO if len(floats) == 2 else {}
     for function, wrong in table.values():
-        yield Formula(functools.partial(_spread, function), functools.partial(_wrong, wrong, dtype), single=True)
+        yield WrongFormula(functools.partial(_spread, function), functools.partial(_wrong, wrong, dtype), single=True)
 
 
 def _spread(function: Function, floats: Sequence[np.ndarray]) -> np.ndarray:
     return function(*floats)
 
 
-def _wrong(wrong: Mapping[str, Function], dtype: str, floats: Sequence[np.ndarray]) -> Iterator[Model]:
+def _wrong(wrong: Mapping[str, Function], dtype: str, floats: Sequence[np.ndarray]) -> Iterator[ErrorModel]:
     for words, function in wrong.items():
         for name in types(dtype):
             given = [x.astype(name) for x in floats]
             made = np.asarray(function(*given)).astype(np.float64)
             # In 16 bits much is 0 that is not: that is no evidence of a formula.
-            yield Model(
+            yield ErrorModel(
                 f"{words}, in {name}", made, digits=name != dtype or name != types(dtype)[0], code=CAUSE_ARITHMETIC
             )
 

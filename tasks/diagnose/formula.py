@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.diagnose.model import Model
+from tasks.diagnose.model import ErrorModel
 
 
 @dataclass(frozen=True)
-class Formula:
+class WrongFormula:
     """exact: of float64 inputs; may raise ValueError for inputs that do not fit. wrong: its error models, on the same.
     single: each result is of the elements in its place."""
 
     exact: Callable[[Sequence[np.ndarray]], np.ndarray]
-    wrong: Callable[[Sequence[np.ndarray]], Iterator[Model]]
+    wrong: Callable[[Sequence[np.ndarray]], Iterator[ErrorModel]]
     single: bool = False
 
 
 @dataclass(frozen=True)
-class Summed:
+class SummedFormula:
     """Some elements of an output as sums: scale·Σ terms + added. terms: (terms of a sum, elements), float64, of some
     inputs; of: those of others."""
 

@@ -8,14 +8,14 @@ import numpy as np
 
 from tasks.arrays import accumulators
 from tasks.diagnose import elementwise, norms, products, rounding, sums
-from tasks.diagnose.formula import Formula
-from tasks.diagnose.model import Model, Result
+from tasks.diagnose.formula import WrongFormula
+from tasks.diagnose.model import ErrorModel, WrongResult
 from tasks.model import is_complex, is_inexact
 from tasks.model.dtypes import dtype_name
 from tasks.model.kind import CAUSE_ARITHMETIC
 
 
-def models(inputs: Sequence[np.ndarray], result: Result, alone: bool = False) -> Iterator[Model]:
+def models(inputs: Sequence[np.ndarray], result: WrongResult, alone: bool = False) -> Iterator[ErrorModel]:
     """Error models of the formulas that give the exact result of these inputs; none where no formula is known to.
     alone: each result is of the elements in its place."""
     names = [dtype_name(x.dtype) for x in inputs]
@@ -28,7 +28,7 @@ def models(inputs: Sequence[np.ndarray], result: Result, alone: bool = False) ->
             yield from _wrong(formula, floats, result.dtype)
 
 
-def _formulas(floats: Sequence[np.ndarray], names: Sequence[str], result: Result) -> Iterator[Formula]:
+def _formulas(floats: Sequence[np.ndarray], names: Sequence[str], result: WrongResult) -> Iterator[WrongFormula]:
     yield from elementwise.formulas(floats, result.dtype)
     yield from sums.formulas(floats, result.dtype, result.exact.shape)
     adders = accumulators.for_factors([x for x in names if is_inexact(x)])
@@ -36,12 +36,12 @@ def _formulas(floats: Sequence[np.ndarray], names: Sequence[str], result: Result
     yield from norms.formulas(floats, result.dtype)
 
 
-def _wrong(formula: Formula, floats: Sequence[np.ndarray], dtype: str) -> Iterator[Model]:
+def _wrong(formula: WrongFormula, floats: Sequence[np.ndarray], dtype: str) -> Iterator[ErrorModel]:
     yield from formula.wrong(floats)
     yield from _of_inputs(formula, floats, dtype)
 
 
-def _is_open(formula: Formula, floats: Sequence[np.ndarray], result: Result) -> bool:
+def _is_open(formula: WrongFormula, floats: Sequence[np.ndarray], result: WrongResult) -> bool:
     """Whether a few elements leave it open that the op is this formula and one of its wrong ways its result: most are
     not."""
     if not formula.single or result.some is None or any(x.shape != result.exact.shape for x in floats):
@@ -53,23 +53,23 @@ def _is_open(formula: Formula, floats: Sequence[np.ndarray], result: Result) -> 
     return any(few.gives(model) for model in _wrong(formula, given, result.dtype))
 
 
-def _fits(formula: Formula, floats: Sequence[np.ndarray], result: Result) -> bool:
+def _fits(formula: WrongFormula, floats: Sequence[np.ndarray], result: WrongResult) -> bool:
     try:
         return _is_open(formula, floats, result) and result.is_exact(np.asarray(formula.exact(floats)))
     except (ValueError, IndexError):
         return False  # made for other shapes
 
 
-def _of_inputs(formula: Formula, floats: Sequence[np.ndarray], dtype: str) -> Iterator[Model]:
+def _of_inputs(formula: WrongFormula, floats: Sequence[np.ndarray], dtype: str) -> Iterator[ErrorModel]:
     """The formula on inputs that were rounded, cut off or flushed before it: all of them, or one."""
     for name in rounding.coarser(dtype):
         for words, change in ((rounding.rounded_to(name), rounding.to), (f"truncated to {name}", rounding.cut)):
             changed = [change(x, name) for x in floats]
-            yield Model(f"inputs are {words}", formula.exact(changed), digits=True, code=CAUSE_ARITHMETIC)
+            yield ErrorModel(f"inputs are {words}", formula.exact(changed), digits=True, code=CAUSE_ARITHMETIC)
             for place in range(len(floats) if len(floats) > 1 else 0):
                 some = [changed[k] if k == place else x for k, x in enumerate(floats)]
-                yield Model(f"input {place} is {words}", formula.exact(some), digits=True, code=CAUSE_ARITHMETIC)
-    yield Model(
+                yield ErrorModel(f"input {place} is {words}", formula.exact(some), digits=True, code=CAUSE_ARITHMETIC)
+    yield ErrorModel(
         f"subnormal inputs are taken for zero in {dtype}",
         formula.exact([rounding.flush_subnormals(x, dtype) for x in floats]),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.diagnose.model import FEW, Model, Result
+from tasks.diagnose.model import FEW, ErrorModel, WrongResult
 from tasks.operators import table as operators
 
 #: Nodes of a graph, and ways in which it is computed again, at most: each takes a fraction of a millisecond a node.
@@ -19,7 +19,7 @@ TIE = 1e-7
 Way = tuple[str, Callable[[Any], bool]]
 
 
-def models(graph: bytes, inputs: Sequence[np.ndarray], result: Result, place: int) -> Iterator[Model]:
+def models(graph: bytes, inputs: Sequence[np.ndarray], result: WrongResult, place: int) -> Iterator[ErrorModel]:
     """Error models of the output at a ``place`` of an ONNX model, computed in float64; none where onnx is not there.
 
     inputs: of the graph, in its order. A way counts only if the graph as it is gives the exact result.
@@ -27,7 +27,7 @@ def models(graph: bytes, inputs: Sequence[np.ndarray], result: Result, place: in
     try:
         import onnx
 
-        from tasks.graphs.evaluate import Graph
+        from tasks.graphs.evaluate import EvaluatedGraph
     except ImportError:
         return
     model = onnx.load_from_string(graph)
@@ -47,7 +47,7 @@ def models(graph: bytes, inputs: Sequence[np.ndarray], result: Result, place: in
         for value in other.graph.output:
             value.type.tensor_type.ClearField("shape")
         try:
-            return np.asarray(Graph(other).run(fed)[other.graph.output[place].name])
+            return np.asarray(EvaluatedGraph(other).run(fed)[other.graph.output[place].name])
         except Exception:
             return None
 
@@ -57,12 +57,12 @@ def models(graph: bytes, inputs: Sequence[np.ndarray], result: Result, place: in
     for op in sorted({node.op_type for node in nodes if _is_mean_of_some(node, onnx)}):
         total, counted = compute_output([("", _put(op, "reduction", "sum", onnx))]), inputs[1].size
         if total is not None and total.shape == exact.shape:
-            yield Model("ignored targets are counted in the mean", total / counted)
+            yield ErrorModel("ignored targets are counted in the mean", total / counted)
     if len(nodes) == 1:
         for words, changed in _otherwise_fed(nodes[0], feeds):
             found = compute_output((), {**feeds, **changed})
             if found is not None and found.shape == exact.shape:
-                yield Model(words, found.astype(exact.dtype), digits=True)
+                yield ErrorModel(words, found.astype(exact.dtype), digits=True)
     ways = list(_list_ignored_parts(nodes, onnx, max((x.ndim for x in inputs), default=0)))
     singles = [(way,) for way in ways]
     several = itertools.combinations(ways, 2) if result.off.sum() >= FEW else ()
@@ -75,7 +75,7 @@ def models(graph: bytes, inputs: Sequence[np.ndarray], result: Result, place: in
             np.array_equal(found, x, equal_nan=found.dtype.kind == "f") for x in seen
         ):  # a default by another word
             seen.append(found)
-            yield Model(" and ".join(words for words, _ in some), found.astype(exact.dtype), digits=True)
+            yield ErrorModel(" and ".join(words for words, _ in some), found.astype(exact.dtype), digits=True)
 
 
 def _otherwise_fed(node: Any, feeds: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
@@ -100,7 +100,7 @@ def _is_mean_of_some(node: Any, onnx: Any) -> bool:
     return {"reduction", "ignore_index"} <= set(onnx.defs.get_schema(node.op_type).attributes)
 
 
-def _same(exact: np.ndarray, result: Result) -> bool:
+def _same(exact: np.ndarray, result: WrongResult) -> bool:
     """Whether the graph as it is gives what is expected; numbers that were stored in the output's dtype as well."""
     return exact.shape == result.exact.shape and bool(
         result.is_exact(exact) if result.real else np.array_equal(exact, result.exact)

@@ -41,7 +41,7 @@ NARROW = frozenset({"float16", "bfloat16"})
 
 
 @dataclass(frozen=True)
-class Model:
+class ErrorModel:
     """words: the cause; result: what comes out if it is (float64 where the output is inexact, before the last
     rounding). digits: whether it is about digits, so that zeros, NaN and Inf are no evidence of it: much else gives
     those. slow: one of many orders of a sum, each a matter of milliseconds. slack: of a formula that subtracts what is
@@ -57,7 +57,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Cause:
+class ErrorCause:
     """Why a result is off. words: for people, "" where nothing explains it; code: what is decided on
     (`tasks.model.kind`), "" then too."""
 
@@ -66,7 +66,7 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Result:
+class WrongResult:
     """One output: as it is and as it ought to be, both wide and of one shape; unit: what rounding may do to an element;
     bits: whether no rounding excuses it; off: which elements are further away than that."""
 
@@ -78,7 +78,7 @@ class Result:
     off: np.ndarray
 
     @classmethod
-    def of(cls, actual: np.ndarray, leaf: Leaf, op_class: OpClass) -> Result:
+    def of(cls, actual: np.ndarray, leaf: Leaf, op_class: OpClass) -> WrongResult:
         """The output ``actual`` for what is expected of an op of a class: an exact one has no unit but the very
         bits."""
         assert leaf.reference is not None
@@ -104,7 +104,7 @@ class Result:
         eps = EPS[self.dtype]
         return np.asarray(eps * np.abs(result) + self.noise + eps * SMALLEST_NORMAL.get(self.dtype, 0.0))
 
-    def score_model(self, model: Model) -> float:
+    def score_model(self, model: ErrorModel) -> float:
         """How well a model explains the result: 0 for not at all, 1 for every element bit for bit."""
         result = model.result
         if result.shape != self.actual.shape or not self._is_open(model):
@@ -140,12 +140,12 @@ class Result:
         sizes = [np.nan_to_num(x, nan=y, posinf=np.inf).max(initial=0.0) for x, y in ((explained, np.inf), (left, 0.0))]
         return bool(sizes[1] > LEFT * sizes[0])
 
-    def _telling(self, model: Model) -> np.ndarray:
+    def _telling(self, model: ErrorModel) -> np.ndarray:
         """Which elements are evidence of a model."""
         return self.off & np.isfinite(self.actual) & (self.actual != 0) if model.digits else self.off
 
     @functools.cached_property
-    def some(self) -> tuple[np.ndarray, Result] | None:
+    def some(self) -> tuple[np.ndarray, WrongResult] | None:
         """(places of a few elements, flat; the result there): all that are off or some of them, and some of all. None
         of a small result."""
         if self.off.size <= MANY:
@@ -155,9 +155,9 @@ class Result:
         at = np.unique(np.concatenate(spread))
         noise = self.noise.reshape(-1)[at] if isinstance(self.noise, np.ndarray) and self.noise.ndim else self.noise
         flat = [x.reshape(-1)[at] for x in (self.actual, self.exact, self.off)]
-        return at, Result(self.dtype, flat[0], flat[1], noise, self.bits, flat[2])
+        return at, WrongResult(self.dtype, flat[0], flat[1], noise, self.bits, flat[2])
 
-    def _is_open(self, model: Model) -> bool:
+    def _is_open(self, model: ErrorModel) -> bool:
         """Whether a few elements leave it open that a model explains the result: a glance, as most do not."""
         if self.some is None:
             return True
@@ -167,7 +167,7 @@ class Result:
         )
         return few.gives(replace(model, result=model.result.reshape(-1)[at], slack=slack))
 
-    def gives(self, model: Model) -> bool:
+    def gives(self, model: ErrorModel) -> bool:
         """Whether a model gives so many of these few elements that it is worth a look at all."""
         near = self.near(model.result, model.slack)
         return all(not x.any() or near[x].mean() >= OPEN for x in (self.off, self._telling(model)))

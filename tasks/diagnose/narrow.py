@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tasks.diagnose import products, rounding, sums
-from tasks.diagnose.formula import Summed
-from tasks.diagnose.model import FEW, NARROW, SHARE, Result
+from tasks.diagnose.formula import SummedFormula
+from tasks.diagnose.model import FEW, NARROW, SHARE, WrongResult
 from tasks.model import EPS, SMALLEST_NORMAL, Leaf, OpClass, round_to_dtype
 from tasks.model.dtypes import dtype_name, is_inexact
 
@@ -48,7 +48,7 @@ def cause(inputs: Sequence[np.ndarray], actual: np.ndarray, leaf: Leaf) -> str:
     if max(n for x in given for n in (0, *x.shape)) < TERMS or not is_off(actual, leaf):
         return ""
     with np.errstate(all="ignore"):
-        result = Result.of(actual, leaf, OpClass.CONTRACTION)
+        result = WrongResult.of(actual, leaf, OpClass.CONTRACTION)
         floats = [x.astype(np.float64) for x in given]
         at = np.arange(0, y.size, -(-y.size // ELEMENTS))
         for found in itertools.chain(sums.find_sums(floats, result, at), products.find_sums(floats, result, at)):
@@ -60,7 +60,7 @@ def cause(inputs: Sequence[np.ndarray], actual: np.ndarray, leaf: Leaf) -> str:
     return ""
 
 
-def _explain_narrow_sums(found: Summed, floats: Sequence[np.ndarray], actual: np.ndarray, dtype: str) -> str:
+def _explain_narrow_sums(found: SummedFormula, floats: Sequence[np.ndarray], actual: np.ndarray, dtype: str) -> str:
     terms = found.terms
     known = np.isfinite(actual) & np.isfinite(terms).all(0)
     off = np.where(known, np.abs(actual - found.finish(terms.sum(0))), 0.0)
@@ -88,7 +88,7 @@ def _explain_narrow_sums(found: Summed, floats: Sequence[np.ndarray], actual: np
     return f"sums are rounded to {dtype} on the way"
 
 
-def _of_float32(found: Summed, dtype: str) -> np.ndarray:
+def _of_float32(found: SummedFormula, dtype: str) -> np.ndarray:
     """How far sums may be off that are added in float32 in any usual order, cut off at every step even, and rounded to
     a dtype at their end and again with what is added."""
     terms = found.terms

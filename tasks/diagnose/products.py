@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tasks.arrays.accumulators import Accumulator
+from tasks.arrays.accumulators import UnitAccumulator
 from tasks.diagnose import rounding
-from tasks.diagnose.formula import Formula, Summed
-from tasks.diagnose.model import Model, Result
+from tasks.diagnose.formula import SummedFormula, WrongFormula
+from tasks.diagnose.model import ErrorModel, WrongResult
 from tasks.diagnose.sums import left_out
 from tasks.model.kind import CAUSE_ARITHMETIC
 from tasks.passport.locate import pair_factors
 
 
 @dataclass(frozen=True)
-class _Product:
+class _ProductFormula:
     """alpha·a·b + beta·c of inputs by place. turned: the last two axes of b are swapped; rows: a row of a times the
     same row of b, summed; added: the place of c, None where nothing is added."""
 
@@ -69,7 +69,7 @@ class _Product:
     def exact(self, given: Sequence[np.ndarray]) -> np.ndarray:
         return self.finish(self.bare(given), given)
 
-    def fit_scales(self, given: Sequence[np.ndarray], result: np.ndarray) -> _Product:
+    def fit_scales(self, given: Sequence[np.ndarray], result: np.ndarray) -> _ProductFormula:
         """With the alpha and the beta that give a result best. Raises ValueError for inputs that do not fit."""
         parts = [self.bare(given)] + ([] if self.added is None else [given[self.added]])
         if any(np.broadcast_shapes(x.shape, result.shape) != result.shape for x in parts) or not result.size:
@@ -80,11 +80,11 @@ class _Product:
         found = np.linalg.lstsq(columns, result.reshape(-1), rcond=None)[0]
         return replace(self, alpha=_plain(found[0]), beta=_plain(found[1]) if len(found) > 1 else 1.0)
 
-    def added_in(self, adder: Accumulator, given: Sequence[np.ndarray]) -> np.ndarray:
+    def added_in(self, adder: UnitAccumulator, given: Sequence[np.ndarray]) -> np.ndarray:
         """The result where a matrix unit adds so. Raises ValueError for what is no product of matrices."""
         return self.finish(adder.product(*self._matrices(given)), given)
 
-    def floor_in(self, adder: Accumulator, given: Sequence[np.ndarray]) -> np.ndarray:
+    def floor_in(self, adder: UnitAccumulator, given: Sequence[np.ndarray]) -> np.ndarray:
         """How far the result may move there. Raises ValueError as `added_in`."""
         return np.asarray(abs(self.alpha) * adder.floor(*self._matrices(given)))
 
@@ -94,30 +94,38 @@ class _Product:
             raise ValueError("no product of matrices")
         return a, b
 
-    def wrong(self, given: Sequence[np.ndarray], dtype: str, adders: Sequence[Accumulator] = ()) -> Iterator[Model]:
+    def wrong(
+        self, given: Sequence[np.ndarray], dtype: str, adders: Sequence[UnitAccumulator] = ()
+    ) -> Iterator[ErrorModel]:
         for adder in adders:
             with contextlib.suppress(ValueError):
-                yield Model(adder.words, self.added_in(adder, given), digits=True, code=CAUSE_ARITHMETIC)
+                yield ErrorModel(adder.words, self.added_in(adder, given), digits=True, code=CAUSE_ARITHMETIC)
         for name in rounding.coarser(dtype):
             for words, change in ((rounding.rounded_to(name), rounding.to), (f"truncated to {name}", rounding.cut)):
                 some = [change(x, name) if k in (self.a, self.b) else x for k, x in enumerate(given)]
-                yield Model(f"factors are {words}", self.exact(some), digits=True, code=CAUSE_ARITHMETIC)
+                yield ErrorModel(f"factors are {words}", self.exact(some), digits=True, code=CAUSE_ARITHMETIC)
         if self.added is not None:
-            yield Model("what is to be added is left out", replace(self, beta=0.0).exact(given))
+            yield ErrorModel("what is to be added is left out", replace(self, beta=0.0).exact(given))
         if self.alpha != 1:
-            yield Model(f"the factor {self.alpha:g} of the product is left out", replace(self, alpha=1.0).exact(given))
+            yield ErrorModel(
+                f"the factor {self.alpha:g} of the product is left out", replace(self, alpha=1.0).exact(given)
+            )
         if self.beta != 1:
-            yield Model(f"the factor {self.beta:g} of what is added is left out", replace(self, beta=1.0).exact(given))
+            yield ErrorModel(
+                f"the factor {self.beta:g} of what is added is left out", replace(self, beta=1.0).exact(given)
+            )
         a, b = self._factors(given)
         if self.rows or a.size // a.shape[-1] * b.size <= rounding.TERMS:
             yield from self._sums(given, dtype)
 
-    def _sums(self, given: Sequence[np.ndarray], dtype: str) -> Iterator[Model]:
+    def _sums(self, given: Sequence[np.ndarray], dtype: str) -> Iterator[ErrorModel]:
         terms = self.terms(given)
         yield from left_out(terms, lambda part: self.finish(part.sum(0), given))
         for precision in rounding.narrow(dtype):
             for total in rounding.accumulate_terms(terms, precision):
-                yield Model(f"accumulated in {precision}", self.finish(total, given), slow=True, code=CAUSE_ARITHMETIC)
+                yield ErrorModel(
+                    f"accumulated in {precision}", self.finish(total, given), slow=True, code=CAUSE_ARITHMETIC
+                )
 
 
 def _plain(x: float) -> float:
@@ -126,14 +134,14 @@ def _plain(x: float) -> float:
 
 
 def formulas(
-    floats: Sequence[np.ndarray], dtype: str, result: np.ndarray, adders: Sequence[Accumulator] = ()
-) -> Iterator[Formula]:
+    floats: Sequence[np.ndarray], dtype: str, result: np.ndarray, adders: Sequence[UnitAccumulator] = ()
+) -> Iterator[WrongFormula]:
     """Products of two inputs; of three, with the third added. adders: those of matrix units for these factors."""
     for found in _fit_products(floats, result):
-        yield Formula(found.exact, functools.partial(found.wrong, dtype=dtype, adders=adders))
+        yield WrongFormula(found.exact, functools.partial(found.wrong, dtype=dtype, adders=adders))
 
 
-def floor_in(adder: Accumulator, floats: Sequence[np.ndarray], result: Result) -> np.ndarray | None:
+def floor_in(adder: UnitAccumulator, floats: Sequence[np.ndarray], result: WrongResult) -> np.ndarray | None:
     """How far a result, a product of matrices, may move where a matrix unit adds so; None where it is no such
     product."""
     for found in _fit_products(floats, result.exact):
@@ -143,25 +151,25 @@ def floor_in(adder: Accumulator, floats: Sequence[np.ndarray], result: Result) -
     return None
 
 
-def find_sums(floats: Sequence[np.ndarray], result: Result, at: np.ndarray) -> Iterator[Summed]:
+def find_sums(floats: Sequence[np.ndarray], result: WrongResult, at: np.ndarray) -> Iterator[SummedFormula]:
     """A result at some places, flat, as the sums of a product of matrices, where it is one."""
     for found in _fit_products(floats, result.exact):
         with contextlib.suppress(ValueError):
             if result.is_exact(found.exact(floats)):
                 terms = functools.partial(found.terms_at, shape=result.exact.shape, at=at)
                 added = 0.0 if found.added is None else found.beta * floats[found.added]
-                yield Summed(
+                yield SummedFormula(
                     terms(floats), terms, found.alpha, np.broadcast_to(added, result.exact.shape).reshape(-1)[at]
                 )
 
 
-def _fit_products(floats: Sequence[np.ndarray], result: np.ndarray) -> Iterator[_Product]:
+def _fit_products(floats: Sequence[np.ndarray], result: np.ndarray) -> Iterator[_ProductFormula]:
     if len(floats) not in (2, 3):
         return
     for a, b in itertools.permutations(range(len(floats)), 2):
         added = next((k for k in range(len(floats)) if k not in (a, b)), None)
         for turned, rows in ((False, False), (True, False), (False, True)):
             try:
-                yield _Product(a, b, added, turned, rows).fit_scales(floats, result)
+                yield _ProductFormula(a, b, added, turned, rows).fit_scales(floats, result)
             except ValueError:
                 continue

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tasks.diagnose import rounding
-from tasks.diagnose.model import FEW, Model, Result
+from tasks.diagnose.model import FEW, ErrorModel, WrongResult
 from tasks.model import SMALLEST_NORMAL, is_complex, is_inexact
 from tasks.model.dtypes import dtype_name
 
@@ -17,61 +17,63 @@ FACTOR = 1e-3
 NEAR = 0.25
 
 
-def models(result: Result) -> Iterator[Model]:
+def models(result: WrongResult) -> Iterator[ErrorModel]:
     """What may have been done to the exact result."""
     y, dtype = result.exact, result.dtype
     if y.any() and is_inexact(dtype):
-        yield Model("zero everywhere", np.zeros_like(y))
+        yield ErrorModel("zero everywhere", np.zeros_like(y))
     if result.real:
         yield from _find_storage_models(result)
     if is_inexact(dtype) or y.dtype.kind == "i":
-        yield Model("the sign is turned", -y)
+        yield ErrorModel("the sign is turned", -y)
     if is_complex(dtype):
-        yield Model("the imaginary part is turned", np.conj(y))
-        yield Model("the imaginary part is lost", y.real.astype(y.dtype))
+        yield ErrorModel("the imaginary part is turned", np.conj(y))
+        yield ErrorModel("the imaginary part is lost", y.real.astype(y.dtype))
     yield from _find_layout_models(y)
 
 
-def _find_storage_models(result: Result) -> Iterator[Model]:
+def _find_storage_models(result: WrongResult) -> Iterator[ErrorModel]:
     y, dtype = result.exact, result.dtype
     small = np.abs(y[result.off])
     if ((small < SMALLEST_NORMAL[dtype]) & (small > NEAR * SMALLEST_NORMAL[dtype])).any():
-        yield Model(f"subnormal results are flushed to zero in {dtype}", rounding.flush_subnormals(y, dtype))
+        yield ErrorModel(f"subnormal results are flushed to zero in {dtype}", rounding.flush_subnormals(y, dtype))
     limit = result.largest
-    yield Model(f"saturates at {dtype}'s largest number", np.clip(y, -limit, limit))
+    yield ErrorModel(f"saturates at {dtype}'s largest number", np.clip(y, -limit, limit))
     if result.bits:  # else a unit excuses it, and what is off is off by more
-        yield Model(f"truncated to {dtype}, not rounded", rounding.cut(y, dtype), digits=True)
-        yield Model(f"ties are rounded away from zero in {dtype}", rounding.ties_away(y, dtype), digits=True)
+        yield ErrorModel(f"truncated to {dtype}, not rounded", rounding.cut(y, dtype), digits=True)
+        yield ErrorModel(f"ties are rounded away from zero in {dtype}", rounding.ties_away(y, dtype), digits=True)
         words = f"rounded up in {dtype} only where the last digit kept is odd, else cut off"
-        yield Model(words, rounding.up_if_odd(y, dtype), digits=True)
+        yield ErrorModel(words, rounding.up_if_odd(y, dtype), digits=True)
     for name in rounding.coarser(dtype):
-        yield Model(f"the result is {rounding.rounded_to(name)}", rounding.to(y, name), digits=True)
-        yield Model(f"the result is truncated to {name}", rounding.cut(y, name), digits=True)
+        yield ErrorModel(f"the result is {rounding.rounded_to(name)}", rounding.to(y, name), digits=True)
+        yield ErrorModel(f"the result is truncated to {name}", rounding.cut(y, name), digits=True)
 
 
-def _find_layout_models(y: np.ndarray) -> Iterator[Model]:
+def _find_layout_models(y: np.ndarray) -> Iterator[ErrorModel]:
     if y.ndim > 1:
-        yield Model("written in column-major order", y.T.reshape(y.shape))
-        yield Model("read in column-major order", y.reshape(y.shape[::-1]).T)
+        yield ErrorModel("written in column-major order", y.T.reshape(y.shape))
+        yield ErrorModel("read in column-major order", y.reshape(y.shape[::-1]).T)
     for axis in range(y.ndim):
         if y.shape[axis] > 2:
-            yield Model(f"reversed along axis {axis}", np.flip(y, axis))
+            yield ErrorModel(f"reversed along axis {axis}", np.flip(y, axis))
             for step in (1, -1):
-                yield Model(f"off by one along axis {axis}", np.roll(y, step, axis))
+                yield ErrorModel(f"off by one along axis {axis}", np.roll(y, step, axis))
 
 
-def find_result_models(inputs: Sequence[np.ndarray], result: Result) -> Iterator[Model]:
+def find_result_models(inputs: Sequence[np.ndarray], result: WrongResult) -> Iterator[ErrorModel]:
     """What a result looks like, where nothing says how it came about."""
     a, y = result.actual, result.exact
     for place, x in enumerate(inputs):
         if x.shape != a.shape or x.dtype.kind == "c":
             continue
         if dtype_name(x.dtype) == result.dtype:
-            yield Model(f"input {place} is returned as it is", x.astype(y.dtype))
+            yield ErrorModel(f"input {place} is returned as it is", x.astype(y.dtype))
         elif is_inexact(result.dtype) and y.dtype == np.float64:
-            yield Model(f"beyond the range of {result.dtype} it is not held to the largest number", x.astype(y.dtype))
+            yield ErrorModel(
+                f"beyond the range of {result.dtype} it is not held to the largest number", x.astype(y.dtype)
+            )
     if result.real and (factor := _find_common_factor(a, y)) is not None:
-        yield Model(f"scaled by {factor:.6g}", factor * y)
+        yield ErrorModel(f"scaled by {factor:.6g}", factor * y)
     if (tail := _find_stale_tail(result)) is not None:
         yield tail
 
@@ -85,7 +87,7 @@ def _find_common_factor(a: np.ndarray, y: np.ndarray) -> float | None:
     return factor if np.isfinite(factor) and factor and abs(factor - 1) > FACTOR else None
 
 
-def _find_stale_tail(result: Result) -> Model | None:
+def _find_stale_tail(result: WrongResult) -> ErrorModel | None:
     """The result up to an element of every row, and one value, zero or NaN from there on."""
     a, y, off = result.actual, result.exact, result.off
     if y.ndim == 0 or (not is_inexact(result.dtype) and y.dtype.kind not in "iu"):
@@ -100,5 +102,5 @@ def _find_stale_tail(result: Result) -> Model | None:
         empty = bool(known and rest.size > FEW and (np.isnan(rest) | (rest == 0)).all())
         if empty and off.reshape(shape)[:, start:].mean() > 0.5:
             filled = np.where(np.arange(columns.size) >= start, a.reshape(shape), y.reshape(shape))
-            return Model(f"zero or NaN from element {start} {words} on", filled.reshape(y.shape))
+            return ErrorModel(f"zero or NaN from element {start} {words} on", filled.reshape(y.shape))
     return None

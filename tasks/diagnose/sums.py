@@ -11,8 +11,8 @@ import numpy as np
 
 from tasks.diagnose import rounding
 from tasks.diagnose.elementwise import exp, log, types
-from tasks.diagnose.formula import Formula, Summed
-from tasks.diagnose.model import Model, Result
+from tasks.diagnose.formula import SummedFormula, WrongFormula
+from tasks.diagnose.model import ErrorModel, WrongResult
 from tasks.model import EPS
 from tasks.model.kind import CAUSE_ARITHMETIC
 from tasks.operators.formulas import Axes, compute_log_sum_exp, compute_one_pass_variance
@@ -24,13 +24,13 @@ BLOCKS = (256, 128, 64, 32, 16, 8)
 Reduce = Callable[[np.ndarray, Axes], np.ndarray]
 
 
-def formulas(floats: Sequence[np.ndarray], dtype: str, shape: tuple[int, ...]) -> Iterator[Formula]:
+def formulas(floats: Sequence[np.ndarray], dtype: str, shape: tuple[int, ...]) -> Iterator[WrongFormula]:
     """Reductions of one input that give a result of a shape."""
     if len(floats) == 1:
         yield from _reductions(floats[0], dtype, shape)
 
 
-def find_sums(floats: Sequence[np.ndarray], result: Result, at: np.ndarray) -> Iterator[Summed]:
+def find_sums(floats: Sequence[np.ndarray], result: WrongResult, at: np.ndarray) -> Iterator[SummedFormula]:
     """A result at some places, flat, as the sums or means of one input, where it is that."""
     if len(floats) != 1 or not floats[0].ndim:
         return
@@ -43,7 +43,7 @@ def find_sums(floats: Sequence[np.ndarray], result: Result, at: np.ndarray) -> I
         rows = _collect_terms(floats[0], axis)
         for scale in (1.0, 1 / max(len(rows), 1)):
             if result.is_exact((scale * rows.sum(0)).reshape(result.exact.shape)):
-                yield Summed(terms(floats), terms, scale)
+                yield SummedFormula(terms(floats), terms, scale)
 
 
 def _find_reduced_axes(x: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[Axes, bool]]:
@@ -55,7 +55,7 @@ def _find_reduced_axes(x: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[
                 yield axis, keep
 
 
-def _reductions(x: np.ndarray, dtype: str, shape: tuple[int, ...]) -> Iterator[Formula]:
+def _reductions(x: np.ndarray, dtype: str, shape: tuple[int, ...]) -> Iterator[WrongFormula]:
     if x.size == 0 or x.ndim == 0:
         return
     for axis, keep in _find_reduced_axes(x, shape):
@@ -75,10 +75,10 @@ def _reductions(x: np.ndarray, dtype: str, shape: tuple[int, ...]) -> Iterator[F
                 name: str = name,
                 axis: Axes = axis,
                 exact: Callable[..., np.ndarray] = exact,
-            ) -> Iterator[Model]:
+            ) -> Iterator[ErrorModel]:
                 return _wrong_reduction(given[0], name, axis, dtype, exact)
 
-            yield Formula(exact, wrong)
+            yield WrongFormula(exact, wrong)
 
 
 def _places(axis: Axes, x: np.ndarray) -> tuple[int, ...]:
@@ -110,46 +110,48 @@ REDUCTIONS: dict[str, Reduce] = {
 
 def _wrong_reduction(
     x: np.ndarray, name: str, axis: Axes, dtype: str, exact: Callable[[Sequence[np.ndarray]], np.ndarray]
-) -> Iterator[Model]:
+) -> Iterator[ErrorModel]:
     shape = exact([x]).shape
     rows = _collect_terms(x, axis)
     count = len(rows)
     if name == "mean" and count > 1:
-        yield Model("divided by n - 1, not n", exact([x]) * count / (count - 1))
+        yield ErrorModel("divided by n - 1, not n", exact([x]) * count / (count - 1))
     if name[:3] in ("var", "std"):
         yield from _wrong_variance(x, rows, name, axis, dtype, shape)
     if name == "logsumexp":
         for kind in types(dtype):
             given = rows.astype(kind)
             plain = compute_log_sum_exp(given, 0, False, exp, log, shifted=False).reshape(shape)
-            yield Model(
+            yield ErrorModel(
                 f"log of a sum of exp without a shift, in {kind}",
                 plain,
                 digits=kind != types(dtype)[0],
                 code=CAUSE_ARITHMETIC,
             )
-            yield Model("the shift is not added again", exact([x]) - np.max(rows, axis=0).reshape(shape))
+            yield ErrorModel("the shift is not added again", exact([x]) - np.max(rows, axis=0).reshape(shape))
     if name in ("norm", "squares"):
         for kind in ("float16", "bfloat16"):
             square = rounding.to(rows * rows, kind)
             total = rounding.to(square.sum(0), kind)
-            yield Model(
+            yield ErrorModel(
                 f"squares in {kind}",
                 np.reshape(np.sqrt(total) if name == "norm" else total, shape),
                 code=CAUSE_ARITHMETIC,
             )
     if name == "norm":
-        yield Model("the root is not taken", exact([x]) ** 2)
+        yield ErrorModel("the root is not taken", exact([x]) ** 2)
     yield from left_out(rows, lambda part: REDUCTIONS[name](part, 0).reshape(shape))
     for other in range(x.ndim):
         found = REDUCTIONS[name](x, other)
         if isinstance(axis, int) and other != axis and found.shape == shape:
-            yield Model(f"reduced along axis {other}, not {axis}", found)
+            yield ErrorModel(f"reduced along axis {other}, not {axis}", found)
     if name in ("sum", "mean"):
         for precision in rounding.narrow(dtype):
             for total in rounding.accumulate_terms(rows, precision):
                 result = total / count if name == "mean" else total
-                yield Model(f"accumulated in {precision}", np.reshape(result, shape), slow=True, code=CAUSE_ARITHMETIC)
+                yield ErrorModel(
+                    f"accumulated in {precision}", np.reshape(result, shape), slow=True, code=CAUSE_ARITHMETIC
+                )
 
 
 def _collect_terms(x: np.ndarray, axis: Axes) -> np.ndarray:
@@ -162,12 +164,12 @@ def _collect_terms(x: np.ndarray, axis: Axes) -> np.ndarray:
 
 def _wrong_variance(
     x: np.ndarray, rows: np.ndarray, name: str, axis: Axes, dtype: str, shape: tuple[int, ...]
-) -> Iterator[Model]:
+) -> Iterator[ErrorModel]:
     ddof = int(name[-1])
     finish = np.sqrt if name.startswith("std") else np.asarray
     other = np.var(x, axis=axis, ddof=1 - ddof)
     said = "divided by n, not n - 1" if ddof else "divided by n - 1, not n"
-    yield Model(f"ddof: {said}", np.reshape(finish(other), shape))
+    yield ErrorModel(f"ddof: {said}", np.reshape(finish(other), shape))
     for kind in types(dtype):
         given = rows.astype(kind)
         n = len(given)
@@ -175,8 +177,8 @@ def _wrong_variance(
         lost = bound_cancellation(rows, kind)
         slack = lost if name.startswith("var") else lost / (2 * np.sqrt(np.maximum(rows.var(0), lost)))
         words, result = f"variance as E[x²] - E[x]², in {kind}", np.reshape(finish(plain).astype(np.float64), shape)
-        yield Model(words, result, kind != types(dtype)[0], code=CAUSE_ARITHMETIC)
-        yield Model(words, result, True, slack=np.reshape(slack, shape), code=CAUSE_ARITHMETIC)
+        yield ErrorModel(words, result, kind != types(dtype)[0], code=CAUSE_ARITHMETIC)
+        yield ErrorModel(words, result, True, slack=np.reshape(slack, shape), code=CAUSE_ARITHMETIC)
 
 
 def bound_cancellation(rows: np.ndarray, kind: str) -> np.ndarray:
@@ -184,13 +186,13 @@ def bound_cancellation(rows: np.ndarray, kind: str) -> np.ndarray:
     return np.asarray(4 * EPS[kind] * np.square(rows).mean(0))
 
 
-def left_out(rows: np.ndarray, reduced: Callable[[np.ndarray], np.ndarray]) -> Iterator[Model]:
+def left_out(rows: np.ndarray, reduced: Callable[[np.ndarray], np.ndarray]) -> Iterator[ErrorModel]:
     """Sums without some of their terms."""
     n = len(rows)
     if n > 1:
-        yield Model("the last element is left out", reduced(rows[:-1]))
-        yield Model("the first element is left out", reduced(rows[1:]))
+        yield ErrorModel("the last element is left out", reduced(rows[:-1]))
+        yield ErrorModel("the first element is left out", reduced(rows[1:]))
     for size in BLOCKS:
         if size < n and n % size:
-            yield Model(f"the last, partial block of {size} is left out", reduced(rows[: n // size * size]))
-            yield Model(f"only the last block of {size} is kept", reduced(rows[n // size * size :]))
+            yield ErrorModel(f"the last, partial block of {size} is left out", reduced(rows[: n // size * size]))
+            yield ErrorModel(f"only the last block of {size} is kept", reduced(rows[n // size * size :]))

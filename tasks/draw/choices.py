@@ -10,10 +10,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from tasks.draw.seeds import Generator
+from tasks.draw.seeds import SeededGenerator
 
 Option = TypeVar("Option")
-#: The type, whose name a method of `Choices` has.
+#: The type, whose name a method of `DrawnChoices` has.
 Int = int
 
 #: Of a number of possibilities, says which: 0 to that number - 1.
@@ -27,7 +27,7 @@ class TooMany(Exception):
     """A case asked for more than MOST choices."""
 
 
-class Choices:
+class DrawnChoices:
     """Decisions of one case.
 
     taken: those so far, each as its distance from its simplest; bounds: of each, the largest that it could have been;
@@ -41,21 +41,21 @@ class Choices:
         self.spans: list[tuple[str, Int, Int]] = []
 
     @classmethod
-    def from_seed(cls, seed: int, begun: Sequence[Int] = ()) -> Choices:
+    def from_seed(cls, seed: int, begun: Sequence[Int] = ()) -> DrawnChoices:
         """Drawn evenly by the generator of a seed (`tasks.draw.seeds`), but for the first ones, which are given."""
-        first, drawn = iter(begun), Generator(seed).below
+        first, drawn = iter(begun), SeededGenerator(seed).below
         return cls(
             lambda count: min(given, count - 1) if (given := next(first, None)) is not None else drawn(count), drawn
         )
 
     @classmethod
-    def from_list(cls, taken: Sequence[int]) -> Choices:
+    def from_list(cls, taken: Sequence[int]) -> DrawnChoices:
         """Those of a list. One that is too large is the largest possible; after the list's end each is the simplest."""
         rest = map(int, taken)  # of NumPy, from a row
         return cls(lambda count: min(max(next(rest, 0), 0), count - 1))
 
     @classmethod
-    def from_hypothesis(cls, draw: Callable[[Any], Any]) -> Choices:
+    def from_hypothesis(cls, draw: Callable[[Any], Any]) -> DrawnChoices:
         """Drawn by Hypothesis, which then makes the case smaller itself. draw: what its ``data()`` or ``composite``
         gives."""
         from hypothesis import strategies

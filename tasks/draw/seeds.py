@@ -39,7 +39,7 @@ def derive(seed: int, domain: str) -> int:
     return int.from_bytes(hashlib.blake2b(given, digest_size=8).digest(), "little")
 
 
-class Generator:
+class SeededGenerator:
     """The generator of a seed."""
 
     def __init__(self, seed: int) -> None:

@@ -60,7 +60,7 @@ DOMINANT = 64.0
 
 
 @dataclass(frozen=True)
-class Input:
+class StructuredInput:
     """What an input is. kind: one of KINDS; low, high: its values lie in low ≤ x < high (None: no bounds; of floats,
     high is a value too); declared: by the user, rather than inferred."""
 
@@ -73,7 +73,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Kind:
+class InputKind:
     """words: what such an input is; integers: whether it must be of whole numbers (None: as may be); bounded: whether
     it needs `below`; structures: the most telling first; make: (input, structure, seed, plain values) → values, None
     where it has none such; constrained: whether ordinary samples are made by it too; discrete: whether its values
@@ -82,7 +82,7 @@ class Kind:
 
     words: str
     structures: tuple[str, ...]
-    make: Callable[[Input, str, int, np.ndarray | None], np.ndarray | None]
+    make: Callable[[StructuredInput, str, int, np.ndarray | None], np.ndarray | None]
     integers: bool | None = True
     bounded: bool = False
     constrained: bool = False
@@ -90,7 +90,7 @@ class Kind:
     tied: tuple[str, ...] = ()
 
 
-def fill(given: Input, structure: str, seed: int, plain: np.ndarray | None = None) -> np.ndarray | None:
+def fill(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None = None) -> np.ndarray | None:
     """An array of an input's shape and dtype with a structure of its kind, None where its shape or range has none such.
 
     seed: 64 bits; plain: ordinary values of it, which structures of "values" and "sorted" arrange. Raises KeyError for
@@ -107,7 +107,7 @@ def fill(given: Input, structure: str, seed: int, plain: np.ndarray | None = Non
     return np.ascontiguousarray(np.asarray(made).reshape(given.shape).astype(np_dtype(given.dtype)))
 
 
-def structures(given: Input) -> tuple[str, ...]:
+def structures(given: StructuredInput) -> tuple[str, ...]:
     """Those of an input, the most telling first; none of one that is 0-d, empty or complex."""
     if not given.shape or 0 in given.shape or is_complex(given.dtype):
         return ()
@@ -128,7 +128,7 @@ def like(x: np.ndarray, turn: int, seed: int) -> tuple[str, np.ndarray] | None:
     if x.dtype.kind == "b":
         codes = KINDS["mask"].structures
         code = codes[turn % len(codes)]
-        made = fill(Input("mask", x.shape, "bool"), code, seed)
+        made = fill(StructuredInput("mask", x.shape, "bool"), code, seed)
         return None if made is None or (made == x).all() else (code, made)
     if (axis := _distinct(x)) is not None:
         code = _ORDERS[turn % len(_ORDERS)]
@@ -138,7 +138,7 @@ def like(x: np.ndarray, turn: int, seed: int) -> tuple[str, np.ndarray] | None:
     seen = np.unique(x)
     code = _OF_INDEX[turn % len(_OF_INDEX)]
     low, high = (0, len(seen)) if seen[0] < 0 else (int(seen[0]), int(seen[-1]) + 1)
-    made = fill(Input("index", x.shape, "int64", low, high), code, seed)
+    made = fill(StructuredInput("index", x.shape, "int64", low, high), code, seed)
     if made is None:
         return None
     made = (seen[made] if seen[0] < 0 else made).astype(x.dtype)
@@ -168,7 +168,7 @@ def describe_labels(labels: str) -> str:
     return " and ".join(f"{name} is {WORDS.get(code, code)}" for name, code in parse_labels(labels).items())
 
 
-def contradiction(given: Input, x: np.ndarray) -> str:
+def contradiction(given: StructuredInput, x: np.ndarray) -> str:
     """How values contradict the kind of an input, in words; "" where they do not."""
     if not x.size:
         return ""
@@ -210,7 +210,7 @@ _FLOATS = {
 }
 
 
-def infer(name: str, given: Input) -> Input:
+def infer(name: str, given: StructuredInput) -> StructuredInput:
     """An input with the kind that its dtype, bounds and name suggest. Every value of that kind is one that it may have:
     an inferred kind never widens what is declared."""
     parts = re.findall(r"[a-z0-9]+", name.lower())
@@ -247,11 +247,11 @@ def _draw_permutation(seed: int, count: int) -> np.ndarray:
     return np.argsort(words(seed, count), kind="stable")
 
 
-def _bounds(given: Input) -> tuple[int, int]:
+def _bounds(given: StructuredInput) -> tuple[int, int]:
     return int(given.low or 0), int(given.high or 0)
 
 
-def _index(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _index(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     low, high = _bounds(given)
     count, span = _count(given.shape), high - low
     drawn = _hash_below(seed, count, span)
@@ -281,7 +281,7 @@ def _index(given: Input, structure: str, seed: int, plain: np.ndarray | None) ->
     return made + low
 
 
-def _permutation(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _permutation(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     count = given.shape[-1]
     made = np.arange(count)
     if count < 2 and structure != PLAIN:
@@ -329,7 +329,7 @@ def _draw_lengths(structure: str, seed: int, pieces: int, total: int) -> np.ndar
     return np.diff(np.concatenate([[0], ends]))
 
 
-def _offset(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _offset(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     low, high = _bounds(given)
     pieces = given.shape[-1] - 1
     if pieces < 1:
@@ -340,7 +340,7 @@ def _offset(given: Input, structure: str, seed: int, plain: np.ndarray | None) -
     return np.broadcast_to(low + np.concatenate([[0], np.cumsum(made)]), given.shape)
 
 
-def _length(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _length(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     low, high = _bounds(given)
     count, last = _count(given.shape), high - 1
     drawn = low + _hash_below(seed, count, high - low)
@@ -367,7 +367,7 @@ def _length(given: Input, structure: str, seed: int, plain: np.ndarray | None) -
     return drawn
 
 
-def _segment(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _segment(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     low, high = _bounds(given)
     span, count = high - low, given.shape[-1]
     if span < 2 and structure != PLAIN:
@@ -386,7 +386,7 @@ def _segment(given: Input, structure: str, seed: int, plain: np.ndarray | None) 
     return np.broadcast_to(low + made, given.shape)
 
 
-def _mask(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _mask(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     count, last = _count(given.shape), given.shape[-1]
     at = int(_hash_below(seed, 1, count, 1)[0])
     places = np.arange(count)
@@ -410,7 +410,7 @@ def _mask(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> 
     return (words(seed, count) & np.uint64(1)).astype(bool)
 
 
-def _probability(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _probability(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     last = given.shape[-1]
     rows = _count(given.shape) // last
     weight = 1.0 + _hash_below(seed, rows * last, 1023).reshape(rows, last)
@@ -430,7 +430,7 @@ def _probability(given: Input, structure: str, seed: int, plain: np.ndarray | No
     return weight / weight.sum(-1, keepdims=True)
 
 
-def _scale(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _scale(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     count = _count(given.shape)
     drawn = (1.0 + _hash_below(seed, count, 1024) / 1024.0) * np.ldexp(1.0, _hash_below(seed, count, 4, 1) - 2)
     if structure == "all_equal":
@@ -447,22 +447,22 @@ def _scale(given: Input, structure: str, seed: int, plain: np.ndarray | None) ->
     return drawn
 
 
-def _one_hot(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _one_hot(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     last = given.shape[-1]
     rows = given.shape[:-1] or (1,)
-    of = Input("index", rows, "int64", 0, last)
+    of = StructuredInput("index", rows, "int64", 0, last)
     places = _index(of, structure, seed, None)
     return None if places is None else np.arange(last) == places.reshape(-1)[:, None]
 
 
-def _sort_values(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _sort_values(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     if plain is None:
         return None
     made = plain if structure == PLAIN else _rearrange_values(given, structure, seed, plain)
     return None if made is None else np.sort(made, axis=-1)
 
 
-def _rearrange_values(given: Input, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
+def _rearrange_values(given: StructuredInput, structure: str, seed: int, plain: np.ndarray | None) -> np.ndarray | None:
     """Ordinary values in another order, or with some of them in the place of others."""
     if plain is None or plain.size < 2:
         return None
@@ -507,10 +507,10 @@ _OF_VALUES = ("maxima", "all_equal", "sorted", "dominant", "zero_runs", "ties", 
 _TIED = ("all_equal", "ties", "zero_runs")
 
 #: What an input can be declared to be.
-KINDS: dict[str, Kind] = {
-    "index": Kind("a place in another tensor, or a class", _OF_INDEX, _index, bounded=True, discrete=True),
-    "group": Kind("the group that a row belongs to, in any order", _OF_INDEX, _index, bounded=True, discrete=True),
-    "segment": Kind(
+KINDS: dict[str, InputKind] = {
+    "index": InputKind("a place in another tensor, or a class", _OF_INDEX, _index, bounded=True, discrete=True),
+    "group": InputKind("the group that a row belongs to, in any order", _OF_INDEX, _index, bounded=True, discrete=True),
+    "segment": InputKind(
         "the group that a row belongs to, in ascending order",
         ("all_equal", "one_missing", "ends", "even", "singles", "block"),
         _segment,
@@ -518,7 +518,7 @@ KINDS: dict[str, Kind] = {
         bounded=True,
         constrained=True,
     ),
-    "offset": Kind(
+    "offset": InputKind(
         "where each piece begins, and the end of the last: ascending from low to below - 1",
         ("first_all", "one_missing", "last_all", "even", "singles", "block"),
         _offset,
@@ -526,14 +526,14 @@ KINDS: dict[str, Kind] = {
         bounded=True,
         constrained=True,
     ),
-    "length": Kind(
+    "length": InputKind(
         "how much of a row is used",
         ("longest", "empty", "shortest", "one_missing", "ends", "block", "sorted", "reversed"),
         _length,
         discrete=True,
         bounded=True,
     ),
-    "mask": Kind(
+    "mask": InputKind(
         "true or 1 where something is used",
         ("all_true", "one_missing", "one_true", "ends", "block", "alternating", "triangle", "all_false"),
         _mask,
@@ -541,14 +541,14 @@ KINDS: dict[str, Kind] = {
         integers=None,
         constrained=True,
     ),
-    "permutation": Kind(
+    "permutation": InputKind(
         "each of 0 to n - 1 once, along the last axis",
         ("reversed", "identity", "rotated", "ends_swapped", "block"),
         _permutation,
         discrete=True,
         constrained=True,
     ),
-    "probability": Kind(
+    "probability": InputKind(
         "positive or 0, with sum 1 along the last axis",
         ("one_hot", "all_equal", "one_missing", "dominant_one", "sorted", "reversed"),
         _probability,
@@ -556,14 +556,14 @@ KINDS: dict[str, Kind] = {
         constrained=True,
         tied=("all_equal", "one_hot", "one_missing", "dominant_one"),
     ),
-    "scale": Kind(
+    "scale": InputKind(
         "a positive factor",
         ("dominant_one", "all_equal", "powers", "small", "sorted", "reversed"),
         _scale,
         integers=False,
         constrained=True,
     ),
-    "one_hot": Kind(
+    "one_hot": InputKind(
         "a single 1 along the last axis, 0 elsewhere",
         ("all_equal", "one_missing", "ends", "sorted", "block"),
         _one_hot,
@@ -571,7 +571,7 @@ KINDS: dict[str, Kind] = {
         integers=None,
         constrained=True,
     ),
-    "sorted": Kind(
+    "sorted": InputKind(
         "in ascending order along the last axis",
         ("ties", "all_equal", "dominant"),
         _sort_values,
@@ -579,5 +579,5 @@ KINDS: dict[str, Kind] = {
         constrained=True,
         tied=_TIED,
     ),
-    "values": Kind("numbers", _OF_VALUES, _rearrange_values, integers=None, tied=_TIED),
+    "values": InputKind("numbers", _OF_VALUES, _rearrange_values, integers=None, tied=_TIED),
 }

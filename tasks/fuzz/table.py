@@ -15,20 +15,20 @@ from tasks.fuzz.graphs import steps
 from tasks.fuzz.graphs.steps import IMAGE, ROWS, Put
 from tasks.fuzz.onnx import axes, elements, moves, windows
 from tasks.fuzz.onnx.elements import draw_function
-from tasks.fuzz.onnx.spec import EVERY, FLOATS, INTEGERS, NUMBERS, OPSETS, SIGNED, UNSIGNED, Draw, Made, takes
-from tasks.fuzz.values import Domain
+from tasks.fuzz.onnx.spec import EVERY, FLOATS, INTEGERS, NUMBERS, OPSETS, SIGNED, UNSIGNED, DrawnSpec, SpecDraw, takes
+from tasks.fuzz.values import ValueDomain
 from tasks.model.dtypes import TABLE
 
 
 @dataclass(frozen=True)
-class Spec:
+class FuzzSpec:
     """An operator that is generated. Which dtypes and operator sets it has is asked of `onnx.defs`, within what is said
     here."""
 
     #: ONNX's name of it.
     op: str
     #: Makes a case of it by itself.
-    make: Callable[[Draw], Made]
+    make: Callable[[SpecDraw], DrawnSpec]
     #: Dtypes under test.
     dtypes: tuple[str, ...] = FLOATS
     #: The first operator set that is tried.
@@ -56,91 +56,91 @@ _STASH = (
 #: Those that are put into graphs are first, the simplest first of all. A graph is a list of numbers, which choose among
 #: them in this order: a new one goes below the last of them.
 _ROWS = (
-    Spec("Relu", elements.draw_plain(), (*FLOATS, *SIGNED), put=steps.put_function("Relu")),
-    Spec("Sigmoid", draw_function(values.REAL), put=steps.put_function("Sigmoid")),
-    Spec("Tanh", draw_function(values.REAL), put=steps.put_function("Tanh")),
-    Spec(
+    FuzzSpec("Relu", elements.draw_plain(), (*FLOATS, *SIGNED), put=steps.put_function("Relu")),
+    FuzzSpec("Sigmoid", draw_function(values.REAL), put=steps.put_function("Sigmoid")),
+    FuzzSpec("Tanh", draw_function(values.REAL), put=steps.put_function("Tanh")),
+    FuzzSpec(
         "Abs",
-        lambda d: Made((d.tensor(d.shape(), elements.choose_sum_domain(d)),)),
+        lambda d: DrawnSpec((d.tensor(d.shape(), elements.choose_sum_domain(d)),)),
         NUMBERS,
         put=steps.put_function("Abs"),
     ),
-    Spec(
+    FuzzSpec(
         "Neg",
-        lambda d: Made((d.tensor(d.shape(), elements.choose_sum_domain(d)),)),
+        lambda d: DrawnSpec((d.tensor(d.shape(), elements.choose_sum_domain(d)),)),
         (*FLOATS, *SIGNED),
         put=steps.put_function("Neg"),
     ),
-    Spec(
+    FuzzSpec(
         "Erf",
         draw_function(values.REAL),
         put=steps.put_function("Erf"),
         at_fault=("rounds float64 to float32", "Computes the error function of the given input tensor element-wise."),
     ),
-    Spec("Exp", draw_function(elements.GROWS), put=steps.put_function("Exp", -8.0, 5.0)),
-    Spec("Log", draw_function(values.POSITIVE), put=steps.put_function("Log", 0.25, 4096.0)),
-    Spec(
+    FuzzSpec("Exp", draw_function(elements.GROWS), put=steps.put_function("Exp", -8.0, 5.0)),
+    FuzzSpec("Log", draw_function(values.POSITIVE), put=steps.put_function("Log", 0.25, 4096.0)),
+    FuzzSpec(
         "Sqrt",
-        draw_function(Domain(0.0, 2.0**60, ("halves", "powers", "tiny", "large"))),
+        draw_function(ValueDomain(0.0, 2.0**60, ("halves", "powers", "tiny", "large"))),
         put=steps.put_function("Sqrt", 0.25, 4096.0),
     ),
-    Spec("Reciprocal", draw_function(values.POSITIVE), put=steps.put_function("Reciprocal", 0.25, 4096.0)),
-    Spec(
+    FuzzSpec("Reciprocal", draw_function(values.POSITIVE), put=steps.put_function("Reciprocal", 0.25, 4096.0)),
+    FuzzSpec(
         "LeakyRelu",
         draw_function(values.ANY, alpha=[0.01, 0.5, 0.0, 1.5, 0.2]),
         put=steps.put_function("LeakyRelu", alpha=[0.01, 0.5]),
     ),
-    Spec(
+    FuzzSpec(
         "Elu",
         draw_function(elements.LOSES, alpha=[1.0, 0.5, 2.0, 0.0, 0.3]),
         put=steps.put_function("Elu", alpha=[1.0, 0.5]),
     ),
-    Spec(
+    FuzzSpec(
         "HardSigmoid",
         draw_function(values.REAL, alpha=[0.2, 0.5, 1.0, 0.0], beta=[0.5, 0.0, 0.6, 0.25]),
         put=steps.put_function("HardSigmoid", alpha=[0.2, 0.5], beta=[0.5, 0.25]),
     ),
-    Spec(
+    FuzzSpec(
         "HardSwish",
         draw_function(values.REAL),
         put=steps.put_function("HardSwish"),
         at_fault=("rounds alpha to float32 in float64", "where alpha = 1/6 and beta = 0.5"),
     ),
-    Spec("Softplus", draw_function(values.REAL), put=steps.put_function("Softplus", *steps.NO_TAIL)),
-    Spec(
+    FuzzSpec("Softplus", draw_function(values.REAL), put=steps.put_function("Softplus", *steps.NO_TAIL)),
+    FuzzSpec(
         "Gelu",
         draw_function(values.REAL, approximate=["none", "tanh"]),
         put=steps.put_function("Gelu", *steps.NO_TAIL, approximate=["none", "tanh"]),
         at_fault=("rounds erf and constants of float64 to float32", "$y = 0.5 * x * (1 + erf(x/sqrt(2)))$"),
     ),
-    Spec("Clip", elements.draw_clip, NUMBERS, put=steps.put_clip),
-    Spec("Cast", elements.draw_cast, EVERY, put=steps.put_cast),
-    Spec("PRelu", elements.draw_prelu, put=steps.put_prelu),
-    Spec("Add", elements.draw_two(elements.choose_sum_domain), NUMBERS, put=steps.put_two("Add", False)),
-    Spec("Sub", elements.draw_subtract, NUMBERS, put=steps.put_two("Sub")),
-    Spec("Mul", elements.draw_two(elements.choose_product_domain), NUMBERS, put=steps.put_two("Mul", False)),
-    Spec("Div", elements.draw_divide, NUMBERS, put=steps.put_div),
-    Spec("Max", elements.draw_variadic(elements.choose_any_domain), NUMBERS, put=steps.put_two("Max", False)),
-    Spec("Min", elements.draw_variadic(elements.choose_any_domain), NUMBERS, put=steps.put_two("Min", False)),
-    Spec("Pow", elements.draw_power, (*FLOATS, "int32", "int64"), put=steps.put_pow),
-    Spec("Where", elements.draw_where, EVERY, place=1, put=steps.put_where),
-    Spec(
+    FuzzSpec("Clip", elements.draw_clip, NUMBERS, put=steps.put_clip),
+    FuzzSpec("Cast", elements.draw_cast, EVERY, put=steps.put_cast),
+    FuzzSpec("PRelu", elements.draw_prelu, put=steps.put_prelu),
+    FuzzSpec("Add", elements.draw_two(elements.choose_sum_domain), NUMBERS, put=steps.put_two("Add", False)),
+    FuzzSpec("Sub", elements.draw_subtract, NUMBERS, put=steps.put_two("Sub")),
+    FuzzSpec("Mul", elements.draw_two(elements.choose_product_domain), NUMBERS, put=steps.put_two("Mul", False)),
+    FuzzSpec("Div", elements.draw_divide, NUMBERS, put=steps.put_div),
+    FuzzSpec("Max", elements.draw_variadic(elements.choose_any_domain), NUMBERS, put=steps.put_two("Max", False)),
+    FuzzSpec("Min", elements.draw_variadic(elements.choose_any_domain), NUMBERS, put=steps.put_two("Min", False)),
+    FuzzSpec("Pow", elements.draw_power, (*FLOATS, "int32", "int64"), put=steps.put_pow),
+    FuzzSpec("Where", elements.draw_where, EVERY, place=1, put=steps.put_where),
+    FuzzSpec(
         "ReduceSum",
         axes.draw_reduction(axes.domain_of_sums, 13),
         SUMMABLE,
         put=steps.put_reduction("ReduceSum", 13),
         ranks=ROWS,
     ),
-    Spec("ReduceMean", axes.draw_reduction(axes.domain_of_sums), put=steps.put_reduction("ReduceMean"), ranks=ROWS),
-    Spec(
+    FuzzSpec("ReduceMean", axes.draw_reduction(axes.domain_of_sums), put=steps.put_reduction("ReduceMean"), ranks=ROWS),
+    FuzzSpec(
         "ReduceMax", axes.draw_reduction(lambda d: values.ANY), COMMON, put=steps.put_reduction("ReduceMax"), ranks=ROWS
     ),
-    Spec(
+    FuzzSpec(
         "ReduceMin", axes.draw_reduction(lambda d: values.ANY), COMMON, put=steps.put_reduction("ReduceMin"), ranks=ROWS
     ),
-    Spec("CumSum", axes.draw_cumulative, (*FLOATS, "int32", "int64"), put=steps.put_cumsum, ranks=ROWS),
-    Spec("Softmax", axes.draw_softmax, put=steps.put_along("Softmax"), ranks=ROWS),
-    Spec(
+    FuzzSpec("CumSum", axes.draw_cumulative, (*FLOATS, "int32", "int64"), put=steps.put_cumsum, ranks=ROWS),
+    FuzzSpec("Softmax", axes.draw_softmax, put=steps.put_along("Softmax"), ranks=ROWS),
+    FuzzSpec(
         "LogSoftmax",
         axes.draw_softmax,
         put=steps.put_along("LogSoftmax"),
@@ -150,20 +150,20 @@ _ROWS = (
             "LogSoftmax(input, axis) = Log(Softmax(input, axis=axis))",
         ),
     ),
-    Spec(
+    FuzzSpec(
         "LayerNormalization",
         axes.draw_layer_norm,
         put=steps.put_layer_norm,
         ranks=ROWS,
         at_fault=("has only stash_type 1", _STASH),
     ),
-    Spec("BatchNormalization", axes.draw_batch_norm, since=14, put=steps.put_batch_norm, ranks=range(2, 6)),
-    Spec("InstanceNormalization", axes.draw_instance_norm, put=steps.put_instance_norm, ranks=IMAGE),
-    Spec("MatMul", axes.draw_matmul, SUMMABLE, put=steps.put_matmul, ranks=range(2, 6)),
-    Spec("Gemm", axes.draw_gemm, (*FLOATS, "int32", "int64"), put=steps.put_gemm, ranks=range(2, 3)),
-    Spec("Conv", windows.draw_conv, put=steps.put_conv, ranks=IMAGE, by_torch=True),
-    Spec("ConvTranspose", windows.draw_conv_transpose, put=steps.put_conv_transpose, ranks=IMAGE, by_torch=True),
-    Spec(
+    FuzzSpec("BatchNormalization", axes.draw_batch_norm, since=14, put=steps.put_batch_norm, ranks=range(2, 6)),
+    FuzzSpec("InstanceNormalization", axes.draw_instance_norm, put=steps.put_instance_norm, ranks=IMAGE),
+    FuzzSpec("MatMul", axes.draw_matmul, SUMMABLE, put=steps.put_matmul, ranks=range(2, 6)),
+    FuzzSpec("Gemm", axes.draw_gemm, (*FLOATS, "int32", "int64"), put=steps.put_gemm, ranks=range(2, 3)),
+    FuzzSpec("Conv", windows.draw_conv, put=steps.put_conv, ranks=IMAGE, by_torch=True),
+    FuzzSpec("ConvTranspose", windows.draw_conv_transpose, put=steps.put_conv_transpose, ranks=IMAGE, by_torch=True),
+    FuzzSpec(
         "MaxPool",
         windows.draw_max_pool,
         (*FLOATS, "int8", "uint8"),
@@ -171,20 +171,20 @@ _ROWS = (
         ranks=IMAGE,
         by_torch=True,
     ),
-    Spec(
+    FuzzSpec(
         "AveragePool",
         windows.draw_average_pool,
         put=steps.put_pool("AveragePool", count_include_pad=[0, 1]),
         ranks=IMAGE,
         by_torch=True,
     ),
-    Spec(
+    FuzzSpec(
         "GlobalAveragePool",
         windows.draw_over_image(windows.SUMS),
         put=steps.put_function("GlobalAveragePool"),
         ranks=IMAGE,
     ),
-    Spec(
+    FuzzSpec(
         "GlobalMaxPool",
         windows.draw_over_image(values.ANY),
         put=steps.put_function("GlobalMaxPool"),
@@ -194,13 +194,13 @@ _ROWS = (
             "applies max pooling across the values in the same channel",
         ),
     ),
-    Spec("Transpose", moves.draw_transpose, EVERY, put=steps.put_transpose, ranks=range(2, 6)),
-    Spec("Reshape", moves.draw_reshape, EVERY, put=steps.put_reshape),
-    Spec("Flatten", moves.draw_flatten, EVERY, put=steps.put_flatten, ranks=ROWS),
-    Spec("Concat", moves.draw_concat, EVERY, put=steps.put_concat, ranks=ROWS),
-    Spec("Split", moves.draw_split, EVERY, put=steps.put_split, ranks=ROWS),
-    Spec("Slice", moves.draw_slice, EVERY, put=steps.put_slice, ranks=ROWS),
-    Spec(
+    FuzzSpec("Transpose", moves.draw_transpose, EVERY, put=steps.put_transpose, ranks=range(2, 6)),
+    FuzzSpec("Reshape", moves.draw_reshape, EVERY, put=steps.put_reshape),
+    FuzzSpec("Flatten", moves.draw_flatten, EVERY, put=steps.put_flatten, ranks=ROWS),
+    FuzzSpec("Concat", moves.draw_concat, EVERY, put=steps.put_concat, ranks=ROWS),
+    FuzzSpec("Split", moves.draw_split, EVERY, put=steps.put_split, ranks=ROWS),
+    FuzzSpec("Slice", moves.draw_slice, EVERY, put=steps.put_slice, ranks=ROWS),
+    FuzzSpec(
         "Pad",
         moves.draw_pad,
         EVERY,
@@ -208,58 +208,58 @@ _ROWS = (
         ranks=ROWS,
         at_fault=("rejects pads below 0", "the number of padding elements to add or remove (if negative)"),
     ),
-    Spec("Expand", moves.draw_expand, EVERY, put=steps.put_expand),
-    Spec("Unsqueeze", moves.draw_unsqueeze, EVERY, put=steps.put_unsqueeze, ranks=range(0, 5)),
-    Spec("Squeeze", moves.draw_squeeze, EVERY, put=steps.put_squeeze),
-    Spec("Gather", moves.draw_gather, EVERY, put=steps.put_gather, ranks=ROWS),
-    Spec("Tile", moves.draw_tile, EVERY, put=steps.put_tile, ranks=ROWS),
-    Spec("Acos", draw_function(elements.UNIT)),
-    Spec("Acosh", draw_function(Domain(1.0, 2.0**20, ("halves", "powers", "large")))),
-    Spec("Asin", draw_function(elements.UNIT)),
-    Spec("Asinh", draw_function(values.REAL)),
-    Spec("Atan", draw_function(values.REAL)),
-    Spec("Atanh", draw_function(Domain(-0.96875, 0.96875, ("halves", "zeros", "tiny")))),
-    Spec("Ceil", draw_function(values.ANY)),
-    Spec("Celu", draw_function(elements.LOSES, alpha=[1.0, 0.5, 2.0, 3.7, 0.1])),
-    Spec("Cos", draw_function(elements.ANGLE)),
-    Spec("Cosh", draw_function(elements.GROWS)),
-    Spec("Floor", draw_function(values.ANY)),
-    Spec("Mish", draw_function(values.REAL)),
-    Spec("Round", draw_function(values.ANY)),
-    Spec("Selu", draw_function(elements.LOSES, alpha=[1.0, 2.0, 0.5], gamma=[1.0, 2.0, 0.5])),
-    Spec("Sin", draw_function(elements.ANGLE)),
-    Spec("Sinh", draw_function(elements.GROWS)),
-    Spec(
+    FuzzSpec("Expand", moves.draw_expand, EVERY, put=steps.put_expand),
+    FuzzSpec("Unsqueeze", moves.draw_unsqueeze, EVERY, put=steps.put_unsqueeze, ranks=range(0, 5)),
+    FuzzSpec("Squeeze", moves.draw_squeeze, EVERY, put=steps.put_squeeze),
+    FuzzSpec("Gather", moves.draw_gather, EVERY, put=steps.put_gather, ranks=ROWS),
+    FuzzSpec("Tile", moves.draw_tile, EVERY, put=steps.put_tile, ranks=ROWS),
+    FuzzSpec("Acos", draw_function(elements.UNIT)),
+    FuzzSpec("Acosh", draw_function(ValueDomain(1.0, 2.0**20, ("halves", "powers", "large")))),
+    FuzzSpec("Asin", draw_function(elements.UNIT)),
+    FuzzSpec("Asinh", draw_function(values.REAL)),
+    FuzzSpec("Atan", draw_function(values.REAL)),
+    FuzzSpec("Atanh", draw_function(ValueDomain(-0.96875, 0.96875, ("halves", "zeros", "tiny")))),
+    FuzzSpec("Ceil", draw_function(values.ANY)),
+    FuzzSpec("Celu", draw_function(elements.LOSES, alpha=[1.0, 0.5, 2.0, 3.7, 0.1])),
+    FuzzSpec("Cos", draw_function(elements.ANGLE)),
+    FuzzSpec("Cosh", draw_function(elements.GROWS)),
+    FuzzSpec("Floor", draw_function(values.ANY)),
+    FuzzSpec("Mish", draw_function(values.REAL)),
+    FuzzSpec("Round", draw_function(values.ANY)),
+    FuzzSpec("Selu", draw_function(elements.LOSES, alpha=[1.0, 2.0, 0.5], gamma=[1.0, 2.0, 0.5])),
+    FuzzSpec("Sin", draw_function(elements.ANGLE)),
+    FuzzSpec("Sinh", draw_function(elements.GROWS)),
+    FuzzSpec(
         "Softsign",
         draw_function(values.REAL),
         at_fault=("rejects scalars", "Calculates the softsign (x/(1+|x|)) of the given input tensor element-wise."),
     ),
-    Spec("Tan", draw_function(Domain(-1.5, 1.5, ("halves", "powers", "zeros", "tiny")))),
-    Spec("ThresholdedRelu", draw_function(values.ANY, alpha=[1.0, 0.5, 0.0, 2.0])),
-    Spec("Sign", elements.draw_plain(), NUMBERS),
-    Spec("Identity", elements.draw_plain(), EVERY),
-    Spec("Not", elements.draw_plain(), ("bool",)),
-    Spec("BitwiseNot", elements.draw_plain(), INTEGERS),
-    Spec("IsInf", elements.draw_is_inf),
-    Spec("IsNaN", elements.draw_is_nan),
-    Spec("Shrink", elements.draw_shrink),
-    Spec("Mod", elements.draw_modulo, NUMBERS),
-    Spec("BitShift", elements.draw_shift, UNSIGNED),
-    Spec("BitwiseAnd", elements.draw_two(elements.choose_any_domain), INTEGERS),
-    Spec("BitwiseOr", elements.draw_two(elements.choose_any_domain), INTEGERS),
-    Spec("BitwiseXor", elements.draw_two(elements.choose_any_domain), INTEGERS),
-    Spec("And", elements.draw_two(elements.choose_any_domain), ("bool",)),
-    Spec("Or", elements.draw_two(elements.choose_any_domain), ("bool",)),
-    Spec("Xor", elements.draw_two(elements.choose_any_domain), ("bool",)),
-    Spec("Equal", elements.draw_two(elements.choose_any_domain), EVERY),
-    Spec("Greater", elements.draw_two(elements.choose_any_domain), NUMBERS),
-    Spec("GreaterOrEqual", elements.draw_two(elements.choose_any_domain), NUMBERS),
-    Spec("Less", elements.draw_two(elements.choose_any_domain), NUMBERS),
-    Spec("LessOrEqual", elements.draw_two(elements.choose_any_domain), NUMBERS),
-    Spec("Sum", elements.draw_variadic(lambda d: values.MILD)),
-    Spec("Mean", elements.draw_variadic(lambda d: values.MILD)),
-    Spec("ReduceL1", axes.draw_reduction(axes.domain_of_sums, still=False), SUMMABLE),
-    Spec(
+    FuzzSpec("Tan", draw_function(ValueDomain(-1.5, 1.5, ("halves", "powers", "zeros", "tiny")))),
+    FuzzSpec("ThresholdedRelu", draw_function(values.ANY, alpha=[1.0, 0.5, 0.0, 2.0])),
+    FuzzSpec("Sign", elements.draw_plain(), NUMBERS),
+    FuzzSpec("Identity", elements.draw_plain(), EVERY),
+    FuzzSpec("Not", elements.draw_plain(), ("bool",)),
+    FuzzSpec("BitwiseNot", elements.draw_plain(), INTEGERS),
+    FuzzSpec("IsInf", elements.draw_is_inf),
+    FuzzSpec("IsNaN", elements.draw_is_nan),
+    FuzzSpec("Shrink", elements.draw_shrink),
+    FuzzSpec("Mod", elements.draw_modulo, NUMBERS),
+    FuzzSpec("BitShift", elements.draw_shift, UNSIGNED),
+    FuzzSpec("BitwiseAnd", elements.draw_two(elements.choose_any_domain), INTEGERS),
+    FuzzSpec("BitwiseOr", elements.draw_two(elements.choose_any_domain), INTEGERS),
+    FuzzSpec("BitwiseXor", elements.draw_two(elements.choose_any_domain), INTEGERS),
+    FuzzSpec("And", elements.draw_two(elements.choose_any_domain), ("bool",)),
+    FuzzSpec("Or", elements.draw_two(elements.choose_any_domain), ("bool",)),
+    FuzzSpec("Xor", elements.draw_two(elements.choose_any_domain), ("bool",)),
+    FuzzSpec("Equal", elements.draw_two(elements.choose_any_domain), EVERY),
+    FuzzSpec("Greater", elements.draw_two(elements.choose_any_domain), NUMBERS),
+    FuzzSpec("GreaterOrEqual", elements.draw_two(elements.choose_any_domain), NUMBERS),
+    FuzzSpec("Less", elements.draw_two(elements.choose_any_domain), NUMBERS),
+    FuzzSpec("LessOrEqual", elements.draw_two(elements.choose_any_domain), NUMBERS),
+    FuzzSpec("Sum", elements.draw_variadic(lambda d: values.MILD)),
+    FuzzSpec("Mean", elements.draw_variadic(lambda d: values.MILD)),
+    FuzzSpec("ReduceL1", axes.draw_reduction(axes.domain_of_sums, still=False), SUMMABLE),
+    FuzzSpec(
         "ReduceSumSquare",
         axes.draw_reduction(axes.domain_of_sums, still=False),
         SUMMABLE,
@@ -268,16 +268,16 @@ _ROWS = (
             "Computes the sum square of the input tensor's elements along the provided axes.",
         ),
     ),
-    Spec("ReduceL2", axes.draw_reduction(axes.domain_of_sums, still=False)),
-    Spec("ReduceLogSumExp", axes.draw_reduction(axes.domain_of_sums)),
-    Spec("ReduceLogSum", axes.draw_reduction(lambda d: axes.ABOVE_0, still=False)),
-    Spec("ReduceProd", axes.draw_reduction(axes.factor_domain), SUMMABLE),
-    Spec("ArgMax", axes.draw_arg_extreme, NUMBERS),
-    Spec("ArgMin", axes.draw_arg_extreme, NUMBERS),
-    Spec("Hardmax", axes.draw_softmax),
-    Spec("RMSNormalization", axes.draw_rms_norm, at_fault=("has only stash_type 1", _STASH)),
-    Spec("GroupNormalization", axes.draw_group_norm, since=21),
-    Spec(
+    FuzzSpec("ReduceL2", axes.draw_reduction(axes.domain_of_sums, still=False)),
+    FuzzSpec("ReduceLogSumExp", axes.draw_reduction(axes.domain_of_sums)),
+    FuzzSpec("ReduceLogSum", axes.draw_reduction(lambda d: axes.ABOVE_0, still=False)),
+    FuzzSpec("ReduceProd", axes.draw_reduction(axes.factor_domain), SUMMABLE),
+    FuzzSpec("ArgMax", axes.draw_arg_extreme, NUMBERS),
+    FuzzSpec("ArgMin", axes.draw_arg_extreme, NUMBERS),
+    FuzzSpec("Hardmax", axes.draw_softmax),
+    FuzzSpec("RMSNormalization", axes.draw_rms_norm, at_fault=("has only stash_type 1", _STASH)),
+    FuzzSpec("GroupNormalization", axes.draw_group_norm, since=21),
+    FuzzSpec(
         "LRN",
         axes.draw_lrn,
         at_fault=(
@@ -285,12 +285,12 @@ _ROWS = (
             "max(0, c - floor((size - 1) / 2)) <= i <= min(C - 1, c + ceil((size - 1) / 2))",
         ),
     ),
-    Spec(
+    FuzzSpec(
         "LpNormalization",
         axes.draw_lp_norm,
         at_fault=("sums signed elements for p = 1", "output = input / Lp_norm(input, axis)"),
     ),
-    Spec(
+    FuzzSpec(
         "MeanVarianceNormalization",
         axes.draw_mean_variance_norm,
         ("float32",),
@@ -299,9 +299,9 @@ _ROWS = (
             "Perform mean variance normalization on the input tensor X",
         ),
     ),
-    Spec("MatMulInteger", axes.draw_matmul_integer, ("uint8", "int8")),
-    Spec("Einsum", axes.draw_einsum),
-    Spec(
+    FuzzSpec("MatMulInteger", axes.draw_matmul_integer, ("uint8", "int8")),
+    FuzzSpec("Einsum", axes.draw_einsum),
+    FuzzSpec(
         "LpPool",
         windows.draw_lp_pool,
         at_fault=(
@@ -309,17 +309,17 @@ _ROWS = (
             "SAME_UPPER or SAME_LOWER: output_spatial_shape[i] = ceil(input_spatial_shape[i] / strides_spatial_shape[i])",
         ),
     ),
-    Spec(
+    FuzzSpec(
         "GlobalLpPool",
         windows.draw_global_lp_pool,
         at_fault=("has none", "applies lp pool pooling across the values in the same channel"),
     ),
-    Spec("DepthToSpace", moves.draw_depth_to_space, EVERY),
-    Spec("SpaceToDepth", moves.draw_space_to_depth, EVERY),
-    Spec("Trilu", moves.draw_trilu, EVERY),
-    Spec("Compress", moves.draw_compress, EVERY),
-    Spec("ReverseSequence", moves.draw_reverse_sequence, EVERY),
-    Spec(
+    FuzzSpec("DepthToSpace", moves.draw_depth_to_space, EVERY),
+    FuzzSpec("SpaceToDepth", moves.draw_space_to_depth, EVERY),
+    FuzzSpec("Trilu", moves.draw_trilu, EVERY),
+    FuzzSpec("Compress", moves.draw_compress, EVERY),
+    FuzzSpec("ReverseSequence", moves.draw_reverse_sequence, EVERY),
+    FuzzSpec(
         "GatherElements",
         moves.draw_gather_elements,
         EVERY,
@@ -328,19 +328,19 @@ _ROWS = (
             "Its output shape is the same as the shape of `indices` and consists of one value (gathered from the `data`) for each element in `indices`.",
         ),
     ),
-    Spec("GatherND", moves.draw_gather_nd, EVERY),
-    Spec("ScatterElements", moves.draw_scatter_elements, EVERY),
-    Spec("ScatterND", moves.draw_scatter_nd, EVERY),
-    Spec(
+    FuzzSpec("GatherND", moves.draw_gather_nd, EVERY),
+    FuzzSpec("ScatterElements", moves.draw_scatter_elements, EVERY),
+    FuzzSpec("ScatterND", moves.draw_scatter_nd, EVERY),
+    FuzzSpec(
         "OneHot",
         moves.draw_one_hot,
         ("int64", "int32", "uint8", "float32"),
         at_fault=("rejects a scalar depth", "Scalar or Rank 1 tensor containing exactly one element"),
     ),
-    Spec("TopK", moves.draw_top_k, NUMBERS),
-    Spec("NonZero", moves.draw_non_zero, EVERY),
-    Spec("EyeLike", moves.draw_eye_like, (*FLOATS, "int32", "int64")),
-    Spec(
+    FuzzSpec("TopK", moves.draw_top_k, NUMBERS),
+    FuzzSpec("NonZero", moves.draw_non_zero, EVERY),
+    FuzzSpec("EyeLike", moves.draw_eye_like, (*FLOATS, "int32", "int64")),
+    FuzzSpec(
         "Shape",
         moves.draw_shape,
         EVERY,
@@ -349,10 +349,10 @@ _ROWS = (
             "axes will be clamped to the range [0, r], where r is the rank of the input tensor if they are out-of-range",
         ),
     ),
-    Spec("Size", lambda d: Made((moves.draw_any_tensor(d, 0),)), EVERY),
-    Spec("Range", moves.draw_range, ("float32", "float64", "int32", "int64", "int16")),
-    Spec("QuantizeLinear", moves.draw_quantize, ("float32", "float16")),
-    Spec(
+    FuzzSpec("Size", lambda d: DrawnSpec((moves.draw_any_tensor(d, 0),)), EVERY),
+    FuzzSpec("Range", moves.draw_range, ("float32", "float64", "int32", "int64", "int16")),
+    FuzzSpec("QuantizeLinear", moves.draw_quantize, ("float32", "float16")),
+    FuzzSpec(
         "DequantizeLinear",
         moves.draw_dequantize,
         ("uint8", "int8", "int32", "uint16", "int16"),
@@ -364,7 +364,7 @@ _ROWS = (
 )
 
 #: By name.
-SPECS: dict[str, Spec] = {spec.op: spec for spec in _ROWS}
+SPECS: dict[str, FuzzSpec] = {spec.op: spec for spec in _ROWS}
 #: Those that are put into graphs, in the order in which they are chosen.
 STEPS: dict[str, Put] = {spec.op: spec.put for spec in _ROWS if spec.put}
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.draw.seeds import words
 from tasks.model.dtypes import TABLE, integers, np_dtype
 
 
 @dataclass(frozen=True)
-class Domain:
+class ValueDomain:
     """What the values of an input may be.
 
     low, high: bounds; classes: those that make sense for it beside counting and ordinary ones.
@@ -30,12 +30,12 @@ class Domain:
 
 
 #: Any number, for what selects, compares or moves: integers up to the ends of their dtype.
-ANY = Domain(classes=("halves", "powers", "zeros", "tiny", "large", "huge", "extreme"))
+ANY = ValueDomain(classes=("halves", "powers", "zeros", "tiny", "large", "huge", "extreme"))
 #: Numbers that may be summed and multiplied without overflow.
-MILD = Domain(-8.0, 8.0, ("halves", "powers", "zeros"))
+MILD = ValueDomain(-8.0, 8.0, ("halves", "powers", "zeros"))
 #: For functions of one number.
-REAL = Domain()
-POSITIVE = Domain(2.0**-60, 2.0**60, ("halves", "powers", "tiny", "large"))
+REAL = ValueDomain()
+POSITIVE = ValueDomain(2.0**-60, 2.0**60, ("halves", "powers", "tiny", "large"))
 
 #: Exponents of tiny and of large numbers, such that a square is still a normal number, by significand's bits.
 _REACH = {"float64": (-120, -60, 40, 120), "float32": (-60, -30, 20, 60), "bfloat16": (-60, -30, 20, 60)}
@@ -49,7 +49,9 @@ _FAMILIES = {
 }
 
 
-def draw_array(choose: Choices, dtype: str, shape: Sequence[int], domain: Domain = REAL) -> tuple[np.ndarray, str]:
+def draw_array(
+    choose: DrawnChoices, dtype: str, shape: Sequence[int], domain: ValueDomain = REAL
+) -> tuple[np.ndarray, str]:
     """(an array of a dtype and shape, the class of its values)."""
     family = TABLE[dtype].family
     names = ["counting", "ordinary", *(x for x in domain.classes if family in _FAMILIES.get(x, (family,)))]
@@ -65,7 +67,7 @@ def draw_array(choose: Choices, dtype: str, shape: Sequence[int], domain: Domain
     return made.astype(np_dtype(dtype)).reshape(tuple(shape)), name
 
 
-def _floats(name: str, seed: int, count: int, dtype: str, domain: Domain) -> np.ndarray:
+def _floats(name: str, seed: int, count: int, dtype: str, domain: ValueDomain) -> np.ndarray:
     """float64 values within the domain."""
     least, less, more, most = _REACH.get(dtype, _SHORT)
     if name == "counting":
@@ -97,7 +99,7 @@ def _floats(name: str, seed: int, count: int, dtype: str, domain: Domain) -> np.
     return _within(made, domain)
 
 
-def _within(made: np.ndarray, domain: Domain) -> np.ndarray:
+def _within(made: np.ndarray, domain: ValueDomain) -> np.ndarray:
     """Values folded into bounds: by their size where only the sign is wrong, else by a remainder, which is exact."""
     low, high = domain.low, domain.high
     if low >= 0.0:
@@ -111,7 +113,7 @@ def _within(made: np.ndarray, domain: Domain) -> np.ndarray:
     return np.where(outside, start + np.fmod(np.abs(made), width), made)
 
 
-def _integers(name: str, seed: int, count: int, dtype: str, domain: Domain) -> np.ndarray:
+def _integers(name: str, seed: int, count: int, dtype: str, domain: ValueDomain) -> np.ndarray:
     """int64 (uint64 for that dtype) values within the dtype and the domain."""
     if dtype == "bool":
         return np.arange(count) % 2 == 0 if name == "counting" else (words(seed, count) & np.uint64(1)).astype(bool)

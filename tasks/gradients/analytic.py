@@ -17,9 +17,9 @@ from tasks.gradients.differences import (
     EPS64,
     KINK,
     LONG_STEP,
-    Along,
     Arrays,
     Differences,
+    DifferencesAlong,
     Function,
     Slope,
     directions,
@@ -122,7 +122,7 @@ def _is_analytic(function: Function, inputs: Arrays, cotangents: Arrays) -> bool
         values = [centre + width * generator.normal(size=x.shape) for x in inputs]
         direction = [generator.normal(size=x.shape) for x in inputs]
         try:
-            slope = Along(function, values, cotangents, direction).steepest(function(values))
+            slope = DifferencesAlong(function, values, cotangents, direction).steepest(function(values))
             moved = function([x + 1j * IMAGINARY * d for x, d in zip(values, direction)])
             found = sum(float(np.sum(c * np.imag(y))) for c, y in zip(cotangents, moved)) / IMAGINARY
         except Exception:
@@ -149,7 +149,7 @@ def look_along(
     if not all(np.isfinite(g).all() for g in gradients):
         return None
     centre = [np.asarray(y) for y in function(inputs)]
-    lines = [Along(function, inputs, cotangents, d) for d in _coarse_directions(inputs)]
+    lines = [DifferencesAlong(function, inputs, cotangents, d) for d in _coarse_directions(inputs)]
     others = []
     for name, way in _BY if numbers == "complex" else _BY[1:]:
         slopes = [way(lines[0], centre)]
@@ -167,12 +167,12 @@ def look_along(
     return None
 
 
-def _has_gradient(way: Callable[[Along, Arrays], Slope], line: Along, centre: Arrays) -> bool:
+def _has_gradient(way: Callable[[DifferencesAlong, Arrays], Slope], line: DifferencesAlong, centre: Arrays) -> bool:
     """Whether there is a gradient: slopes along two directions add up to the one along their sum. At a tie a median is
     linear along every line, and has none."""
 
     def look(direction: Arrays) -> tuple[Slope, float]:
-        slope = way(Along(line.function, line.inputs, line.cotangents, direction), centre)
+        slope = way(DifferencesAlong(line.function, line.inputs, line.cotangents, direction), centre)
         return slope, slope.error + 8 * TIGHT * abs(slope.value)
 
     ways = _coarse_directions(line.inputs, 2 * PAIRS)
@@ -194,18 +194,18 @@ def _terms(gradients: Arrays, direction: Arrays) -> float:
     return float(sum(np.sum(np.abs(g) * np.abs(d)) for g, d in zip(gradients, direction)))
 
 
-def _agrees(slope: Slope, line: Along, gradients: Arrays) -> bool:
+def _agrees(slope: Slope, line: DifferencesAlong, gradients: Arrays) -> bool:
     terms = _terms(gradients, line.direction)
     gap = abs(slope.value - project(gradients, line.direction))
     return bool(slope.error <= TIGHT * terms and gap <= 4 * slope.error + ROUNDING * terms)
 
 
-def _is_apart(slope: Slope, line: Along, gradients: Arrays) -> bool:
+def _is_apart(slope: Slope, line: DifferencesAlong, gradients: Arrays) -> bool:
     gap = abs(slope.value - project(gradients, line.direction))
     return bool(gap > 16 * (slope.error + ROUNDING * _terms(gradients, line.direction)))
 
 
-def _is_confirmed(slope: Slope, line: Along, centre: Arrays, gradients: Arrays) -> bool:
+def _is_confirmed(slope: Slope, line: DifferencesAlong, centre: Arrays, gradients: Arrays) -> bool:
     """Whether central differences of real numbers are nearer to a slope than to the gradients. Near a pole or in a tail
     complex arithmetic underflows where the function does not, and differences are 0 as well: such a slope is none. Nor
     is the mean of both sides of a kink."""
@@ -216,7 +216,9 @@ def _is_confirmed(slope: Slope, line: Along, centre: Arrays, gradients: Arrays) 
     return bool(not beside.why and beside.value and abs(beside.value - slope.value) <= gap / 16)
 
 
-def _trace(way: Callable[[Along, Arrays], Slope], line: Along, centre: Arrays, gradients: Arrays) -> list[np.ndarray]:
+def _trace(
+    way: Callable[[DifferencesAlong, Arrays], Slope], line: DifferencesAlong, centre: Arrays, gradients: Arrays
+) -> list[np.ndarray]:
     """``gradients`` with the elements that are furthest off as they are by a ``way``, by halving."""
     flat = np.concatenate([d.reshape(-1) for d in line.direction])
     ends = np.cumsum([d.size for d in line.direction])[:-1]
@@ -228,7 +230,7 @@ def _trace(way: Callable[[Along, Arrays], Slope], line: Along, centre: Arrays, g
         part[places] = flat[places]
         pieces = zip(np.split(part, ends), line.direction)
         along = [(p if np.iscomplexobj(d) else p.real).reshape(d.shape) for p, d in pieces]
-        piece = Along(line.function, line.inputs, line.cotangents, along)
+        piece = DifferencesAlong(line.function, line.inputs, line.cotangents, along)
         slope = way(piece, centre)
         gap = abs(slope.value - project(gradients, along)) if _is_apart(slope, piece, gradients) else 0.0
         return gap, slope.value, places
@@ -250,7 +252,7 @@ def _trace(way: Callable[[Along, Arrays], Slope], line: Along, centre: Arrays, g
     return traced
 
 
-def _complex_slope(line: Along, centre: Arrays) -> Slope:
+def _complex_slope(line: DifferencesAlong, centre: Arrays) -> Slope:
     """By the imaginary part at inputs + i·step·direction. Its error is what a change of the inputs by two spacings
     makes of it."""
     nothing = Slope(np.nan, np.inf)
@@ -276,7 +278,7 @@ def _complex_slope(line: Along, centre: Arrays) -> Slope:
     return Slope(value, error) if np.isfinite(value + error) else nothing
 
 
-def _linear_slope(line: Along, centre: Arrays) -> Slope:
+def _linear_slope(line: DifferencesAlong, centre: Arrays) -> Slope:
     """By the longest step on which the function is linear: what is left of its second difference, curvature or
     roundoff, is the error."""
     best = Slope(np.nan, np.inf)
@@ -297,7 +299,7 @@ def _linear_slope(line: Along, centre: Arrays) -> Slope:
     return best
 
 
-def _extrapolated_slope(line: Along, centre: Arrays) -> Slope:
+def _extrapolated_slope(line: DifferencesAlong, centre: Arrays) -> Slope:
     """By Romberg's extrapolation of four central differences. The last correction is the error, and what rounding does
     to outputs of their size; what it does to larger numbers inside, the corrections show."""
     best = Slope(np.nan, np.inf)
@@ -325,7 +327,7 @@ def _extrapolated_slope(line: Along, centre: Arrays) -> Slope:
 
 
 #: The ways to a slope along a direction, the most exact first.
-_BY: tuple[tuple[str, Callable[[Along, Arrays], Slope]], ...] = (
+_BY: tuple[tuple[str, Callable[[DifferencesAlong, Arrays], Slope]], ...] = (
     (COMPLEX, _complex_slope),
     (LINEAR, _linear_slope),
     (EXTRAPOLATED, _extrapolated_slope),
@@ -354,7 +356,7 @@ def _is_near_exact(value: np.ndarray, right: np.ndarray) -> bool:
     return bool((np.abs(value - right)[told] <= NEAR * (np.abs(right[told]) + 1e-3 * scale)).all())
 
 
-class Number:
+class ComplexNumber:
     """A real number of `DIGITS` digits, of which NumPy makes arrays of objects: its functions call the method of their
     name."""
 
@@ -363,22 +365,22 @@ class Number:
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def __getattr__(self, name: str) -> Callable[..., Number]:
+    def __getattr__(self, name: str) -> Callable[..., ComplexNumber]:
         import mpmath
 
         if name.startswith("_"):
             raise AttributeError(name)
         function = getattr(mpmath, name.replace("arc", "a") if name.startswith("arc") else name)
-        return lambda *others: Number(_real(function(self.value, *map(_value, others))))
+        return lambda *others: ComplexNumber(_real(function(self.value, *map(_value, others))))
 
-    def conjugate(self) -> Number:
+    def conjugate(self) -> ComplexNumber:
         return self
 
-    def __neg__(self) -> Number:
-        return Number(-self.value)
+    def __neg__(self) -> ComplexNumber:
+        return ComplexNumber(-self.value)
 
-    def __abs__(self) -> Number:
-        return Number(abs(self.value))
+    def __abs__(self) -> ComplexNumber:
+        return ComplexNumber(abs(self.value))
 
     def __hash__(self) -> int:
         return hash(self.value)
@@ -387,7 +389,7 @@ class Number:
 def _value(x: Any) -> Any:
     import mpmath
 
-    if isinstance(x, Number):
+    if isinstance(x, ComplexNumber):
         return x.value
     # A float64 is what it is; of anything else nothing is known.
     return mpmath.mpf(int(x)) if isinstance(x, (bool, int, np.integer, np.bool_)) else mpmath.mpf(float(x))
@@ -399,21 +401,21 @@ def _real(x: Any) -> Any:
     return x if isinstance(x, mpmath.mpf) else mpmath.nan
 
 
-def _operator(name: str) -> Callable[[Number, Any], Any]:
-    def call(self: Number, other: Any) -> Any:
-        if not isinstance(other, (Number, bool, int, float, np.number, np.bool_)):
+def _operator(name: str) -> Callable[[ComplexNumber, Any], Any]:
+    def call(self: ComplexNumber, other: Any) -> Any:
+        if not isinstance(other, (ComplexNumber, bool, int, float, np.number, np.bool_)):
             return NotImplemented
         found = getattr(self.value, name)(_value(other))
-        return found if isinstance(found, bool) else Number(_real(found))
+        return found if isinstance(found, bool) else ComplexNumber(_real(found))
 
     return call
 
 
 for _name in ("add", "sub", "mul", "truediv", "pow", "mod"):
-    setattr(Number, f"__{_name}__", _operator(f"__{_name}__"))
-    setattr(Number, f"__r{_name}__", _operator(f"__r{_name}__"))
+    setattr(ComplexNumber, f"__{_name}__", _operator(f"__{_name}__"))
+    setattr(ComplexNumber, f"__r{_name}__", _operator(f"__r{_name}__"))
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
-    setattr(Number, f"__{_name}__", _operator(f"__{_name}__"))
+    setattr(ComplexNumber, f"__{_name}__", _operator(f"__{_name}__"))
 
 
 def many_digits(
@@ -426,7 +428,7 @@ def many_digits(
     """The gradient by differences in `DIGITS` digits, of the elements in ``only``: neither roundoff nor a step too long
     is left.
 
-    function: takes arrays of `Number`; outputs: its values in float64. None where it does not take them, or they are
+    function: takes arrays of `ComplexNumber`; outputs: its values in float64. None where it does not take them, or they are
     other values (it overflows or cancels in float64, and is then another function); no more than `FEW` elements are
     moved.
     """
@@ -450,7 +452,7 @@ def _in_many_digits(
 ) -> Differences | None:
     import mpmath
 
-    wide = np.frompyfunc(lambda x: Number(mpmath.mpf(float(x))), 1, 1)
+    wide = np.frompyfunc(lambda x: ComplexNumber(mpmath.mpf(float(x))), 1, 1)
     start = [np.asarray(wide(x), object).reshape(x.shape) for x in inputs]
 
     def call_on_copies(values: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -476,7 +478,7 @@ def _in_many_digits(
             sides = []
             for step in (h, -h):
                 moved = [y.copy() for y in start]
-                moved[i][at] = moved[i][at] + Number(step)
+                moved[i][at] = moved[i][at] + ComplexNumber(step)
                 sides.append(between(call_on_copies(moved), centre) / step)
             slope = (sides[0] + sides[1]) / 2
             kink = abs(sides[0] - sides[1]) > abs(slope) / 10**10 + mpmath.mpf(10) ** (5 - STEP)

@@ -88,7 +88,7 @@ def cotangents(outputs: Sequence[tuple[tuple[int, ...], str]], seed: str) -> lis
     return made
 
 
-class Untouched:
+class UntouchedInputs:
     """What a backward pass must leave as it is: inputs, cotangents, outputs, and what functions of one's own saved for
     it. writable: inputs that it may write to, saved or returned or not."""
 
@@ -150,13 +150,13 @@ def saves(node: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChoiceNode:
     """Of a graph that has chosen elements by their size: along which dimension, None where it does not say."""
 
     dim: int | None
 
 
-def choice(outputs: Sequence[Any]) -> Choice | None:
+def choice(outputs: Sequence[Any]) -> ChoiceNode | None:
     """What a graph of one node chooses that has saved integers, places; None of any other."""
     found = [node for node in nodes(outputs) if type(node).__name__ != "AccumulateGrad"]
     if len(found) != 1 or not any(
@@ -164,7 +164,7 @@ def choice(outputs: Sequence[Any]) -> Choice | None:
     ):
         return None
     dim = getattr(found[0], "_saved_dim", None)
-    return Choice(dim - (1 << 64) * (dim >= 1 << 63) if isinstance(dim, int) else None)
+    return ChoiceNode(dim - (1 << 64) * (dim >= 1 << 63) if isinstance(dim, int) else None)
 
 
 def _list_saved_tensors(node: Any) -> list[Any]:
@@ -205,7 +205,7 @@ def compute_gradients(
             return backward(form.check, call, args, kwargs, form.wrt, cotangents)
         may = None if own is None else own.mutates
         inputs = [] if may is None else [x for name, x in kwargs.items() if name not in may]
-        left = Untouched(tensors(inputs), cotangents, tensors([kwargs[name] for name in may or ()]))
+        left = UntouchedInputs(tensors(inputs), cotangents, tensors([kwargs[name] for name in may or ()]))
         made = None if may is None else left.note_outputs
         found = backward(form.check, call, args, kwargs, form.wrt, cotangents, made=made)
         left.check(found)
@@ -413,7 +413,7 @@ def outputs_of(check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt
 
 
 @dataclass(frozen=True)
-class Problem:
+class GradientProblem:
     """What finite differences need of a torch call: a function of float64 arrays, where it is looked at, its
     cotangents."""
 
@@ -429,7 +429,7 @@ class Problem:
 
 def problem(
     check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt: Sequence[int], cotangents: Sequence[Any]
-) -> Problem:
+) -> GradientProblem:
     """The function whose gradient `backward` computes, of float64 arguments (complex128 for complex ones).
 
     For "double_backward" it is the gradient by autograd, a function of the inputs and of the outputs' cotangents.
@@ -471,13 +471,13 @@ def problem(
 
     inputs = [array(places[i]) for i in wrt]
     if check == "backward":
-        return Problem(forward, inputs, [array(c) for c in first if c is not None])
+        return GradientProblem(forward, inputs, [array(c) for c in first if c is not None])
     inputs += [array(c) for c in first if c is not None]
-    return Problem(gradient, inputs, [array(v) for v in second if v is not None])
+    return GradientProblem(gradient, inputs, [array(v) for v in second if v is not None])
 
 
 def second_oracle(
-    found: Problem,
+    found: GradientProblem,
     gradients: Sequence[np.ndarray],
     step: float | None = None,
     slack: float = 1.0,
@@ -532,7 +532,7 @@ def _agree_beyond_chance(how: differences.Differences, gradients: Sequence[np.nd
     return all((np.abs(y - g) <= NEAR * most).all() for y, g in zip(how.gradients, gradients))
 
 
-def _explains_slopes(found: Problem, how: differences.Differences, gradients: Sequence[np.ndarray]) -> bool:
+def _explains_slopes(found: GradientProblem, how: differences.Differences, gradients: Sequence[np.ndarray]) -> bool:
     """Whether differences of single elements explain the slopes along some directions, which they add up to. At a tie
     of three a median stands still under each of them alone, and yet moves with all of them; max(min(x, y), min(x, z))
     moves with y and z, if both fall."""
@@ -544,12 +544,12 @@ def _explains_slopes(found: Problem, how: differences.Differences, gradients: Se
 
 
 def _adds_up(
-    found: Problem, how: differences.Differences, centre: differences.Arrays, direction: Sequence[np.ndarray]
+    found: GradientProblem, how: differences.Differences, centre: differences.Arrays, direction: Sequence[np.ndarray]
 ) -> bool:
     direction = [np.where(np.isfinite(e), d, 0.0) for d, e in zip(direction, how.errors)]
     if not any(d.any() for d in direction):
         return True
-    slope = differences.Along(found.function, found.inputs, found.cotangents, direction).steepest(centre)
+    slope = differences.DifferencesAlong(found.function, found.inputs, found.cotangents, direction).steepest(centre)
     if slope.why:
         return slope.why != differences.KINK
     given = [np.where(np.isfinite(e), g, 0.0) for g, e in zip(how.gradients, how.errors)]
@@ -560,7 +560,7 @@ def _adds_up(
     return abs(differences.project(given, direction) - slope.value) <= error + 1e-6 * (terms + abs(slope.value))
 
 
-def _is_nothing(found: Problem, how: differences.Differences, gradients: Sequence[np.ndarray]) -> bool:
+def _is_nothing(found: GradientProblem, how: differences.Differences, gradients: Sequence[np.ndarray]) -> bool:
     """Whether the gradient is 0 as far as float64 tells: an element that moves by its own scale moves the outputs by
     less than a millionth of their size. What is small because its outputs are, is not."""
     total = sum(float(np.sum(np.abs(c) * np.abs(y))) for c, y in zip(found.cotangents, found.function(found.inputs)))
@@ -572,12 +572,12 @@ def _is_nothing(found: Problem, how: differences.Differences, gradients: Sequenc
     return True
 
 
-def fit(found: Problem, eps: float) -> tuple[differences.Slope, differences.Slope]:
+def fit(found: GradientProblem, eps: float) -> tuple[differences.Slope, differences.Slope]:
     """The slope along a random direction by moving every element by up to ``eps``, and by a step that fits."""
     with np.errstate(all="ignore"):
         centre, noise = found.function(found.inputs), differences.own_roundoff(found.function, found.inputs)
         (direction,) = differences.directions(found.inputs, 1, alike=True)
-        line = differences.Along(found.function, found.inputs, found.cotangents, direction, noise)
+        line = differences.DifferencesAlong(found.function, found.inputs, found.cotangents, direction, noise)
         return line.compute_slope_at(centre, eps), line.steepest(centre)
 
 
@@ -602,7 +602,7 @@ def _move_towards(value: np.ndarray, towards: np.ndarray, error: np.ndarray) -> 
 
 
 def _project_gradients(
-    found: Problem, gradients: Sequence[np.ndarray], step: float | None, slack: float, eps: float | None
+    found: GradientProblem, gradients: Sequence[np.ndarray], step: float | None, slack: float, eps: float | None
 ) -> tuple[Oracle | None, str]:
     centre = found.function(found.inputs)
     noise = None if step else differences.own_roundoff(found.function, found.inputs)
@@ -610,7 +610,7 @@ def _project_gradients(
     finite = all(np.isfinite(g).all() for g in gradients)
     total = sum(float(np.sum(np.abs(c) * np.abs(y))) for c, y in zip(found.cotangents, centre))
     for direction in differences.directions(found.inputs, PROJECTIONS, alike=eps is not None):
-        line = differences.Along(found.function, found.inputs, found.cotangents, direction, noise)
+        line = differences.DifferencesAlong(found.function, found.inputs, found.cotangents, direction, noise)
         if eps is not None:
             slope = line.compute_slope_at(centre, eps)
         else:

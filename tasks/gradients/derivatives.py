@@ -30,7 +30,7 @@ class NoRule(Exception):
 
 
 @dataclass(frozen=True)
-class Rule:
+class DerivativeRule:
     """The derivative of one aten operator.
 
     backward: from the output's gradient and the operator's arguments to a gradient per tensor among them, in operations
@@ -46,7 +46,7 @@ class Rule:
     along: bool = False
 
 
-def _unary(operator: str, first: Unary, second: Unary | None = None, **facts: bool) -> Rule:
+def _unary(operator: str, first: Unary, second: Unary | None = None, **facts: bool) -> DerivativeRule:
     """first, second: derivatives of a function of the first argument, given what the operator is given."""
 
     def backward(gradient: Tensor, x: Tensor, *args: Any, **kwargs: Any) -> Sequence[Tensor]:
@@ -54,7 +54,7 @@ def _unary(operator: str, first: Unary, second: Unary | None = None, **facts: bo
             return (gradient * first(x, *args, **kwargs),)
         return (gradient * _slope().apply(first, second, (args, kwargs), x),)
 
-    return Rule(operator, backward, **facts)
+    return DerivativeRule(operator, backward, **facts)
 
 
 def _slope() -> Any:
@@ -328,7 +328,7 @@ def _derive_bce_with_logits(
 
 
 #: By the node of torch's graph that stands for it.
-RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, DerivativeRule] = {
     "TanhBackward0": _unary("tanh", _sech2, lambda x: -2 * x.tanh() * _sech2(x), kept=True),
     "SigmoidBackward0": _unary(
         "sigmoid", _logistic_density, lambda x: -_logistic_density(x) * (x / 2).tanh(), kept=True
@@ -371,16 +371,18 @@ RULES: Mapping[str, Rule] = {
     "RsqrtBackward0": _unary("rsqrt", lambda x: -0.5 / (x * x.sqrt()), lambda x: 0.75 / (x.square() * x.sqrt())),
     "ReciprocalBackward0": _unary("reciprocal", lambda x: -1 / x.square(), lambda x: 2 / (x.square() * x)),
     "SpecialEntrBackward0": _unary("special_entr", lambda x: -x.log() - 1, lambda x: -1 / x),
-    "HypotBackward0": Rule("hypot", _derive_hypot),
-    "Atan2Backward0": Rule("atan2", _derive_atan2),
-    "LogaddexpBackward0": Rule("logaddexp", _derive_logaddexp(1.0)),
-    "Logaddexp2Backward0": Rule("logaddexp2", _derive_logaddexp(_LN2)),
-    "SoftmaxBackward0": Rule("_softmax", _derive_softmax, kept=True, along=True),
-    "SafeSoftmaxBackward0": Rule("_safe_softmax", _derive_softmax, kept=True, along=True),
-    "LogSoftmaxBackward0": Rule("_log_softmax", _derive_log_softmax, kept=True, along=True),
-    "LogsumexpBackward0": Rule("logsumexp", _derive_logsumexp, kept=True, along=True),
-    "GluBackward0": Rule("glu", _derive_glu),
-    "BinaryCrossEntropyWithLogitsBackward0": Rule("binary_cross_entropy_with_logits", _derive_bce_with_logits),
+    "HypotBackward0": DerivativeRule("hypot", _derive_hypot),
+    "Atan2Backward0": DerivativeRule("atan2", _derive_atan2),
+    "LogaddexpBackward0": DerivativeRule("logaddexp", _derive_logaddexp(1.0)),
+    "Logaddexp2Backward0": DerivativeRule("logaddexp2", _derive_logaddexp(_LN2)),
+    "SoftmaxBackward0": DerivativeRule("_softmax", _derive_softmax, kept=True, along=True),
+    "SafeSoftmaxBackward0": DerivativeRule("_safe_softmax", _derive_softmax, kept=True, along=True),
+    "LogSoftmaxBackward0": DerivativeRule("_log_softmax", _derive_log_softmax, kept=True, along=True),
+    "LogsumexpBackward0": DerivativeRule("logsumexp", _derive_logsumexp, kept=True, along=True),
+    "GluBackward0": DerivativeRule("glu", _derive_glu),
+    "BinaryCrossEntropyWithLogitsBackward0": DerivativeRule(
+        "binary_cross_entropy_with_logits", _derive_bce_with_logits
+    ),
 }
 
 
@@ -409,7 +411,7 @@ def own(nodes: Collection[str]) -> Iterator[None]:
         library._destroy()
 
 
-def _kernel(rule: Rule) -> Callable[..., Any]:
+def _kernel(rule: DerivativeRule) -> Callable[..., Any]:
     import torch
 
     packet = getattr(torch.ops.aten, rule.operator)
@@ -437,7 +439,7 @@ def _function() -> Any:
 
         class Own(torch.autograd.Function):
             @staticmethod
-            def forward(ctx: Any, rule: Rule, packet: Any, kwargs: Mapping[str, Any], *given: Any) -> Any:
+            def forward(ctx: Any, rule: DerivativeRule, packet: Any, kwargs: Mapping[str, Any], *given: Any) -> Any:
                 places = [k for k, x in enumerate(given) if isinstance(x, torch.Tensor)]
                 ctx.how = rule, kwargs, places, [None if k in places else x for k, x in enumerate(given)]
                 ctx.save_for_backward(*(given[k] for k in places))

@@ -82,7 +82,7 @@ class Differences:
     how: str = NAME
 
 
-class Along:
+class DifferencesAlong:
     """φ(t) = Σ Re⟨cotangent, function(inputs + t·direction)⟩, its differences taken output by output before the sum.
 
     inputs, cotangents, direction: float64 or complex128 arrays; the sum of differences loses less than the difference
@@ -291,7 +291,7 @@ def gradient(
             for unit in (1.0, 1j) if np.iscomplexobj(x) else (1.0,):
                 direction = [np.zeros_like(y) for y in inputs]
                 direction[i][at] = unit * steps[at]
-                line = Along(function, inputs, cotangents, direction, noise)
+                line = DifferencesAlong(function, inputs, cotangents, direction, noise)
                 slope = line.steepest(centre) if eps is None else line.compute_slope_at(centre, eps)
                 found.sizes[i][at] += slope.size
                 if accurate and not slope.why:

@@ -80,7 +80,7 @@ class Graph:
     nodes: dict[str, bool] = field(default_factory=dict)
     results: set[str] = field(default_factory=set)
     rules: list[str] = field(default_factory=list)
-    choice: autograd.Choice | None = None
+    choice: autograd.ChoiceNode | None = None
     compares: bool = False
     shifts: bool = False
 
@@ -116,13 +116,13 @@ class Derivative:
     dtype: str
     trust: Trust
     compute: Callable[..., Arrays]
-    pose: Callable[[str, Point], autograd.Problem]
+    pose: Callable[[str, Point], autograd.GradientProblem]
     raw: Callable[[Point], differences.Function] | None = None
     named: str = ""
     rounds: Sequence[str] = ()
     graph: Graph = field(default_factory=Graph)
 
-    def problem(self, point: Point) -> autograd.Problem:
+    def problem(self, point: Point) -> autograd.GradientProblem:
         """What differences need of it."""
         return self.pose(self.check, point)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.evaluate import Graph, Values
-from tasks.graphs.nodes import Node
+from tasks.graphs.evaluate import EvaluatedGraph, Values
+from tasks.graphs.nodes import GraphNode
 from tasks.judge.plain import USUAL_UNITS
 from tasks.model import EPS, SMALLEST_NORMAL
 
@@ -22,14 +22,14 @@ SCALE = 1.0 + 2.0**-6
 NOTICED = USUAL_UNITS
 
 
-def layers(graph: Graph) -> list[str]:
+def layers(graph: EvaluatedGraph) -> list[str]:
     """Names of the weight layers: matrices and kernels that noise moves, in the order of their first use."""
     used = dict.fromkeys(name for node in graph.block.walk() for name in node.inputs)
     return [name for name in used if name in graph.movable and graph.movable[name].ndim > 1]
 
 
 def find_unobserved(
-    graph: Graph,
+    graph: EvaluatedGraph,
     feeds: Mapping[str, Any],
     references: Sequence[np.ndarray],
     row_floors: Sequence[np.ndarray],
@@ -61,7 +61,7 @@ def unit(dtype: str, reference: np.ndarray, row_floor: np.ndarray) -> np.ndarray
     return EPS.get(dtype, 0.0) * np.abs(reference) + row_floor + SMALLEST_NORMAL.get(dtype, 0.0)
 
 
-def _find_changed_tensors(graph: Graph, kept: Values, layer: str) -> Iterator[tuple[str, Any]]:
+def _find_changed_tensors(graph: EvaluatedGraph, kept: Values, layer: str) -> Iterator[tuple[str, Any]]:
     """The tensors of the main graph that are others when a layer is scaled, by name."""
 
     def scale(name: str, x: np.ndarray, eps: float) -> np.ndarray:
@@ -78,7 +78,7 @@ def _find_changed_tensors(graph: Graph, kept: Values, layer: str) -> Iterator[tu
                 yield name, value
 
 
-def _depends(node: Node, changed: Values, layer: str) -> bool:
+def _depends(node: GraphNode, changed: Values, layer: str) -> bool:
     return (
         layer in node.inputs
         or not changed.keys().isdisjoint(node.reads)

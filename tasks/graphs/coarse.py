@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs import moving
-from tasks.graphs.evaluate import Graph, Move, Run, Values
-from tasks.graphs.nodes import Node
+from tasks.graphs.evaluate import EvaluatedGraph, GraphRun, Move, Values
+from tasks.graphs.nodes import GraphNode
 from tasks.graphs.products import Change
 from tasks.graphs.widening import NoOracle
 from tasks.model import EPS, LARGEST, OpClass, round_to_dtype
 from tasks.model.dtypes import round_digits
 
 
-def with_weights_in(graph: Graph, feeds: Mapping[str, Any], precision: str) -> list[np.ndarray]:
+def with_weights_in(graph: EvaluatedGraph, feeds: Mapping[str, Any], precision: str) -> list[np.ndarray]:
     """The outputs of a graph in order, in float64, the weights of its products rounded to ``precision``.
 
     Raises NoOracle as `Graph.run` does.
@@ -45,13 +45,13 @@ def in_precision(model: bytes, inputs: Sequence[Any], precision: str) -> Iterato
     if precision not in LARGEST:
         return
     with contextlib.suppress(NoOracle, KeyError, ValueError):
-        graph = Graph(onnx.load_from_string(model))
+        graph = EvaluatedGraph(onnx.load_from_string(model))
         for most in (np.inf, LARGEST[precision]):
             found = graph.run(dict(zip(graph.inputs, inputs)), move=_rounding(precision, most))
             yield [np.asarray(found[name], order="C") for name in graph.outputs]
 
 
-class OfProducts(Graph):
+class CoarseProducts(EvaluatedGraph):
     """A graph whose products take the factors that ``change`` makes of theirs (`tasks.graphs.products`); ``found``:
     names of the products and Fourier transforms that were computed."""
 
@@ -60,7 +60,7 @@ class OfProducts(Graph):
         self.found: list[str] = []
         self._change, self._numbers = change, itertools.count(1)
 
-    def _outputs(self, node: Node, inputs: list[Any], outer: Values, run: Run) -> list[Any]:
+    def _outputs(self, node: GraphNode, inputs: list[Any], outer: Values, run: GraphRun) -> list[Any]:
         product = node.operator.multiplies
         if product or node.operator.sums == "transform":
             self.found.append(node.op)
@@ -84,7 +84,7 @@ def _rounding(precision: str, most: float) -> Move:
     return move
 
 
-def product_weights(graph: Graph) -> frozenset[str]:
+def product_weights(graph: EvaluatedGraph) -> frozenset[str]:
     """Names of the weights that products take, as they are or moved about (transposed, reshaped …) before."""
     nodes = list(graph.block.walk())
     made_by = {name: node for node in nodes for name in node.outputs}

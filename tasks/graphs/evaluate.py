@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs import moving, nodes
-from tasks.graphs.nodes import Block, Node
+from tasks.graphs.nodes import GraphBlock, GraphNode
 from tasks.graphs.roundings import Round
 from tasks.graphs.widening import NARROW, NoOracle, widen
 from tasks.model import EPS, WITHOUT_NOISE, OpClass, round_to_dtype
 from tasks.model.errors import essential
-from tasks.operators.call import Call, Evaluate
+from tasks.operators.call import Evaluate, OperatorCall
 from tasks.operators.table import EVALUATED
 
 #: A moved twin of a tensor: of its name, its float64 values and the ε of the dtype that it has in the model.
@@ -26,7 +26,7 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Run:
+class GraphRun:
     """How a graph is evaluated once: see `Graph.run`. kept: what is kept so far, by name."""
 
     move: Move | None = None
@@ -39,7 +39,7 @@ class Run:
         return round_to_dtype(x, dtype) if self.round is None else self.round(x, dtype, exact, node)
 
 
-class Graph:
+class EvaluatedGraph:
     """An ONNX model in float64.
 
     nodes: those of the main graph in order, with unique names; inputs, outputs: names of tensors; weights: of the main
@@ -76,7 +76,7 @@ class Graph:
         """What each input is given, in the graph's order."""
         return [np.array(feeds[name], order="C") for name in self.inputs]
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> GraphNode:
         """The node of a name, in subgraphs as well. Raises KeyError."""
         return self._by_name[name]
 
@@ -105,31 +105,31 @@ class Graph:
         for name in self.inputs:
             still = round is not None and name in self._still
             values[name] = self._perturb_value(name, widen(feeds[name]), None if still else move)
-        run = Run(move, round, frozenset(keep), {name: values[name] for name in keep if name in values})
+        run = GraphRun(move, round, frozenset(keep), {name: values[name] for name in keep if name in values})
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             found = self._execute(self.block, values, run)
             kept = {name: self._weight(self.weights[name], name, move) for name in keep if name in self.weights}
         return dict(zip(self.outputs, found)) | run.kept | kept
 
-    def run_node(self, node: Node, inputs: Sequence[Any], move: Move | None = None) -> list[Any]:
+    def run_node(self, node: GraphNode, inputs: Sequence[Any], move: Move | None = None) -> list[Any]:
         """Outputs of one node on the inputs of its places (None for one left out), in float64.
 
         move: of what is inside its subgraphs; the outputs themselves are as they are. Raises NoOracle.
         """
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            return self._outputs(node, [widen(x) for x in inputs], {}, Run(move))
+            return self._outputs(node, [widen(x) for x in inputs], {}, GraphRun(move))
 
-    def run_among(self, node: Node, values: Values, move: Move | None = None) -> list[Any]:
+    def run_among(self, node: GraphNode, values: Values, move: Move | None = None) -> list[Any]:
         """Outputs of a node of the main graph on tensors by name; the weights that it reads come from the model, as
         ``move`` moves them. Raises NoOracle."""
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             reads = {name: self._value(name, self.block, values, move) for name in node.reads}
-            return self._outputs(node, [reads[x] if x else None for x in node.inputs], reads, Run(move))
+            return self._outputs(node, [reads[x] if x else None for x in node.inputs], reads, GraphRun(move))
 
-    def _execute(self, block: Block, values: Values, run: Run) -> list[Any]:
+    def _execute(self, block: GraphBlock, values: Values, run: GraphRun) -> list[Any]:
         """Outputs of a block whose inputs, and what it captures, are in ``values``, which is used up."""
         left = Counter(block.use_counts)
         for node in block.nodes:
@@ -149,7 +149,7 @@ class Graph:
                     run.kept[name] = made
         return [self._value(name, block, values, run.move) for name in block.outputs]
 
-    def _read(self, name: str, node: Node, block: Block, values: Values, run: Run) -> Any:
+    def _read(self, name: str, node: GraphNode, block: GraphBlock, values: Values, run: GraphRun) -> Any:
         """A tensor as a node reads it. Beside casts, what was given or cast is exact: it moves for a node that sums or
         composes, whose rounding inside that stands for, and not for one that rounds its result alone."""
         given = name in self._still or name in block.weights
@@ -159,7 +159,7 @@ class Graph:
         moves = self._composes[node.name] and (name in self._still or name in self.movable)
         return self._perturb_value(name, value, run.move) if moves else value
 
-    def _value(self, name: str, block: Block, values: Values, move: Move | None) -> Any:
+    def _value(self, name: str, block: GraphBlock, values: Values, move: Move | None) -> Any:
         if name in values:
             return values[name]
         if name in block.weights:
@@ -174,7 +174,7 @@ class Graph:
             return value
         return move(name, value, self.eps(name))
 
-    def _outputs(self, node: Node, inputs: list[Any], outer: Values, run: Run) -> list[Any]:
+    def _outputs(self, node: GraphNode, inputs: list[Any], outer: Values, run: GraphRun) -> list[Any]:
         def body(name: str, given: Mapping[str, Any]) -> list[Any]:
             block = node.blocks[name]
             captured = {x: outer[x] for x in block.captured_names}
@@ -189,7 +189,7 @@ class Graph:
             if node.op in self._operators and not any(
                 isinstance(x, list) for x in inputs
             ):  # of tensors; of text as well
-                found = self._operators[node.op](Call(inputs, node.attributes, node.version, len(node.outputs)))
+                found = self._operators[node.op](OperatorCall(inputs, node.attributes, node.version, len(node.outputs)))
             found = self._by_onnx(node, inputs) if found is None else found
         except NoOracle:
             raise
@@ -202,7 +202,7 @@ class Graph:
         return made
 
     @staticmethod
-    def _widen_result(node: Node, value: Any, inputs: list[Any]) -> Any:
+    def _widen_result(node: GraphNode, value: Any, inputs: list[Any]) -> Any:
         """A result with its floats in float64. Raises NoOracle for digits that were lost on the way."""
         if not isinstance(value, np.ndarray) or value.dtype.name not in NARROW:
             return value
@@ -211,7 +211,7 @@ class Graph:
             raise NoOracle(f"node {node.name!r}: onnx computes {node.op} in {value.dtype.name}")
         return value.astype(np.float64)
 
-    def _by_onnx(self, node: Node, inputs: list[Any]) -> list[Any]:
+    def _by_onnx(self, node: GraphNode, inputs: list[Any]) -> list[Any]:
         """Outputs by onnx's own evaluator, of a model of this node alone; it is built once for each dtype of the
         inputs."""
         given = {name: x for name, x in zip(node.inputs, inputs) if name}
@@ -223,7 +223,7 @@ class Graph:
         return [next(found) if name else None for name in node.outputs]
 
 
-def _evaluator(node: Node, given: Mapping[str, Any]) -> Any:
+def _evaluator(node: GraphNode, given: Mapping[str, Any]) -> Any:
     import onnx
     from onnx import helper
     from onnx.reference import ReferenceEvaluator
@@ -258,11 +258,11 @@ def _evaluator(node: Node, given: Mapping[str, Any]) -> Any:
 Body = Callable[[str, Mapping[str, Any]], "list[Any]"]
 
 
-def _if(node: Node, inputs: list[Any], body: Body) -> list[Any]:
+def _if(node: GraphNode, inputs: list[Any], body: Body) -> list[Any]:
     return body("then_branch" if bool(np.asarray(inputs[0]).reshape(-1)[0]) else "else_branch", {})
 
 
-def _loop(node: Node, inputs: list[Any], body: Body) -> list[Any]:
+def _loop(node: GraphNode, inputs: list[Any], body: Body) -> list[Any]:
     most, going, *states = inputs
     block = node.blocks["body"]
     count = len(block.inputs) - 2
@@ -280,7 +280,7 @@ def _loop(node: Node, inputs: list[Any], body: Body) -> list[Any]:
     return [*states, *(np.stack(rows) for rows in stacked)]
 
 
-def _scan(node: Node, inputs: list[Any], body: Body) -> list[Any]:
+def _scan(node: GraphNode, inputs: list[Any], body: Body) -> list[Any]:
     if node.version < 9:
         raise NoOracle(f"node {node.name!r}: Scan of opset 8 has no float64 evaluation here")
     a, block = node.attributes, node.blocks["body"]
@@ -305,4 +305,4 @@ def _scan(node: Node, inputs: list[Any], body: Body) -> list[Any]:
 
 
 #: By the operators that act as control.
-_CONTROL: dict[str, Callable[[Node, list[Any], Body], list[Any]]] = {"If": _if, "Loop": _loop, "Scan": _scan}
+_CONTROL: dict[str, Callable[[GraphNode, list[Any], Body], list[Any]]] = {"If": _if, "Loop": _loop, "Scan": _scan}

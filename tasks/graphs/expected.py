@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs import moving
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.floor import node_floor, raise_floor, reference_and_floor
 from tasks.graphs.harvest import dtype_of
 from tasks.graphs.widening import NoOracle, is_floating
 from tasks.model import Leaf, OpClass
 
 
-def compute_expected(graph: Graph, feeds: Mapping[str, Any], draws: int) -> tuple[list[Leaf], OpClass]:
+def compute_expected(graph: EvaluatedGraph, feeds: Mapping[str, Any], draws: int) -> tuple[list[Leaf], OpClass]:
     """(a leaf per output in order, the class they are judged by): the class of its op for one node, "composite" for
     many, or "exact" where none of them rounds. Raises NoOracle."""
     values: list[tuple[Any, np.ndarray | None]]
@@ -38,13 +38,13 @@ def compute_expected(graph: Graph, feeds: Mapping[str, Any], draws: int) -> tupl
     return [_leaf(graph, name, y, floor) for name, (y, floor) in zip(graph.outputs, values)], op_class
 
 
-def _value(graph: Graph, feeds: Mapping[str, Any], name: str) -> Any:
+def _value(graph: EvaluatedGraph, feeds: Mapping[str, Any], name: str) -> Any:
     if not name:
         return None
     return feeds[name] if name in feeds else graph.weights[name]
 
 
-def _leaf(graph: Graph, name: str, y: Any, floor: Any) -> Leaf:
+def _leaf(graph: EvaluatedGraph, name: str, y: Any, floor: Any) -> Leaf:
     if not isinstance(y, (np.ndarray, np.generic)):
         raise NoOracle(f"the output {name} is no tensor")
     exact = np.ascontiguousarray(y).reshape(np.shape(y))

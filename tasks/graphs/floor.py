@@ -16,9 +16,9 @@ import numpy as np
 
 from tasks.arrays import noise
 from tasks.graphs import moving
-from tasks.graphs.evaluate import Graph, Move
-from tasks.graphs.nodes import Node
-from tasks.graphs.roundings import Round, Roundings, jumping
+from tasks.graphs.evaluate import EvaluatedGraph, Move
+from tasks.graphs.nodes import GraphNode
+from tasks.graphs.roundings import CastRoundings, Round, jumping
 from tasks.graphs.widening import WIDENED, NoOracle, is_floating, widen
 from tasks.model import EPS, WITHOUT_NOISE, OpClass, row_floor
 from tasks.operators import table as operators
@@ -37,13 +37,13 @@ def step(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
     return made
 
 
-def mover(graph: Graph, draw: int) -> Move:
+def mover(graph: EvaluatedGraph, draw: int) -> Move:
     """How a draw moves the tensors of a graph."""
     return lambda name, x, eps: step(x, eps, draw, graph.places[name])
 
 
 @dataclass(frozen=True, eq=False)
-class Input:
+class FloorInput:
     """An input of a node or a case. value: an array in float64 (integers in their own dtype), a list of them, or None;
     eps: of the dtype that it has in the model, 0 for one that stands still; places: a number for each of its arrays."""
 
@@ -60,14 +60,14 @@ class Input:
         return step(self.value, self.eps, draw, self.places[0])
 
 
-def inputs_of(values: Sequence[Any], still: Collection[int] = ()) -> list[Input]:
+def inputs_of(values: Sequence[Any], still: Collection[int] = ()) -> list[FloorInput]:
     """Inputs in the dtypes of a case, which all move but those at the places ``still``."""
     found, counted = [], itertools.count(1)
     for place, value in enumerate(values):
         arrays = value if isinstance(value, list) else [value]
         known = {x.dtype.name for x in arrays if isinstance(x, np.ndarray)}
         eps = EPS[known.pop()] if place not in still and len(known) == 1 and known <= {*WIDENED} else 0.0
-        found.append(Input(widen(value), eps, tuple(itertools.islice(counted, len(arrays) if eps else 0))))
+        found.append(FloorInput(widen(value), eps, tuple(itertools.islice(counted, len(arrays) if eps else 0))))
     return found
 
 
@@ -78,7 +78,7 @@ Evaluate = Callable[[list[Any], int], "list[np.ndarray]"]
 def input_floors(
     references: list[np.ndarray],
     evaluate: Evaluate,
-    inputs: Sequence[Input],
+    inputs: Sequence[FloorInput],
     ops: Collection[str],
     dtypes: Sequence[str],
     op_class: OpClass,
@@ -133,7 +133,7 @@ def raise_floor(
     return found if found.any() else None
 
 
-class Expected(NamedTuple):
+class ExpectedOutput(NamedTuple):
     """What a graph's outputs are to be, in order: float64, integers in their own dtype.
 
     floors: δ of each element. rows: as the outputs of a model are judged (`tasks.model.leaf.model_floor`). steady: δ
@@ -148,7 +148,7 @@ class Expected(NamedTuple):
     jumps: list[np.ndarray | None]
 
 
-def reference_and_floor(graph: Graph, feeds: Mapping[str, Any], draws: int) -> Expected:
+def reference_and_floor(graph: EvaluatedGraph, feeds: Mapping[str, Any], draws: int) -> ExpectedOutput:
     """What a graph gives, with the noise floors. What a node makes is not surer in a graph than by itself
     (`raise_floor`).
 
@@ -162,7 +162,7 @@ def reference_and_floor(graph: Graph, feeds: Mapping[str, Any], draws: int) -> E
     def floors(round: Callable[[], Round]) -> list[np.ndarray]:
         return _floors(references, lambda draw: outputs(mover(graph, draw), round()), OpClass.MODEL, draws, elements)
 
-    casts = Roundings()
+    casts = CastRoundings()
     references = outputs(None, casts.first)
     elements = sum(np.size(x) for x in feeds.values()) + sum(x.size for x in graph.movable.values())
     steady = floors(casts.again)
@@ -171,14 +171,14 @@ def reference_and_floor(graph: Graph, feeds: Mapping[str, Any], draws: int) -> E
         higher = raise_floor(steady[place], references[place], graph.dtypes.get(name) or "float32", makers, given=True)
         steady[place] = steady[place] if higher is None else higher
     if not casts.open:
-        return Expected(references, steady, [row_floor(d) for d in steady], steady, [None] * len(steady))
+        return ExpectedOutput(references, steady, [row_floor(d) for d in steady], steady, [None] * len(steady))
     found = [np.maximum(a, b) for a, b in zip(steady, floors(casts.either))]
     jumps = [jumping(a, b) for a, b in zip(steady, found)]
     rows = [np.maximum(row_floor(a), b) for a, b in zip(steady, jumps)]
-    return Expected(references, found, rows, steady, list(jumps))
+    return ExpectedOutput(references, found, rows, steady, list(jumps))
 
 
-def node_floor(graph: Graph, node: Node, inputs: Sequence[Any], draws: int) -> list[np.ndarray]:
+def node_floor(graph: EvaluatedGraph, node: GraphNode, inputs: Sequence[Any], draws: int) -> list[np.ndarray]:
     """Element floors δ of a node's outputs on the float64 inputs of its places (None for one left out).
 
     Every floating input is moved by the ε of its dtype in the model, unless it says what is computed and not on what,
@@ -187,9 +187,9 @@ def node_floor(graph: Graph, node: Node, inputs: Sequence[Any], draws: int) -> l
     wide = [widen(x) for x in inputs]
     references = [np.asarray(y) for y in graph.run_node(node, wide)]
     given = [
-        Input(x, 0.0, ())
+        FloorInput(x, 0.0, ())
         if not _is_wide(x) or moving.is_structural(node, place) or node.inputs[place] in graph.fixed
-        else Input(x, graph.eps(node.inputs[place]), (graph.places[node.inputs[place]],))
+        else FloorInput(x, graph.eps(node.inputs[place]), (graph.places[node.inputs[place]],))
         for place, x in enumerate(wide)
     ]
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs.cut import crossing, cut
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.floor import node_floor
-from tasks.graphs.nodes import Node
+from tasks.graphs.nodes import GraphNode
 from tasks.graphs.widening import NoOracle
 from tasks.model import np_dtype
 
@@ -26,7 +26,7 @@ _SMALL = 64
 
 
 @dataclass(frozen=True)
-class Instance:
+class HarvestedNode:
     """A node where it stood. op: its type; key: digest of its case; source: the model and sample; node: its name there;
     dtype: of its first floating input, else of its first; largest: |x| of its floating inputs; cancels: how many times
     their relative movement its result's is (root mean squares); model: serialized, of the node alone; inputs: by
@@ -49,12 +49,12 @@ class Instance:
         return len(self.model) + sum(x.nbytes for x in self.inputs.values())
 
 
-class Harvest:
+class NodeHarvest:
     """Instances of distinct nodes, added model by model. left_out: nodes by the reason why they are none."""
 
     def __init__(self) -> None:
-        self.largest: dict[str, Instance] = {}
-        self.cancelling: dict[str, Instance] = {}
+        self.largest: dict[str, HarvestedNode] = {}
+        self.cancelling: dict[str, HarvestedNode] = {}
         self.left_out: dict[str, int] = {}
         self.seen = 0
 
@@ -67,7 +67,7 @@ class Harvest:
                 if before is None or getattr(one, size) > getattr(before, size):
                     kept[one.key] = one
 
-    def select_instances(self, mib: float) -> tuple[list[tuple[str, Instance]], int]:
+    def select_instances(self, mib: float) -> tuple[list[tuple[str, HarvestedNode]], int]:
         """(kind, instance) of what fits into ``mib`` MiB, small ones first, so that as many cases as can be are among
         them; and how many cases are not. kind: "largest", "cancelling", or "only" where one instance is both."""
         left, found, lost = mib * 2**20, [], 0
@@ -85,7 +85,7 @@ class Harvest:
 
 def instances(
     model: Any, feeds: Mapping[str, Any], source: str, only: Collection[str], left_out: dict[str, int]
-) -> Iterator[Instance]:
+) -> Iterator[HarvestedNode]:
     """The nodes of a ModelProto's main graph with the tensors that come to them: float64 results, rounded to the dtypes
     that they have in the model. ``left_out`` counts others by reason. Raises NoOracle."""
     from onnx import helper
@@ -94,7 +94,7 @@ def instances(
         from onnx import inliner
 
         model = inliner.inline_local_functions(model)
-    graph = Graph(model)
+    graph = EvaluatedGraph(model)
     places = [k for k, proto in enumerate(model.graph.node) if not _constant(proto)]
     assert [model.graph.node[k].op_type for k in places] == [n.op.rpartition(".")[2] for n in graph.nodes]
     every = {name for node in graph.nodes for name in (*node.inputs, *node.outputs) if name} - set(graph.weights)
@@ -121,7 +121,7 @@ def instances(
         yield _instance(graph, node, values, source, part, arrays)
 
 
-def dtype_of(graph: Graph, name: str, value: np.ndarray) -> str:
+def dtype_of(graph: EvaluatedGraph, name: str, value: np.ndarray) -> str:
     """The dtype that a tensor has in the model; of one whose type is not known, float32 for float64 values."""
     return graph.dtypes.get(name) or ("float32" if value.dtype == np.float64 else value.dtype.name)
 
@@ -130,7 +130,7 @@ def _constant(proto: Any) -> bool:
     return proto.op_type == "Constant" and proto.domain in ("", "ai.onnx")
 
 
-def _reason(node: Node, values: Mapping[str, Any], types: Mapping[str, Any]) -> str:
+def _reason(node: GraphNode, values: Mapping[str, Any], types: Mapping[str, Any]) -> str:
     """Why a node is no case; "" for one that is."""
     if node.blocks:
         return "has a graph inside"
@@ -142,14 +142,19 @@ def _reason(node: Node, values: Mapping[str, Any], types: Mapping[str, Any]) -> 
 
 
 def _instance(
-    graph: Graph, node: Node, values: Mapping[str, Any], source: str, part: Any, arrays: Mapping[str, np.ndarray]
-) -> Instance:
+    graph: EvaluatedGraph,
+    node: GraphNode,
+    values: Mapping[str, Any],
+    source: str,
+    part: Any,
+    arrays: Mapping[str, np.ndarray],
+) -> HarvestedNode:
     given = [_value(graph, values, name) for name in node.inputs]
     floating = [x for x in given if x is not None and x.dtype.kind == "f" and x.size]
     dtypes = [dtype_of(graph, name, x) for name, x in zip(node.inputs, given) if x is not None]
     inexact = [d for d, x in zip(dtypes, (x for x in given if x is not None)) if x.dtype.kind in "fV"]
     finite = [np.abs(x[np.isfinite(x)]).max(initial=0.0) for x in (np.asarray(x, np.float64) for x in floating)]
-    return Instance(
+    return HarvestedNode(
         node.op,
         _key(graph, node, given),
         source,
@@ -163,13 +168,13 @@ def _instance(
     )
 
 
-def _value(graph: Graph, values: Mapping[str, Any], name: str) -> np.ndarray | None:
+def _value(graph: EvaluatedGraph, values: Mapping[str, Any], name: str) -> np.ndarray | None:
     if not name:
         return None
     return np.asarray(values[name] if name in values else graph.weights[name])
 
 
-def _key(graph: Graph, node: Node, given: list[np.ndarray | None]) -> str:
+def _key(graph: EvaluatedGraph, node: GraphNode, given: list[np.ndarray | None]) -> str:
     def describe_input(name: str, x: np.ndarray | None) -> Any:
         if x is None:
             return None
@@ -188,7 +193,9 @@ def _key(graph: Graph, node: Node, given: list[np.ndarray | None]) -> str:
     return hashlib.sha256(json.dumps(case).encode()).hexdigest()[:10]
 
 
-def _cancels(graph: Graph, node: Node, given: list[np.ndarray | None], values: Mapping[str, Any]) -> float:
+def _cancels(
+    graph: EvaluatedGraph, node: GraphNode, given: list[np.ndarray | None], values: Mapping[str, Any]
+) -> float:
     """The largest over the outputs of rms(δ) ÷ (ε · rms(y)), δ from one draw; 0 where there is no answer."""
     try:
         floors = node_floor(graph, node, given, 1)

@@ -36,7 +36,7 @@ _BITS = ("view.dtype", "view_copy.dtype")
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenOperations:
     """What a run dispatched: names of ATen's operations, and of those that draw random numbers."""
 
     names: list[str] = field(default_factory=list)
@@ -69,9 +69,9 @@ def call(module: Any, given: Sequence[Any], gradients: bool = False) -> list[Any
         return list(module(*given))
 
 
-def watch_run(module: Any, inputs: Sequence[np.ndarray]) -> tuple[Seen, list[Any]]:
+def watch_run(module: Any, inputs: Sequence[np.ndarray]) -> tuple[SeenOperations, list[Any]]:
     """What `run` dispatches, and what it returns where nothing is compiled."""
-    seen = Seen()
+    seen = SeenOperations()
     with _disable_compilation(), watching(seen.note):
         return seen, run(module, inputs)
 

@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from tasks.graphs.nodes import Block, Node
+from tasks.graphs.nodes import GraphBlock, GraphNode
 from tasks.graphs.widening import WIDENED
 from tasks.judge import op_classes
 from tasks.model import EPS, OpClass
 from tasks.model.dtypes import holds
 
 
-def rounds(node: Node, dtypes: Mapping[str, str]) -> bool:
+def rounds(node: GraphNode, dtypes: Mapping[str, str]) -> bool:
     """Whether a node's outputs carry a rounding of their own; those of subgraphs have got it inside."""
     if node.operator.acts == "control":
         return False
@@ -23,7 +23,7 @@ def rounds(node: Node, dtypes: Mapping[str, str]) -> bool:
     return op_class(node) is not OpClass.EXACT
 
 
-def casts(block: Block, dtypes: Mapping[str, str]) -> dict[str, str]:
+def casts(block: GraphBlock, dtypes: Mapping[str, str]) -> dict[str, str]:
     """By the name of a node that casts to a floating dtype that does not hold every number of the one before: the
     dtype. That is a rounding which the model asks for, unlike that of an operator, which may be left out where more
     digits are kept."""
@@ -36,7 +36,7 @@ def casts(block: Block, dtypes: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def find_exact(block: Block, dtypes: Mapping[str, str]) -> frozenset[str]:
+def find_exact(block: GraphBlock, dtypes: Mapping[str, str]) -> frozenset[str]:
     """Names of the tensors that no rounding makes uncertain: inputs, weights, and what is moved, chosen, compared or
     cast of such."""
     found = {*block.inputs, *block.all_weights()}
@@ -47,7 +47,7 @@ def find_exact(block: Block, dtypes: Mapping[str, str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def of_casts(block: Block, dtypes: Mapping[str, str], narrowing: Collection[str]) -> frozenset[str]:
+def of_casts(block: GraphBlock, dtypes: Mapping[str, str], narrowing: Collection[str]) -> frozenset[str]:
     """Names of the tensors that casts to narrower dtypes make, and of what is only moved of these."""
     found: set[str] = set()
     for node in block.walk():
@@ -58,17 +58,17 @@ def of_casts(block: Block, dtypes: Mapping[str, str], narrowing: Collection[str]
     return frozenset(found)
 
 
-def op_class(node: Node) -> OpClass:
+def op_class(node: GraphNode) -> OpClass:
     """The class by which a node's results are judged."""
     return op_classes.of(f"onnx:{node.op}", kwargs=dict(node.attributes)).op_class
 
 
-def is_structural(node: Node, place: int) -> bool:
+def is_structural(node: GraphNode, place: int) -> bool:
     """Whether an input of a node says what is computed, not on what."""
     return place in node.operator.structural
 
 
-def find_fixed(block: Block, dtypes: Mapping[str, str]) -> frozenset[str]:
+def find_fixed(block: GraphBlock, dtypes: Mapping[str, str]) -> frozenset[str]:
     """Names of the tensors that are left alone: weights and what is made of weights and shapes alone, where it ends as
     a shape, scale, exponent, bound or axis; and weights of one element."""
     nodes, weights = list(block.walk()), block.all_weights()
@@ -96,7 +96,7 @@ def _floating(name: str, dtypes: Mapping[str, str]) -> bool:
     return dtypes.get(name, "float32") in WIDENED
 
 
-def layers(block: Block, dtypes: Mapping[str, str], left_alone: Collection[str]) -> dict[str, np.ndarray]:
+def layers(block: GraphBlock, dtypes: Mapping[str, str], left_alone: Collection[str]) -> dict[str, np.ndarray]:
     """The weights that are moved, by name: floating ones of more than one element that are not left alone."""
     return {
         name: x

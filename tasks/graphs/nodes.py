@@ -14,11 +14,11 @@ from tasks.graphs.cut import infer_types
 from tasks.graphs.widening import NoOracle, widen_graph
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
 from tasks.operators import table as operators
-from tasks.operators.table import Operator
+from tasks.operators.table import OnnxOperator
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class GraphNode:
     """A node of a model.
 
     name: unique in the model; op: its type, with its domain before a dot unless it is ONNX's own; inputs, outputs:
@@ -31,12 +31,12 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
-    blocks: Mapping[str, Block]
+    blocks: Mapping[str, GraphBlock]
     proto: Any
     version: int
 
     @cached_property
-    def operator(self) -> Operator:
+    def operator(self) -> OnnxOperator:
         """What is known of its operator."""
         return operators.of(self.op)
 
@@ -48,13 +48,13 @@ class Node:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class GraphBlock:
     """A graph or subgraph: names of its inputs and outputs, its nodes in order, its weights as the model stores
     them."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
     weights: Mapping[str, np.ndarray] = field(repr=False)
 
     @cached_property
@@ -69,7 +69,7 @@ class Block:
         read = [*(name for node in self.nodes for name in node.reads), *self.outputs]
         return tuple(dict.fromkeys(name for name in read if name not in known))
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[GraphNode]:
         """Its nodes and those of all subgraphs, each after the node that it is inside of."""
         for node in self.nodes:
             yield node
@@ -85,7 +85,7 @@ class Block:
         return found
 
 
-def read(model: Any) -> tuple[Block, dict[str, str]]:
+def read(model: Any) -> tuple[GraphBlock, dict[str, str]]:
     """The main graph of a ModelProto, and the dtype of every tensor whose type is known, by name.
 
     Functions of the model's own are written out in it; nodes Constant become weights. Raises NoOracle for what it
@@ -128,14 +128,14 @@ def _dtypes(graph: Any) -> dict[str, str]:
 
 def _block(
     graph: Any, weights: Mapping[str, np.ndarray], inputs: Sequence[str], versions: Mapping[str, int], names: set[str]
-) -> Block:
+) -> GraphBlock:
     weights, nodes = dict(weights), []
     for proto in graph.node:
         if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
             weights[proto.output[0]] = _constant(proto)
         else:
             nodes.append(_node(proto, versions, names))
-    return Block(tuple(inputs), tuple(x.name for x in graph.output), tuple(nodes), weights)
+    return GraphBlock(tuple(inputs), tuple(x.name for x in graph.output), tuple(nodes), weights)
 
 
 def _constant(proto: Any) -> np.ndarray:
@@ -154,7 +154,7 @@ def _constant(proto: Any) -> np.ndarray:
     raise NoOracle(f"a constant given as {attribute.name} has no float64 evaluation here")
 
 
-def _node(proto: Any, versions: Mapping[str, int], names: set[str]) -> Node:
+def _node(proto: Any, versions: Mapping[str, int], names: set[str]) -> GraphNode:
     import onnx
     from onnx import helper, numpy_helper
 
@@ -179,4 +179,4 @@ def _node(proto: Any, versions: Mapping[str, int], names: set[str]) -> Node:
         attributes[attribute.name] = value
     op = f"{domain}.{proto.op_type}" if domain else proto.op_type
     version = versions.get(proto.domain, versions.get("ai.onnx" if not domain else domain, 1))
-    return Node(name, op, tuple(proto.input), tuple(proto.output), attributes, blocks, proto, version)
+    return GraphNode(name, op, tuple(proto.input), tuple(proto.output), attributes, blocks, proto, version)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.watched_arrays import Run, unwatch_array
+from tasks.arrays.watched_arrays import WatchedRun, unwatch_array
 from tasks.judge import op_classes
 from tasks.model import OpClass
 
@@ -120,7 +120,7 @@ def _changed_tensor(value: Any, change: Change | None, places: Iterator[int]) ->
 _PRODUCTS = "dot vdot inner einsum tensordot convolve correlate matmul vecdot matvec vecmat".split()
 
 
-class InNumpy(Run):
+class ProductsInNumpy(WatchedRun):
     """A run of a NumPy function: `watched` gives its arrays, ``found`` has the names of the products that it then
     computed."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import torch_tree
-from tasks.arrays.pack import Pack
+from tasks.arrays.pack import ArrayPack
 from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import NotEncodable, TensorSpec, decode, encode, encode_tensor
 from tasks.arrays.widened import compute_in_float64
@@ -25,7 +25,7 @@ PICK = "getitem"
 
 
 @dataclass(frozen=True)
-class Part:
+class ProgramPart:
     """What makes the tensors ``outputs`` of a traced program of the tensors ``inputs``, all by their names in it."""
 
     inputs: tuple[str, ...]
@@ -127,7 +127,7 @@ def operation(node: Any) -> str:
     return str(getattr(packet, "__name__", packet))
 
 
-def part(program: Any, wanted: Part) -> Any:
+def part(program: Any, wanted: ProgramPart) -> Any:
     """A GraphModule of a part of a traced program, with the weights of the whole. Its arguments are the part's inputs.
 
     Raises ValueError for a tensor that the program does not have, or where the part reads an argument that is not
@@ -170,7 +170,7 @@ def lift_weights(program: Any) -> tuple[Any, dict[str, np.ndarray]]:
             if not isinstance(value, torch.Tensor):
                 raise Unsupported(f"{node.name} of the program is no tensor")
             weights[node.name], node.meta["val"] = torch_tree.to_numpy(value.detach()), value
-    return part(program, Part((*given, *weights), tuple(dict.fromkeys(output_names(program))))), weights
+    return part(program, ProgramPart((*given, *weights), tuple(dict.fromkeys(output_names(program))))), weights
 
 
 def encode_program(program: Any) -> dict[str, Any]:
@@ -327,10 +327,10 @@ def name_arguments(program: Any, given: Sequence[Any]) -> dict[str, np.ndarray]:
     return {name: torch_tree.to_numpy(x) for name, x in zip_equal(names, given)}
 
 
-def of_form(form: Form, pack: Pack) -> Form:
+def of_form(form: Form, pack: ArrayPack) -> Form:
     """The part of a form's program that a pack names (`inputs`, `outputs`), on the pack's arrays."""
     program = trace_module(form.call, arguments(form))
-    made = part(program, Part(tuple(pack.header["inputs"]), tuple(pack.header["outputs"])))
+    made = part(program, ProgramPart(tuple(pack.header["inputs"]), tuple(pack.header["outputs"])))
     arrays = [pack.array(i).copy() for i in range(len(pack.header["inputs"]))]
     args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(arrays))]}
     return replace(copy.copy(form), call=made, arrays=arrays, args=args)

@@ -26,7 +26,7 @@ REACH = 8.0
 SHARE, DENSE = 0.25, 2.0
 
 
-class Roundings:
+class CastRoundings:
     """What the casts to narrower dtypes made of the exact values of a run, in its order: what others may make of them
     instead."""
 

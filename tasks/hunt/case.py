@@ -14,24 +14,24 @@ from tasks.hunt.dialogue import Runnable
 from tasks.model import Group
 
 
-class Case(Runnable, Protocol):
+class HuntCase(Runnable, Protocol):
     """A case that can be made smaller; never changed, only made again."""
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """Its tensors by name: inputs, and what weights it holds."""
 
-    def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> Case:
+    def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> HuntCase:
         """The case with other arrays in the place of some."""
 
     @property
     def integers(self) -> dict[str, int]:
         """The whole numbers beside its tensors that may follow their sizes, by place."""
 
-    def with_integers(self, integers: Mapping[str, int]) -> Case:
+    def with_integers(self, integers: Mapping[str, int]) -> HuntCase:
         """The case with other numbers in some of those places."""
 
-    def simpler(self) -> Iterator[tuple[str, Case]]:
+    def simpler(self) -> Iterator[tuple[str, HuntCase]]:
         """Cases with one attribute, argument, input or output less, and what that was."""
 
     @property
@@ -46,7 +46,7 @@ class Case(Runnable, Protocol):
         """Equal for equal cases."""
 
 
-def count_case_elements(case: Case) -> int:
+def count_case_elements(case: HuntCase) -> int:
     """Numbers in its tensors."""
     return sum(x.size for x in case.arrays.values())
 

@@ -12,7 +12,7 @@ import numpy as np
 from tasks import catalogs
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.hunt.call_case import CallCase
 from tasks.hunt.dialogue import Unfit
 from tasks.hunt.graph_case import GraphCase
@@ -26,10 +26,10 @@ class ChosenCase:
     taken: tuple[int, ...]
     group: Group
     draws: int
-    choose: Choices = field(init=False, repr=False)
+    choose: DrawnChoices = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "choose", Choices.from_list(self.taken))
+        object.__setattr__(self, "choose", DrawnChoices.from_list(self.taken))
 
     @cached_property
     def _sample(self) -> Sample | str:

@@ -23,8 +23,8 @@ class Runnable(Protocol):
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Some nodes of a program, to be run by themselves. program: a ModelProto, or a `tasks.graphs.program.Part` of the
+class DialoguePiece:
+    """Some nodes of a program, to be run by themselves. program: a ModelProto, or a `tasks.graphs.program.ProgramPart` of the
     torch program; feeds: its inputs by name; outputs: names."""
 
     program: Any
@@ -39,7 +39,7 @@ class Ask:
     before it in a process of their own; fresh: in a new process; patient: one that hangs is given its whole deadline;
     explained: its row says why it is off, as far as the device tells."""
 
-    case: Runnable | Piece | None = None
+    case: Runnable | DialoguePiece | None = None
     setting: str = ""
     before: tuple[int, ...] = ()
     fresh: bool = False

@@ -10,11 +10,11 @@ import numpy as np
 
 from tasks.graphs.branches import inline_branches
 from tasks.graphs.cut import add_outputs, crossing, cut, producers, reads, types_of
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.floor import node_floor, reference_and_floor
 from tasks.graphs.widening import NoOracle
-from tasks.hunt.dialogue import Piece
-from tasks.hunt.program import Move, Program
+from tasks.hunt.dialogue import DialoguePiece
+from tasks.hunt.program import HuntProgram, Move
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype
 
 
@@ -25,7 +25,7 @@ def inline_functions(model: Any) -> Any:
     return onnx.inliner.inline_local_functions(model) if model.functions else model
 
 
-class OnnxProgram(Program):
+class OnnxProgram(HuntProgram):
     """model: a ModelProto; feeds: its inputs by name."""
 
     def __init__(self, model: Any, feeds: Mapping[str, Any], dtype: str = "float32") -> None:
@@ -64,8 +64,8 @@ class OnnxProgram(Program):
         return str(self._nodes[next(x for x in self.graph.node[place].output if x)].name)
 
     @functools.cached_property
-    def evaluated(self) -> Graph:
-        return Graph(self.model)
+    def evaluated(self) -> EvaluatedGraph:
+        return EvaluatedGraph(self.model)
 
     @functools.cached_property
     def _nodes(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class OnnxProgram(Program):
     def of_node(self, place: int, feeds: Mapping[str, np.ndarray]) -> dict[str, Any]:
         node, inputs = self._call(place, feeds)
         if node.blocks:
-            return Graph(self.piece([place], feeds).program).run(dict(feeds))
+            return EvaluatedGraph(self.piece([place], feeds).program).run(dict(feeds))
         return dict(zip(node.outputs, self.evaluated.run_node(node, inputs)))
 
     def spread_of(self, place: int, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -96,7 +96,7 @@ class OnnxProgram(Program):
     def floor_of(self, place: int, feeds: Mapping[str, np.ndarray], draws: int) -> dict[str, np.ndarray]:
         node, inputs = self._call(place, feeds)
         if node.blocks:
-            part = Graph(self.piece([place], feeds).program)
+            part = EvaluatedGraph(self.piece([place], feeds).program)
             return dict(zip(part.outputs, reference_and_floor(part, dict(feeds), draws).floors))
         return dict(zip(node.outputs, node_floor(self.evaluated, node, inputs, draws)))
 
@@ -135,20 +135,20 @@ class OnnxProgram(Program):
     def _taken(self) -> set[str]:
         return {x for node in self.graph.node for x in reads(node)} | set(self.outputs)
 
-    def piece(self, places: Collection[int], given: Mapping[str, np.ndarray] | None = None) -> Piece:
+    def piece(self, places: Collection[int], given: Mapping[str, np.ndarray] | None = None) -> DialoguePiece:
         """Its own inputs come first, in their order, then what other nodes make."""
         given, read = self.exact if given is None else given, self._reads(places)
         crossed, outputs = crossing(self.graph, places)
         inputs = list(dict.fromkeys([*(name for name in self.feeds if name in read), *crossed]))
         known = {name: source[name] for name in inputs for source in (self.feeds, given) if name in source}
-        return Piece(cut(self.model, inputs, outputs, self.types), known, tuple(outputs))
+        return DialoguePiece(cut(self.model, inputs, outputs, self.types), known, tuple(outputs))
 
     def _reads(self, places: Collection[int]) -> set[str]:
         return {name for place in places for name in reads(self.graph.node[place])}
 
-    def probed(self, names: Sequence[str]) -> Piece:
+    def probed(self, names: Sequence[str]) -> DialoguePiece:
         further = [name for name in dict.fromkeys(names) if name not in self.outputs]
-        return Piece(add_outputs(self.model, further, self.types), self.feeds, (*self.outputs, *further))
+        return DialoguePiece(add_outputs(self.model, further, self.types), self.feeds, (*self.outputs, *further))
 
     def with_values(self, values: Mapping[str, np.ndarray]) -> list[Any]:
         later = self._after(values)
@@ -159,7 +159,7 @@ class OnnxProgram(Program):
             inputs = list(dict.fromkeys([*crossing(self.graph, later)[0], *(name for name in values if name in read)]))
             part = cut(self.model, inputs, wanted, self.types)
             left = {x.name for x in part.graph.input}
-            known |= Graph(part).run({name: known[name] for name in inputs if name in left})
+            known |= EvaluatedGraph(part).run({name: known[name] for name in inputs if name in left})
         return [self.rounded(name, np.asarray(known[name])) for name in self.outputs]
 
     def _after(self, names: Collection[str]) -> set[int]:

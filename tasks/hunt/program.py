@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from tasks.hunt.dialogue import Piece
+from tasks.hunt.dialogue import DialoguePiece
 from tasks.model import culprit
 
 #: What a tensor, by its name, becomes.
 Move = Callable[[str, np.ndarray], np.ndarray]
 
 
-class Program:
+class HuntProgram:
     """Base of both; by itself, one that nobody can take apart. feeds: inputs by name; dtype: of the case; outputs:
     names.
 
@@ -90,12 +90,12 @@ class Program:
         """A float64 value as the program's tensor of that name has it."""
         raise NotImplementedError
 
-    def piece(self, places: Collection[int], given: Mapping[str, np.ndarray] | None = None) -> Piece:
+    def piece(self, places: Collection[int], given: Mapping[str, np.ndarray] | None = None) -> DialoguePiece:
         """Some nodes by themselves. given: what comes to them from others (default: what they make in float64,
         rounded)."""
         raise NotImplementedError
 
-    def probed(self, names: Sequence[str]) -> Piece:
+    def probed(self, names: Sequence[str]) -> DialoguePiece:
         """The whole program, whose outputs are followed by the tensors ``names``, those that are none yet."""
         raise NotImplementedError
 

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tasks import wire
-from tasks.arrays.pack import Pack, save_pack
+from tasks.arrays.pack import ArrayPack, save_pack
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.graphs.program import Part
+from tasks.graphs.program import ProgramPart
 from tasks.graphs.widening import NoOracle
-from tasks.hunt.dialogue import Ask, NotFailing, Piece, Ran, Search
+from tasks.hunt.dialogue import Ask, DialoguePiece, NotFailing, Ran, Search
 from tasks.model import Form, Group
 from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
 from tasks.wire import ToRun
@@ -43,7 +43,7 @@ class Searcher:
 
     def form(self, kind: str) -> Form:
         """The form of the stored case. Raises Unsupported, Vacuous, Invalid."""
-        return self.sample.form(kind, Pack(self.item.exported) if self.item.exported else None)
+        return self.sample.form(kind, ArrayPack(self.item.exported) if self.item.exported else None)
 
     def begin(self) -> wire.Answer:
         self._search = self.start()
@@ -53,7 +53,7 @@ class Searcher:
         """What is wanted next, or what was found."""
         ran = Ran(None, tried.error, tried.row)
         if self.looks and not tried.error:
-            pack = Pack(self._wanted.keep)
+            pack = ArrayPack(self._wanted.keep)
             ran = replace(ran, outputs=[pack.array(i).copy() for i in range(pack.header["outputs"])])
         for path in {self._wanted.keep, self._wanted.pack, self._wanted.part} - {self.item.pack, ""}:
             Path(path).unlink(missing_ok=True)
@@ -73,16 +73,16 @@ class Searcher:
 
     def _item(self, asked: Ask) -> ToRun:
         number, item = next(self._numbers), self.item
-        if isinstance(asked.case, Piece):
+        if isinstance(asked.case, DialoguePiece):
             item = self._write_piece(number, asked.case)
         elif asked.case is not None:
             item = self.write(f"{number}.pack", *asked.case.make_sample())
         keep = str(self._folder / f"{number}.outputs") if self.looks else item.keep
         return replace(item, keep=keep, setting=asked.setting, explained=asked.explained)
 
-    def _write_piece(self, number: int, piece: Piece) -> ToRun:
+    def _write_piece(self, number: int, piece: DialoguePiece) -> ToRun:
         """A piece has no reference: whoever asks for it judges it."""
-        if isinstance(piece.program, Part):
+        if isinstance(piece.program, ProgramPart):
             part, inputs = str(self._folder / f"{number}.part"), piece.program.inputs
             header = {"inputs": inputs, "outputs": piece.program.outputs}
             save_pack(part, header, [np.asarray(piece.feeds[name]) for name in inputs])

@@ -10,15 +10,15 @@ import numpy as np
 
 from tasks.arrays import noise
 from tasks.graphs import program as programs
-from tasks.graphs.program import Part
+from tasks.graphs.program import ProgramPart
 from tasks.graphs.widening import NoOracle
-from tasks.hunt.dialogue import Piece
-from tasks.hunt.program import Move, Program
+from tasks.hunt.dialogue import DialoguePiece
+from tasks.hunt.program import HuntProgram, Move
 from tasks.model import Form, OpClass
 from tasks.model.dtypes import EPS, dtype_name, np_dtype
 
 
-class TorchProgram(Program):
+class TorchProgram(HuntProgram):
     """program: as `tasks.graphs.program.trace_module` makes it; feeds: its arguments by name. A node of several outputs
     stands for those that pick them out of it as well."""
 
@@ -121,7 +121,7 @@ class TorchProgram(Program):
             name: np.zeros(y.shape) if delta is None else delta for name, y, delta in zip(exact, references, floors)
         }
 
-    def piece(self, places: Collection[int], given: Mapping[str, np.ndarray] | None = None) -> Piece:
+    def piece(self, places: Collection[int], given: Mapping[str, np.ndarray] | None = None) -> DialoguePiece:
         inside = {name for place in places for name in self._parts[place]}
         read = [name for place in sorted(places) for name in self._reads(place)]
         inputs = tuple(dict.fromkeys(name for name in read if name not in inside))
@@ -129,7 +129,9 @@ class TorchProgram(Program):
         taken = outside.union(self.outputs)
         outputs = tuple(x for place in sorted(places) for x in self._parts[place] if x in taken)
         known = {**(self.exact if given is None else given), **self.feeds}
-        return Piece(Part(inputs, outputs), {name: known[name] for name in inputs if name in known}, outputs)
+        return DialoguePiece(
+            ProgramPart(inputs, outputs), {name: known[name] for name in inputs if name in known}, outputs
+        )
 
     def name(self, place: int) -> str:
         return str(self._graph[place].name)
@@ -156,7 +158,7 @@ class TorchProgram(Program):
 
     @functools.cache  # noqa: B019  a search has one subject
     def _alone(self, place: int) -> Any:
-        return programs.part(self.program, Part(*map(tuple, self.border(place))))
+        return programs.part(self.program, ProgramPart(*map(tuple, self.border(place))))
 
     def floor_of(self, place: int, feeds: Mapping[str, np.ndarray], draws: int) -> dict[str, np.ndarray]:
         inputs, outputs = self.border(place)
@@ -164,9 +166,9 @@ class TorchProgram(Program):
         found = self._floors(self._alone(place), {name: feeds[name] for name in inputs}, exact, draws)
         return {name: found[name] for name in outputs}
 
-    def probed(self, names: Sequence[str]) -> Piece:
+    def probed(self, names: Sequence[str]) -> DialoguePiece:
         outputs = (*self.outputs, *(name for name in dict.fromkeys(names) if name not in self.outputs))
-        return Piece(Part(tuple(self.feeds), outputs), self.feeds, outputs)
+        return DialoguePiece(ProgramPart(tuple(self.feeds), outputs), self.feeds, outputs)
 
     def with_values(self, values: Mapping[str, np.ndarray]) -> list[Any]:
         later = self._after(values)

@@ -14,7 +14,7 @@ from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec, encode
 from tasks.catalogs.base import Sample
 from tasks.graphs import program as programs
-from tasks.graphs.program import Part
+from tasks.graphs.program import ProgramPart
 from tasks.graphs.widening import NoOracle
 from tasks.hunt import case as cases
 from tasks.hunt.dialogue import Unfit
@@ -83,7 +83,9 @@ class TracedCase:
 
     def _tidy(self) -> TracedCase:
         """Without the arguments and operations that no output needs."""
-        part = programs.part(programs.read(self.program), Part(tuple(self.arrays), tuple(self.program["outputs"])))
+        part = programs.part(
+            programs.read(self.program), ProgramPart(tuple(self.arrays), tuple(self.program["outputs"]))
+        )
         used = {node.name for node in part.graph.nodes if node.op != "placeholder" or node.users}
         made = programs.encode_program(part)
         nodes = [one for one in made["nodes"] if one["name"] in used]

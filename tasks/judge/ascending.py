@@ -11,7 +11,7 @@ from tasks.model.dtypes import dtype_name, np_dtype
 
 
 @dataclass(frozen=True, eq=False)
-class Ascending:
+class AscendingInputs:
     """order: (n,) places of the inputs that are numbers or infinite; values: (n,) they as float64; by_bits: of a dtype
     of up to 16 bits the place in ``values`` of each bit pattern that is among them, and 0 of any other."""
 
@@ -39,13 +39,13 @@ class Ascending:
         return np.minimum(np.searchsorted(self.values, numbers.astype(np.float64)), len(self.values) - 1)
 
 
-def ascending(given: np.ndarray) -> Ascending:
+def ascending(given: np.ndarray) -> AscendingInputs:
     """The inputs, of any shape, in ascending order; equal ones as they came."""
     return _of(given.tobytes(), dtype_name(given.dtype))
 
 
 @functools.lru_cache(maxsize=8)
-def _of(data: bytes, dtype: str) -> Ascending:
+def _of(data: bytes, dtype: str) -> AscendingInputs:
     given = np.frombuffer(data, np_dtype(dtype))
     x = given.astype(np.float64)
     order = np.argsort(x, kind="stable")
@@ -54,7 +54,7 @@ def _of(data: bytes, dtype: str) -> Ascending:
     if given.itemsize <= 2:
         by_bits = np.zeros(1 << 8 * given.itemsize, np.intp)
         by_bits[given.view(_bits(given.dtype))[order]] = np.arange(len(order))
-    return Ascending(order, x[order], by_bits)
+    return AscendingInputs(order, x[order], by_bits)
 
 
 def _bits(dtype: np.dtype) -> str:

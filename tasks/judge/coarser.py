@@ -24,7 +24,7 @@ TIMES = (0.75, 6.0)
 
 
 @dataclass(frozen=True)
-class Suspicion:
+class PrecisionSuspicion:
     """precision; alike: correlation of the errors with those that weights rounded to it make."""
 
     precision: str
@@ -38,7 +38,7 @@ def suspect_precision(
     policy: Policy,
     label: str,
     dtype: str,
-) -> Suspicion | None:
+) -> PrecisionSuspicion | None:
     """The precision that the errors of a model's outputs tell of; None where they tell of none.
 
     twins: per precision, the exact outputs with the weights of products rounded to it (`tasks.graphs.coarse`). A result
@@ -47,7 +47,7 @@ def suspect_precision(
     round. A runtime that folds scales into its weights before it rounds them is not recognised, nor is one of a model
     whose error is carried by a few numbers, as that of a single distribution is: those are alike by chance.
     """
-    best: Suspicion | None = None
+    best: PrecisionSuspicion | None = None
     ours, errors = (
         _compute_signed_errors(actual, expected),
         {name: _compute_signed_errors(found, expected) for name, found in twins.items()},
@@ -63,7 +63,7 @@ def suspect_precision(
         shared = max((abs(_alike(theirs, x)) for name, x in errors.items() if name != precision), default=0.0)
         alike = _alike(ours, theirs)
         if alike >= max(ALIKE, chance, APART * shared) and (best is None or alike > best.alike):
-            best = Suspicion(precision, alike)
+            best = PrecisionSuspicion(precision, alike)
     return best
 
 

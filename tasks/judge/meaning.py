@@ -27,7 +27,7 @@ TIE = USUAL_UNITS
 
 
 @dataclass(frozen=True)
-class Meaning:
+class ModelMeaning:
     """One of WORDS. axis: along which the largest is chosen; above: the threshold of a mask."""
 
     word: str
@@ -35,7 +35,7 @@ class Meaning:
     above: float = 0.5
 
 
-def parse_meaning(text: str) -> Meaning | None:
+def parse_meaning(text: str) -> ModelMeaning | None:
     """That of "logits", "logits axis 1", "mask above 0.3" …; None of "". Raises ValueError for any other text."""
     if not text:
         return None
@@ -46,8 +46,10 @@ def parse_meaning(text: str) -> Meaning | None:
             f'no meaning of an output: {text!r}; one of {", ".join(WORDS)}, "logits axis 1", "mask above 0.3"'
         )
     if not found[2]:
-        return Meaning(found[1])
-    return Meaning(found[1], int(found[3])) if found[2] == "axis" else Meaning(found[1], above=float(found[3]))
+        return ModelMeaning(found[1])
+    return (
+        ModelMeaning(found[1], int(found[3])) if found[2] == "axis" else ModelMeaning(found[1], above=float(found[3]))
+    )
 
 
 def interpret(

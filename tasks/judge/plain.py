@@ -72,7 +72,7 @@ class Metrics:
     overlap: float | None = None
 
 
-class Sums:
+class MetricSums:
     """Running maxima and sums over the blocks of all outputs of a case; measured: elements that a reference was for."""
 
     __slots__ = ("bad", "diff", "measured", "noise", "nonfinite", "numel", "rel", "seen", "square", "ulp", "units")
@@ -123,7 +123,7 @@ def compare(
     check_metadata(arrays, expected, metrics, dtypes)
     if metrics.kind:
         return metrics
-    sums = Sums()
+    sums = MetricSums()
     with np.errstate(all="ignore"):
         for a, leaf in zip(arrays, expected):
             sums.add(a, leaf, op_class, precision)
@@ -376,7 +376,7 @@ def bound_by_limit(leaf: Leaf, op_class: OpClass, limit: float, precision: str =
         return np.where(np.isfinite(y), most, np.where(delta == np.inf, np.inf, 0.0))
 
 
-class _How(NamedTuple):
+class _MeasureHow(NamedTuple):
     """How one output is measured: its ε, smallest normal number and classic tolerance. op_class: DISCONTINUOUS is equal
     or a jump as high as the noise floor, of EXACT what is not equal is a whole spacing off, at least; rounded: the
     device rounds the inputs of an op whose inputs else count as given exactly; share: of `_bound_unavoidable_error`,
@@ -392,7 +392,7 @@ class _How(NamedTuple):
     share: float | None = None
 
 
-def measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: Sums) -> None:
+def measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: MetricSums) -> None:
     """Add one output of numbers to ``sums``, measured element by element against its reference."""
     assert leaf.reference is not None
     dtype = leaf.dtype
@@ -410,7 +410,7 @@ def measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: 
     a = within_range(a, y, noise, dtype, precision) if precision else a
     rounds = is_coarser(precision, leaf.dtype) and op_class in WITHOUT_NOISE
     share = None if leaf.rtol is None else _share_of_float32(dtype, precision)
-    how = _How(dtype, eps, smallest, rtol, atol, op_class, rounds, share)
+    how = _MeasureHow(dtype, eps, smallest, rtol, atol, op_class, rounds, share)
     block = _block if is_inexact(dtype) else _compare_integers
     for at in range(0, a.size, BLOCK):
         part = slice(at, at + BLOCK)
@@ -421,7 +421,7 @@ def measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: 
 _most = np.maximum.reduce
 
 
-def _block(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _How, sums: Sums) -> None:
+def _block(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _MeasureHow, sums: MetricSums) -> None:
     dtype, eps, smallest, rtol, atol, op_class, rounds, share = how
     stepwise = op_class is OpClass.DISCONTINUOUS
     wide_a = a.astype(wide(dtype), copy=False)
@@ -469,7 +469,9 @@ def _block(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _How, su
     sums.square += float(np.square(diff, out=diff).sum())
 
 
-def _compare_integers(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _How, sums: Sums) -> None:
+def _compare_integers(
+    a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _MeasureHow, sums: MetricSums
+) -> None:
     """Exact comparison; a difference counts in units of the noise that can flip the value, if any."""
     sums.seen += a.size
     if noise is not None:
@@ -497,7 +499,13 @@ def distance(a: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _compare_nonfinite(
-    a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: str, diff: np.ndarray, size: np.ndarray, sums: Sums
+    a: np.ndarray,
+    y: np.ndarray,
+    noise: np.ndarray | None,
+    dtype: str,
+    diff: np.ndarray,
+    size: np.ndarray,
+    sums: MetricSums,
 ) -> np.ndarray | None:
     """Settle the elements with NaN or Inf on either side, which then count as equal and as not seen: changes ``diff``
     and ``size`` in place, returns the noise floor.

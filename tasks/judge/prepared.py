@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import USUAL_UNITS, Sums, compare, measure, unit_of
+from tasks.judge.plain import USUAL_UNITS, MetricSums, compare, measure, unit_of
 from tasks.judge.policy import GROSS, Policy, judge
 from tasks.model import (
     EPS,
@@ -44,7 +44,7 @@ def compare_oracles(
     apart = {"units": float("inf"), "classic": False}
     if len(references) != len(expected):
         return apart | {"detail": f"{len(references)} outputs against {len(expected)}"}
-    sums = Sums()
+    sums = MetricSums()
     with np.errstate(all="ignore"):
         for i, (y, leaf) in enumerate(zip(references, expected)):
             if y.shape != tuple(leaf.shape):

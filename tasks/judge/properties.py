@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tasks.judge.ascending import Ascending, ascending
+from tasks.judge.ascending import AscendingInputs, ascending
 from tasks.judge.plain import spacing_of
 from tasks.model import EPS, SMALLEST_NORMAL
 from tasks.model.dtypes import dtype_name, format_number, np_dtype
@@ -57,7 +57,7 @@ _COMMUTES = (
 _SLACK = 1.0
 
 
-class Broken(NamedTuple):
+class BrokenProperty(NamedTuple):
     """A promise that is not kept. code: which one ("rising", "falling", "odd", "even", "bounds", "point", "again",
     "inverse", "commutative", "power"); text: with the inputs that show it; values: of the promise: (smallest, largest),
     (input, result)."""
@@ -67,7 +67,7 @@ class Broken(NamedTuple):
     values: tuple[float, ...] = ()
 
 
-def find_broken_property(op: str, given: list[np.ndarray], actual: np.ndarray) -> Broken | None:
+def find_broken_property(op: str, given: list[np.ndarray], actual: np.ndarray) -> BrokenProperty | None:
     """What an op ("torch:nn.functional.relu", "onnx:Relu") breaks first on all values of a dtype, or on all pairs; None
     where it keeps all that is known of it. Outputs of another shape or dtype than the input are none of it."""
     name = op.partition(":")[2].rpartition(".")[2].lower()
@@ -81,7 +81,7 @@ def find_broken_property(op: str, given: list[np.ndarray], actual: np.ndarray) -
         return next(_of_one(name, ascending(given[0]), actual.reshape(-1), dtype), None)
 
 
-def _of_one(name: str, inputs: Ascending, actual: np.ndarray, dtype: str) -> Iterator[Broken]:
+def _of_one(name: str, inputs: AscendingInputs, actual: np.ndarray, dtype: str) -> Iterator[BrokenProperty]:
     """A NaN breaks nothing here: where none belongs, the judge says so."""
     actual = actual[inputs.order]
     x, y = inputs.values, actual.astype(np.float64)
@@ -91,19 +91,21 @@ def _of_one(name: str, inputs: Ascending, actual: np.ndarray, dtype: str) -> Ite
     if outside.any():
         at = int(np.flatnonzero(outside)[0])
         text = f"outside [{low:g}, {high:g}]: f({format_number(x[at])}) = {format_number(y[at])}"
-        yield Broken("bounds", text, (low, high))
+        yield BrokenProperty("bounds", text, (low, high))
     for point, value in _POINTS.get(name, ()):
         missed = (x == point) & ((y < value) | (y > value))
         if missed.any():
             text = f"f({point:g}) = {format_number(y[missed][0])}, which is {value:g} exactly"
-            yield Broken("point", text, (point, value))
+            yield BrokenProperty("point", text, (point, value))
     twice = ((_AGAIN, "again", "not the same once more", y), (_BACK, "inverse", "not its own inverse", x))
     for names, code, word, wanted in twice:
         if name in names:
-            yield from (Broken(code, text) for text in _check_involution(word, x, y, inputs.places(actual), wanted))
+            yield from (
+                BrokenProperty(code, text) for text in _check_involution(word, x, y, inputs.places(actual), wanted)
+            )
 
 
-def _check_order(name: str, inputs: Ascending, y: np.ndarray, dtype: str) -> Iterator[Broken]:
+def _check_order(name: str, inputs: AscendingInputs, y: np.ndarray, dtype: str) -> Iterator[BrokenProperty]:
     """Order and symmetry of ``y``, results of the ascending inputs."""
     x = inputs.values
 
@@ -117,7 +119,7 @@ def _check_order(name: str, inputs: Ascending, y: np.ndarray, dtype: str) -> Ite
             drop = ulps(highest[low] - sign * y[low], low)
             if (drop > _SLACK).any():
                 at = int(low[np.argmax(drop)])
-                yield Broken(word, _format_pair(f"not {word}", x, y, int(np.nanargmax(sign * y[: at + 1])), at))
+                yield BrokenProperty(word, _format_pair(f"not {word}", x, y, int(np.nanargmax(sign * y[: at + 1])), at))
     if not (name in _ODD or name in _EVEN):
         return
     opposite = inputs.mirror_places
@@ -128,7 +130,7 @@ def _check_order(name: str, inputs: Ascending, y: np.ndarray, dtype: str) -> Ite
             apart = ulps(y[opposite[off]] - sign * y[off], off)
             if (apart > 0).any():
                 at = int(off[np.nanargmax(apart)])
-                yield Broken(word, _format_pair(f"not {word}", x, y, at, int(opposite[at])))
+                yield BrokenProperty(word, _format_pair(f"not {word}", x, y, at, int(opposite[at])))
 
 
 def _check_involution(word: str, x: np.ndarray, y: np.ndarray, place: np.ndarray, wanted: np.ndarray) -> Iterator[str]:
@@ -140,7 +142,7 @@ def _check_involution(word: str, x: np.ndarray, y: np.ndarray, place: np.ndarray
         yield _format_pair(word, x, y, at, int(place[at]))
 
 
-def _of_pairs(name: str, a: np.ndarray, b: np.ndarray, actual: np.ndarray) -> Iterator[Broken]:
+def _of_pairs(name: str, a: np.ndarray, b: np.ndarray, actual: np.ndarray) -> Iterator[BrokenProperty]:
     first, second = (v.astype(np.float64) for v in (a, b))
     y = actual.astype(np.float64)
     if name in _COMMUTES and np.array_equal(first, second.T, equal_nan=True):
@@ -151,7 +153,7 @@ def _of_pairs(name: str, a: np.ndarray, b: np.ndarray, actual: np.ndarray) -> It
                 f"f({format_number(first[k])}, {format_number(second[k])}) = {format_number(y[k])}"
                 for k in ((i, j), (j, i))
             ]
-            yield Broken("commutative", f"not commutative: {', '.join(sides)}")
+            yield BrokenProperty("commutative", f"not commutative: {', '.join(sides)}")
     if name == "pow":
         ones = np.ones((), np_dtype(dtype_name(actual.dtype))).astype(np.float64)
         for exponent, wanted in ((0.0, np.broadcast_to(ones, y.shape)), (1.0, first)):
@@ -159,7 +161,7 @@ def _of_pairs(name: str, a: np.ndarray, b: np.ndarray, actual: np.ndarray) -> It
             if off.any():
                 i, j = (int(k) for k in np.argwhere(off)[0])
                 text = f"f({format_number(first[i, j])}, {exponent:g}) = {format_number(y[i, j])}, which is {format_number(wanted[i, j])} exactly"
-                yield Broken("power", text)
+                yield BrokenProperty("power", text)
 
 
 def _format_pair(word: str, x: np.ndarray, y: np.ndarray, i: int, j: int) -> str:

@@ -13,7 +13,7 @@ from tasks.judge.plain import Metrics, check_metadata
 from tasks.model import EPS, Leaf
 from tasks.training.exact import HALF, STORED, STORINGS, clip
 from tasks.training.phases import CLIPPED, SECOND, TAPS, WEIGHTS
-from tasks.training.recipe import Recipe
+from tasks.training.recipe import TrainingRecipe
 from tasks.training.state import cut
 
 #: Draws of the floor of what is judged alone.
@@ -53,14 +53,14 @@ def measure_phase(
 
 def expect_alone(
     phase: str,
-    recipe: Recipe,
+    recipe: TrainingRecipe,
     number: int,
     vectors: Mapping[str, np.ndarray],
     gradients: Sequence[np.ndarray],
     expected: Sequence[Leaf],
 ) -> list[Leaf]:
     """What the optimiser, or the clipping, makes of the run's own gradients and the state that the step began with, in
-    float64, and the floor of that: all that is stored is moved. vectors: of `tasks.training.state.State.vectors`."""
+    float64, and the floor of that: all that is stored is moved. vectors: of `tasks.training.state.TrainingState.vectors`."""
     if phase == CLIPPED:
         right = clip(recipe, [np.asarray(g, np.float64) for g in gradients])
         # All gradients are clipped by the norm of them, a single number.
@@ -80,7 +80,7 @@ def expect_alone(
     return found
 
 
-def _advance(phase: str, recipe: Recipe, number: int, parts: Sequence[np.ndarray]) -> np.ndarray:
+def _advance(phase: str, recipe: TrainingRecipe, number: int, parts: Sequence[np.ndarray]) -> np.ndarray:
     """One of the moments, or the weight, after a step from weight, first and second moment, and gradient."""
     if phase == WEIGHTS:
         return recipe.advance(number, *parts)[2]

@@ -17,7 +17,7 @@ ABOVE = 4.0
 
 
 @dataclass(frozen=True)
-class Examined:
+class ExaminedStep:
     """verdict: status and kind, with what only a step tells; columns: of the row."""
 
     verdict: tuple[Status, str]
@@ -30,11 +30,11 @@ def examine_step(
     names: Sequence[str],
     precision: str,
     verdict: tuple[Status, str],
-) -> Examined:
+) -> ExaminedStep:
     """The loss and the gradients of a step against what is expected, all named; nothing new where their shapes differ.
     A gradient that is zero everywhere where it is not is wrong, whatever the ``verdict``."""
     if [a.shape for a in actual] != [tuple(leaf.shape) for leaf in expected] or len(names) != len(expected):
-        return Examined(verdict)
+        return ExaminedStep(verdict)
     columns: dict[str, Any] = {
         "loss_divergence": _compute_divergence(actual[:1], expected[:1]),
         "gradient_divergence": _compute_divergence(actual[1:], expected[1:]),
@@ -51,7 +51,7 @@ def examine_step(
         }
         worst = max(units, key=units.__getitem__)
         columns["error"] = f"{worst} is {units[worst]:.3g} units off"
-    return Examined(verdict, columns)
+    return ExaminedStep(verdict, columns)
 
 
 def _has_vanished(a: np.ndarray, leaf: Leaf) -> bool:

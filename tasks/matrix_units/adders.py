@@ -18,7 +18,7 @@ LOWEST, DIGITS, BEYOND = -126, 23, 2.0**128
 
 
 @dataclass(frozen=True)
-class Factors:
+class UnitFactors:
     """One side of a product, summed axis first: values (..., k, rows or columns) in float64.
 
     powers: of each value, 2 to its exponent as the unit reads it: not below that of the dtype's smallest normal number,
@@ -32,15 +32,15 @@ class Factors:
     scale_powers: np.ndarray | None = None
     block: int = 1
 
-    def cut(self, start: int, stop: int) -> Factors:
+    def cut(self, start: int, stop: int) -> UnitFactors:
         """The factors of some summed elements; with scales, of whole blocks."""
         scales, powers = self.scales, self.scale_powers
         if scales is not None and powers is not None:
             blocks = slice(start // self.block, -(-stop // self.block))
             scales, powers = scales[..., blocks, :], powers[..., blocks, :]
-        return Factors(self.values[..., start:stop, :], self.powers[..., start:stop, :], scales, powers, self.block)
+        return UnitFactors(self.values[..., start:stop, :], self.powers[..., start:stop, :], scales, powers, self.block)
 
-    def finite(self) -> Factors:
+    def finite(self) -> UnitFactors:
         """The factors with zero for what is no finite number."""
         good = np.isfinite(self.values)
         return replace(self, values=np.where(good, self.values, 0.0), powers=np.where(good, self.powers, 0.0))
@@ -58,7 +58,7 @@ def multiply_outer(a: np.ndarray, b: np.ndarray, place: int, out: np.ndarray | N
     return made
 
 
-class Adder:
+class UnitAdder:
     """Base of adders. fused: how many products it adds in a step."""
 
     fused: int
@@ -68,11 +68,11 @@ class Adder:
         """How it adds, for people."""
         raise NotImplementedError
 
-    def add(self, total: np.ndarray, a: Factors, b: Factors) -> np.ndarray:
+    def add(self, total: np.ndarray, a: UnitFactors, b: UnitFactors) -> np.ndarray:
         """The accumulator (float64, (..., m, n), in its own format) after one step. It may overflow to ±inf."""
         raise NotImplementedError
 
-    def sum(self, a: Factors, b: Factors) -> np.ndarray:
+    def sum(self, a: UnitFactors, b: UnitFactors) -> np.ndarray:
         """The accumulator after all products, from 0; NaN and infinities are taken as float64 takes them."""
         shape = np.broadcast_shapes(a.values.shape[:-2], b.values.shape[:-2])
         total = np.zeros((*shape, a.values.shape[-1], b.values.shape[-1]))
@@ -82,11 +82,11 @@ class Adder:
         return total
 
 
-class Finite(Adder):
+class FiniteAdder(UnitAdder):
     """Base of adders that are computed on finite numbers: what is not is kept apart, and an accumulator that is not
     stays so."""
 
-    def sum(self, a: Factors, b: Factors) -> np.ndarray:
+    def sum(self, a: UnitFactors, b: UnitFactors) -> np.ndarray:
         known = np.isfinite(a.values).all() and np.isfinite(b.values).all()
         shape = np.broadcast_shapes(a.values.shape[:-2], b.values.shape[:-2])
         total = np.zeros((*shape, a.values.shape[-1], b.values.shape[-1]))
@@ -122,7 +122,7 @@ def sum_aligned(
 
 
 @dataclass(frozen=True)
-class Truncating(Finite):
+class TruncatingAdder(FiniteAdder):
     """Products and accumulator are aligned at the largest exponent among them and cut off so many digits below it;
     their sum is cut off to the digits of the accumulator.
 
@@ -140,7 +140,7 @@ class Truncating(Finite):
     def words(self) -> str:
         return f"aligned and cut off {self.kept} digits below the largest; sum cut off to {self.digits} digits"
 
-    def add(self, total: np.ndarray, a: Factors, b: Factors) -> np.ndarray:
+    def add(self, total: np.ndarray, a: UnitFactors, b: UnitFactors) -> np.ndarray:
         top = np.maximum(powers_of(total, -14 if self.half else LOWEST), 2.0**self.floor)
         term = np.empty_like(total)
         places = range(a.values.shape[-2])
@@ -155,10 +155,10 @@ class Truncating(Finite):
 
 
 @dataclass(frozen=True)
-class Grouped(Finite):
+class GroupedAdder(FiniteAdder):
     """Products of 4-bit numbers are summed exactly in groups; the sums, each times the scales of its two blocks, and
     the accumulator are aligned at the largest exponent among the products of scales and the accumulator, and cut off as
-    by `Truncating`.
+    by `TruncatingAdder`.
 
     group: products of a group; kept, floor: as there.
     """
@@ -172,7 +172,7 @@ class Grouped(Finite):
     def words(self) -> str:
         return f"exact in groups of {self.group}, then aligned and cut off {self.kept} digits below the largest scale; sum cut off to {DIGITS} digits"
 
-    def add(self, total: np.ndarray, a: Factors, b: Factors) -> np.ndarray:
+    def add(self, total: np.ndarray, a: UnitFactors, b: UnitFactors) -> np.ndarray:
         assert a.scales is not None and b.scales is not None
         assert a.scale_powers is not None and b.scale_powers is not None
         top = np.maximum(powers_of(total, LOWEST), 2.0**self.floor)
@@ -187,7 +187,7 @@ class Grouped(Finite):
 
 
 @dataclass(frozen=True)
-class Exact(Finite):
+class ExactAdder(FiniteAdder):
     """The products of a step and the accumulator are added as if exactly and rounded once, to nearest."""
 
     fused: int
@@ -196,13 +196,13 @@ class Exact(Finite):
     def words(self) -> str:
         return "exact, rounded once to nearest"
 
-    def add(self, total: np.ndarray, a: Factors, b: Factors) -> np.ndarray:
+    def add(self, total: np.ndarray, a: UnitFactors, b: UnitFactors) -> np.ndarray:
         terms = [total, *(multiply_outer(a.values, b.values, place) for place in range(a.values.shape[-2]))]
         return round_to_single(*_distil_sum(terms))
 
 
 @dataclass(frozen=True)
-class Chained(Adder):
+class ChainedAdder(UnitAdder):
     """One product after the other is added to the accumulator by a fused multiply-add in float32."""
 
     fused: int = 1
@@ -211,12 +211,12 @@ class Chained(Adder):
     def words(self) -> str:
         return "fused multiply-add, rounded to nearest"
 
-    def add(self, total: np.ndarray, a: Factors, b: Factors) -> np.ndarray:
+    def add(self, total: np.ndarray, a: UnitFactors, b: UnitFactors) -> np.ndarray:
         return round_to_single(*two_sum(total, multiply_outer(a.values, b.values, 0)))
 
 
 @dataclass(frozen=True)
-class Paired(Adder):
+class PairedAdder(UnitAdder):
     """Products are added in pairs, the sums of pairs as well, then to the accumulator, each rounded to float32;
     subnormal numbers are taken for zero and returned as zero. fused: a power of two."""
 
@@ -226,7 +226,7 @@ class Paired(Adder):
     def words(self) -> str:
         return "in pairs, each sum rounded to nearest; subnormal numbers are 0"
 
-    def add(self, total: np.ndarray, a: Factors, b: Factors) -> np.ndarray:
+    def add(self, total: np.ndarray, a: UnitFactors, b: UnitFactors) -> np.ndarray:
         count = a.values.shape[-2]
         sums = [_flush_subnormals(multiply_outer(a.values, b.values, place)) for place in range(count)]
         sums += [np.zeros_like(sums[0])] * (self.fused - count)
@@ -236,7 +236,7 @@ class Paired(Adder):
 
 
 @dataclass(frozen=True)
-class Late(Adder):
+class LateAdder(UnitAdder):
     """Products are aligned with one another and cut off; their sum and the accumulator are then aligned and rounded
     down, added, and rounded to nearest.
 
@@ -256,7 +256,7 @@ class Late(Adder):
             f"rounded down to {self.wide} digits; sum to nearest"
         )
 
-    def add(self, total: np.ndarray, a: Factors, b: Factors) -> np.ndarray:
+    def add(self, total: np.ndarray, a: UnitFactors, b: UnitFactors) -> np.ndarray:
         count = a.values.shape[-2]
         parts = [range(0, count, 2), range(1, count, 2)] if self.parted else [range(count)]
         sums = [self._align(total, a, b, places) for places in parts]
@@ -277,7 +277,7 @@ class Late(Adder):
             made = _round_down(made, np.maximum(powers_of(made, LOWEST), 2.0**LOWEST) * 2.0**-self.wide)
         return made.astype(np.float32).astype(np.float64)
 
-    def _align(self, total: np.ndarray, a: Factors, b: Factors, places: range) -> tuple[np.ndarray, np.ndarray]:
+    def _align(self, total: np.ndarray, a: UnitFactors, b: UnitFactors, places: range) -> tuple[np.ndarray, np.ndarray]:
         """(the largest power of two among some products, their sum cut off below it)."""
         top, term = np.zeros_like(total), np.empty_like(total)
         for place in places:

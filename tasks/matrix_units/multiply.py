@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.matrix_units.adders import Factors, Grouped, Paired, powers_of
-from tasks.matrix_units.table import Unit
+from tasks.matrix_units.adders import GroupedAdder, PairedAdder, UnitFactors, powers_of
+from tasks.matrix_units.table import MatrixUnit
 from tasks.model.dtypes import TABLE, dtype_name
 
 #: Digits that a float32 has beyond TF32's.
@@ -13,7 +13,7 @@ _CUT = 13
 
 
 def multiply(
-    unit: Unit, a: np.ndarray, b: np.ndarray, scales: tuple[np.ndarray, np.ndarray] | None = None
+    unit: MatrixUnit, a: np.ndarray, b: np.ndarray, scales: tuple[np.ndarray, np.ndarray] | None = None
 ) -> np.ndarray:
     """The accumulators of ``unit`` for a (..., m, k) times b (..., k, n), both of its dtype, as a kernel that adds in
     one sequence has them.
@@ -37,7 +37,7 @@ def multiply(
 
 
 def _check_unit_operands(
-    unit: Unit, a: np.ndarray, b: np.ndarray, scales: tuple[np.ndarray, np.ndarray] | None
+    unit: MatrixUnit, a: np.ndarray, b: np.ndarray, scales: tuple[np.ndarray, np.ndarray] | None
 ) -> None:
     for name, x in (("a", a), ("b", b)):
         if dtype_name(x.dtype) != unit.dtype:
@@ -61,24 +61,26 @@ def _check_unit_operands(
             raise ValueError(f"scales of {name} are {dtype_name(x.dtype)} {x.shape}; they must be {unit.scale} {shape}")
 
 
-def _read_unit_operand(unit: Unit, stored: np.ndarray, scales: np.ndarray | None) -> Factors:
+def _read_unit_operand(unit: MatrixUnit, stored: np.ndarray, scales: np.ndarray | None) -> UnitFactors:
     """One side, summed axis first, as the unit reads it."""
     lowest = TABLE[unit.dtype].lowest
     assert lowest is not None
     if unit.taken:
         stored = (np.ascontiguousarray(stored).view(np.uint32) >> _CUT << _CUT).view(np.float32)
     values = np.ascontiguousarray(stored).astype(np.float64)
-    if isinstance(unit.adder, Paired):
+    if isinstance(unit.adder, PairedAdder):
         values = np.where(np.abs(values) < 2.0**lowest, 0.0, values)
     powers = powers_of(values, lowest)
     if scales is None:
-        return Factors(values, powers)
+        return UnitFactors(values, powers)
     shared = np.abs(scales.astype(np.float64))
     spread = np.repeat(shared, unit.block, axis=-2)
-    if not isinstance(unit.adder, Grouped):  # scales are powers of two, which shift the exponents of what they scale
-        return Factors(values * spread, powers * spread)
+    if not isinstance(
+        unit.adder, GroupedAdder
+    ):  # scales are powers of two, which shift the exponents of what they scale
+        return UnitFactors(values * spread, powers * spread)
     values = np.where(np.isfinite(spread), values, np.nan)
     shared = np.where(np.isfinite(shared), shared, 1.0)
     scale_lowest = TABLE[unit.scale].lowest
     assert scale_lowest is not None
-    return Factors(values, powers, shared, powers_of(shared, scale_lowest), unit.block)
+    return UnitFactors(values, powers, shared, powers_of(shared, scale_lowest), unit.block)

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tasks.matrix_units.adders import Adder, Chained, Exact, Grouped, Late, Paired, Truncating
+from tasks.matrix_units.adders import (
+    ChainedAdder,
+    ExactAdder,
+    GroupedAdder,
+    LateAdder,
+    PairedAdder,
+    TruncatingAdder,
+    UnitAdder,
+)
 from tasks.nearest import nearest
 
 #: Sources, by the names that rows give.
@@ -25,7 +33,7 @@ SOURCES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Unit:
+class MatrixUnit:
     """A row: how an architecture's matrix unit multiplies matrices of a dtype.
 
     dtype: of the matrices' elements; adder: None of integers, whose sums are exact in 32 bits; instruction: the one
@@ -35,7 +43,7 @@ class Unit:
 
     architecture: str
     dtype: str
-    adder: Adder | None
+    adder: UnitAdder | None
     instruction: str
     sources: tuple[str, ...]
     taken: str = ""
@@ -74,39 +82,49 @@ _E4M3, _E5M2, _HALVES = "float8_e4m3fn", "float8_e5m2", ("float16", "bfloat16")
 _FIRST, _NVIDIA, _AMD = ("Fasi", "FTTN", "Khattak", "MMA-Sim"), ("Khattak", "MMA-Sim"), ("FTTN", "Khattak", "MMA-Sim")
 
 
-def _list_units() -> tuple[Unit, ...]:
-    sixth = [Unit("blackwell", d, Truncating(16, 25, -133), "tcgen05.mma k16", _NVIDIA) for d in _HALVES]
+def _list_units() -> tuple[MatrixUnit, ...]:
+    sixth = [MatrixUnit("blackwell", d, TruncatingAdder(16, 25, -133), "tcgen05.mma k16", _NVIDIA) for d in _HALVES]
     return (
-        Unit("volta", "float16", Truncating(4, 23, -131), "mma.m8n8k4", _FIRST),
-        Unit("turing", "float16", Truncating(8, 24, -132), "mma.m16n8k8", ("Fasi", "MMA-Sim")),
-        Unit("turing", "int8", None, "mma.m8n8k16", ("PTX",)),
-        *(Unit("ampere", d, Truncating(8, 24, -132), "mma.m16n8k16", _FIRST) for d in _HALVES),
-        Unit("ampere", "float32", Truncating(4, 24, -132), "mma.m16n8k8", _FIRST, "tfloat32"),
-        Unit("ampere", "int8", None, "mma.m16n8k32", ("PTX",)),
-        *(Unit("ada", d, Truncating(8, 24, -132), "mma.m16n8k16", _NVIDIA) for d in _HALVES),
-        Unit("ada", "float32", Truncating(4, 24, -132), "mma.m16n8k8", _NVIDIA, "tfloat32"),
-        *(Unit("ada", d, Truncating(16, 13, -132, digits=13), "mma.m16n8k32", _NVIDIA) for d in (_E4M3, _E5M2)),
-        Unit("ada", "int8", None, "mma.m16n8k32", ("PTX",)),
-        *(Unit("hopper", d, Truncating(16, 25, -133), "wgmma k16", ("FTTN", *_NVIDIA)) for d in _HALVES),
-        Unit("hopper", "float32", Truncating(8, 25, -133), "wgmma k8", ("FTTN", *_NVIDIA), "tfloat32"),
+        MatrixUnit("volta", "float16", TruncatingAdder(4, 23, -131), "mma.m8n8k4", _FIRST),
+        MatrixUnit("turing", "float16", TruncatingAdder(8, 24, -132), "mma.m16n8k8", ("Fasi", "MMA-Sim")),
+        MatrixUnit("turing", "int8", None, "mma.m8n8k16", ("PTX",)),
+        *(MatrixUnit("ampere", d, TruncatingAdder(8, 24, -132), "mma.m16n8k16", _FIRST) for d in _HALVES),
+        MatrixUnit("ampere", "float32", TruncatingAdder(4, 24, -132), "mma.m16n8k8", _FIRST, "tfloat32"),
+        MatrixUnit("ampere", "int8", None, "mma.m16n8k32", ("PTX",)),
+        *(MatrixUnit("ada", d, TruncatingAdder(8, 24, -132), "mma.m16n8k16", _NVIDIA) for d in _HALVES),
+        MatrixUnit("ada", "float32", TruncatingAdder(4, 24, -132), "mma.m16n8k8", _NVIDIA, "tfloat32"),
         *(
-            Unit("hopper", d, Truncating(32, 13, -133, digits=13), "wgmma k32", (*_NVIDIA, "H200"), promoted=128)
+            MatrixUnit("ada", d, TruncatingAdder(16, 13, -132, digits=13), "mma.m16n8k32", _NVIDIA)
             for d in (_E4M3, _E5M2)
         ),
-        Unit("hopper", "int8", None, "wgmma k32", ("PTX",)),
-        *sixth,
-        Unit("blackwell", "float32", Truncating(8, 25, -133), "tcgen05.mma k8", _NVIDIA, "tfloat32"),
-        *(Unit("blackwell", d, Truncating(32, 25, -133), "tcgen05.mma k32", _NVIDIA) for d in (_E4M3, _E5M2)),
-        Unit("blackwell", "int8", None, "tcgen05.mma k32", ("PTX",)),
+        MatrixUnit("ada", "int8", None, "mma.m16n8k32", ("PTX",)),
+        *(MatrixUnit("hopper", d, TruncatingAdder(16, 25, -133), "wgmma k16", ("FTTN", *_NVIDIA)) for d in _HALVES),
+        MatrixUnit("hopper", "float32", TruncatingAdder(8, 25, -133), "wgmma k8", ("FTTN", *_NVIDIA), "tfloat32"),
         *(
-            Unit("blackwell", d, Truncating(32, 25, -133), "tcgen05.mma k32", ("MMA-Sim",), "", 32, "float8_e8m0fnu")
+            MatrixUnit(
+                "hopper", d, TruncatingAdder(32, 13, -133, digits=13), "wgmma k32", (*_NVIDIA, "H200"), promoted=128
+            )
+            for d in (_E4M3, _E5M2)
+        ),
+        MatrixUnit("hopper", "int8", None, "wgmma k32", ("PTX",)),
+        *sixth,
+        MatrixUnit("blackwell", "float32", TruncatingAdder(8, 25, -133), "tcgen05.mma k8", _NVIDIA, "tfloat32"),
+        *(
+            MatrixUnit("blackwell", d, TruncatingAdder(32, 25, -133), "tcgen05.mma k32", _NVIDIA)
+            for d in (_E4M3, _E5M2)
+        ),
+        MatrixUnit("blackwell", "int8", None, "tcgen05.mma k32", ("PTX",)),
+        *(
+            MatrixUnit(
+                "blackwell", d, TruncatingAdder(32, 25, -133), "tcgen05.mma k32", ("MMA-Sim",), "", 32, "float8_e8m0fnu"
+            )
             for d in (_E4M3, _E5M2, "float6_e3m2fn", "float6_e2m3fn")
         ),
         *(
-            Unit(
+            MatrixUnit(
                 "blackwell",
                 "float4_e2m1fn",
-                Grouped(64, 16, 35, -139),
+                GroupedAdder(64, 16, 35, -139),
                 "tcgen05.mma k64",
                 ("MMA-Sim",),
                 "",
@@ -115,28 +133,28 @@ def _list_units() -> tuple[Unit, ...]:
             )
             for size, scale in ((32, "float8_e8m0fnu"), (16, "float8_e4m3fn"))
         ),
-        Unit("cdna1", "float16", Exact(4), "v_mfma_f32_32x32x8f16", _AMD),
-        Unit("cdna1", "bfloat16", Exact(2), "v_mfma_f32_32x32x4bf16", _AMD),
-        Unit("cdna1", "float32", Chained(), "v_mfma_f32_32x32x2f32", ("MMA-Sim",)),
-        Unit("cdna1", "int8", None, "v_mfma_i32_32x32x8i8", ("CDNA",)),
-        *(Unit("cdna2", d, Paired(4), "v_mfma_f32_32x32x8 (f16, bf16_1k)", _AMD) for d in _HALVES),
-        Unit("cdna2", "float32", Chained(), "v_mfma_f32_32x32x2f32", ("MMA-Sim",)),
-        Unit("cdna2", "int8", None, "v_mfma_i32_32x32x8i8", ("CDNA",)),
-        *(Unit("cdna3", d, Late(8), "v_mfma_f32_32x32x8 (f16, bf16)", _NVIDIA) for d in _HALVES),
-        Unit("cdna3", "float32", Chained(), "v_mfma_f32_32x32x2_f32", ("MMA-Sim",)),
+        MatrixUnit("cdna1", "float16", ExactAdder(4), "v_mfma_f32_32x32x8f16", _AMD),
+        MatrixUnit("cdna1", "bfloat16", ExactAdder(2), "v_mfma_f32_32x32x4bf16", _AMD),
+        MatrixUnit("cdna1", "float32", ChainedAdder(), "v_mfma_f32_32x32x2f32", ("MMA-Sim",)),
+        MatrixUnit("cdna1", "int8", None, "v_mfma_i32_32x32x8i8", ("CDNA",)),
+        *(MatrixUnit("cdna2", d, PairedAdder(4), "v_mfma_f32_32x32x8 (f16, bf16_1k)", _AMD) for d in _HALVES),
+        MatrixUnit("cdna2", "float32", ChainedAdder(), "v_mfma_f32_32x32x2f32", ("MMA-Sim",)),
+        MatrixUnit("cdna2", "int8", None, "v_mfma_i32_32x32x8i8", ("CDNA",)),
+        *(MatrixUnit("cdna3", d, LateAdder(8), "v_mfma_f32_32x32x8 (f16, bf16)", _NVIDIA) for d in _HALVES),
+        MatrixUnit("cdna3", "float32", ChainedAdder(), "v_mfma_f32_32x32x2_f32", ("MMA-Sim",)),
         *(
-            Unit("cdna3", d, Late(16, parted=True), "v_mfma_f32_16x16x32 (fp8, bf8)", _NVIDIA)
+            MatrixUnit("cdna3", d, LateAdder(16, parted=True), "v_mfma_f32_16x16x32 (fp8, bf8)", _NVIDIA)
             for d in ("float8_e4m3fnuz", "float8_e5m2fnuz")
         ),
-        Unit("cdna3", "int8", None, "v_mfma_i32_32x32x16_i8", ("CDNA",)),
+        MatrixUnit("cdna3", "int8", None, "v_mfma_i32_32x32x16_i8", ("CDNA",)),
     )
 
 
 #: Every unit by (architecture, dtype, dtype of the scales).
-UNITS: Mapping[tuple[str, str, str], Unit] = {(x.architecture, x.dtype, x.scale): x for x in _list_units()}
+UNITS: Mapping[tuple[str, str, str], MatrixUnit] = {(x.architecture, x.dtype, x.scale): x for x in _list_units()}
 
 
-def find_unit(architecture: str, dtype: str, scale: str = "") -> Unit | None:
+def find_unit(architecture: str, dtype: str, scale: str = "") -> MatrixUnit | None:
     """The row of an architecture for matrices of a dtype, with scales of another ("": without); None where its unit
     does not take them.
 

@@ -191,7 +191,7 @@ class Form:
     cotangents: tuple[int, ...] = ()
     #: Arrays of `arrays` whose first axis is a batch: each row of the outputs is of theirs alone.
     batched: tuple[int, ...] = ()
-    #: Where the terms of elements of the first output lie (`tasks.passport.Terms`), where its catalog says; arrays are
+    #: Where the terms of elements of the first output lie (`tasks.passport.SumTerms`), where its catalog says; arrays are
     #: numbered as in `arrays`.
     terms: tuple[Any, ...] = ()
     #: Arrays of `arrays` whose first axis is the steps of a session: each step is given its own row of them.
@@ -344,7 +344,7 @@ class Program:
     #: Records a run; what it returns replays that for other arrays of the same shapes, which it copies to where the
     #: first ones lay.
     capture: Callable[[], Callable[[list[Any]], Sequence[Any]]] | None = None
-    #: What its check has read of its arithmetic (`tasks.passport.Reading`).
+    #: What its check has read of its arithmetic (`tasks.passport.SumReading`).
     readings: tuple[Any, ...] = ()
     #: Columns of the row that were measured while it was run.
     columns: dict[str, Any] = field(default_factory=dict)

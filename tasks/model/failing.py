@@ -13,7 +13,7 @@ from tasks.model.errors import mask_details
 from tasks.model.status import Status
 
 
-class Manner(NamedTuple):
+class FailureManner(NamedTuple):
     """words: of the error, without what is its own."""
 
     status: str
@@ -29,15 +29,15 @@ def describe_unjudged(told: Iterable[tuple[str, str | None]], most: int = 3) -> 
     return [f"{status}: {error}" if error else status for status, error in dict.fromkeys(silent)][:most]
 
 
-def manner(row: Mapping[str, Any], names: Collection[str] = ()) -> Manner:
+def manner(row: Mapping[str, Any], names: Collection[str] = ()) -> FailureManner:
     """How a row of the lake failed. names: of its case's own tensors and nodes.
 
     What is printed on the way down is not the same twice, and of numbers the error only counts them.
     """
-    told = {name: text if isinstance(text := row.get(name), str) else "" for name in (*Manner._fields, "error")}
+    told = {name: text if isinstance(text := row.get(name), str) else "" for name in (*FailureManner._fields, "error")}
     status, kind, stage = (told[name] for name in ("status", "kind", "stage"))
     if Status(status).deadly:
-        return Manner(status, kind, stage)
+        return FailureManner(status, kind, stage)
     if status in (Status.WRONG, Status.IMPRECISE) and not stage:
-        return Manner(status, kind)
-    return Manner(status, kind, stage, told["error_type"], mask_details(told["error"], names))
+        return FailureManner(status, kind)
+    return FailureManner(status, kind, stage, told["error_type"], mask_details(told["error"], names))

@@ -10,7 +10,7 @@ from tasks.model.status import Status
 
 
 @dataclass(frozen=True)
-class Step:
+class TraceStep:
     """What was seen at one step of a case. What was not measured is None."""
 
     step: int = column("int32", "case", "place of the step in its case, from 0")
@@ -55,7 +55,7 @@ class Step:
         return Status(self.status) not in (Status.PASS, Status.IMPRECISE)
 
 
-COLUMNS = columns_of(Step)
+COLUMNS = columns_of(TraceStep)
 
 
 def first_off(statuses: Sequence[Status]) -> int:
@@ -72,7 +72,7 @@ def describe(at: int, status: str, names: Sequence[str]) -> str:
     return f"first {status} at step {at} of {len(names)}" + f" ({names[at]})" * (names[at] != f"step {at}")
 
 
-def describe_first_wrong(steps: Sequence[Step]) -> str:
+def describe_first_wrong(steps: Sequence[TraceStep]) -> str:
     """Describe the first wrong step; "" if there is none. The steps' statuses are those of the run's policy."""
     at = first_off([Status(x.status) for x in steps])
     return describe(at, steps[at].status, [x.name for x in steps]) if at >= 0 else ""

@@ -17,7 +17,7 @@ class NoOracle(Exception):
 
 
 @dataclass(frozen=True)
-class Call:
+class OperatorCall:
     """inputs: by place, None for one that is left out, floats as float64; attributes: those that the node gives, by
     name, as Python values; opset: version of the operator's set; outputs: how many outputs the node names."""
 
@@ -40,7 +40,7 @@ class Call:
 
 
 #: Outputs of a call in the node's order; None where onnx's own evaluator is to do it.
-Evaluate = Callable[[Call], "list[np.ndarray] | None"]
+Evaluate = Callable[[OperatorCall], "list[np.ndarray] | None"]
 
 
 def since(version: int, operator: Evaluate) -> Evaluate:

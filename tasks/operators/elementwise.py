@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, NATIVE, integers, np_dtype, round_to_dtype
 from tasks.operators import formulas
-from tasks.operators.call import NARROW, Call, Evaluate
+from tasks.operators.call import NARROW, Evaluate, OperatorCall
 from tasks.operators.left_open import LeftOpen
 
 
@@ -31,7 +31,7 @@ def of_two(function: Callable[[np.ndarray, np.ndarray], Any]) -> Evaluate:
 def make_fold(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Evaluate:
     """An operator of any number of broadcast tensors, folded from the first on."""
 
-    def operator(call: Call) -> list[np.ndarray]:
+    def operator(call: OperatorCall) -> list[np.ndarray]:
         first, *others = call.arrays()
         for x in others:
             first = function(first, x)
@@ -40,48 +40,48 @@ def make_fold(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Evalu
     return operator
 
 
-def _of(call: Call, name: str, default: float) -> float:
+def _of(call: OperatorCall, name: str, default: float) -> float:
     return float(call.attributes.get(name, _single(default)))
 
 
-def evaluate_elu(call: Call) -> list[np.ndarray]:
+def evaluate_elu(call: OperatorCall) -> list[np.ndarray]:
     """Elu: α·(eˣ − 1) below 0."""
     (x,) = call.arrays()
     return [np.where(x < 0, _of(call, "alpha", 1.0) * np.expm1(np.minimum(x, 0.0)), x)]
 
 
-def evaluate_celu(call: Call) -> list[np.ndarray]:
+def evaluate_celu(call: OperatorCall) -> list[np.ndarray]:
     """Celu: max(0, x) + min(0, α·(exp(x/α) − 1))."""
     (x,), alpha = call.arrays(), _of(call, "alpha", 1.0)
     return [np.maximum(0.0, x) + np.minimum(0.0, alpha * np.expm1(x / alpha))]
 
 
-def evaluate_selu(call: Call) -> list[np.ndarray]:
+def evaluate_selu(call: OperatorCall) -> list[np.ndarray]:
     """Selu: γ·(α·eˣ − α) up to 0, γ·x above; the defaults are those of the operator's text."""
     (x,) = call.arrays()
     alpha, gamma = _of(call, "alpha", 1.67326319217681884765625), _of(call, "gamma", 1.05070102214813232421875)
     return [gamma * np.where(x <= 0, alpha * np.expm1(np.minimum(x, 0.0)), x)]
 
 
-def evaluate_leaky_relu(call: Call) -> list[np.ndarray]:
+def evaluate_leaky_relu(call: OperatorCall) -> list[np.ndarray]:
     """LeakyRelu."""
     (x,) = call.arrays()
     return [np.where(x < 0, _of(call, "alpha", 0.01) * x, x)]
 
 
-def evaluate_thresholded_relu(call: Call) -> list[np.ndarray]:
+def evaluate_thresholded_relu(call: OperatorCall) -> list[np.ndarray]:
     """ThresholdedRelu: x above alpha, else 0."""
     (x,) = call.arrays()
     return [np.where(x > _of(call, "alpha", 1.0), x, 0.0)]
 
 
-def evaluate_shrink(call: Call) -> list[np.ndarray]:
+def evaluate_shrink(call: OperatorCall) -> list[np.ndarray]:
     """Shrink: x + bias below −lambd, x − bias above lambd, else 0."""
     (x,), bias, lambd = call.arrays(), _of(call, "bias", 0.0), _of(call, "lambd", 0.5)
     return [np.where(x < -lambd, x + bias, np.where(x > lambd, x - bias, np.zeros_like(x)))]
 
 
-def evaluate_prelu(call: Call) -> list[np.ndarray]:
+def evaluate_prelu(call: OperatorCall) -> list[np.ndarray]:
     """PRelu: slope·x below 0; the slope is broadcast to x, never x to the slope."""
     x, slope = call.arrays()
     if np.broadcast_shapes(x.shape, slope.shape) != x.shape:
@@ -89,7 +89,7 @@ def evaluate_prelu(call: Call) -> list[np.ndarray]:
     return [np.where(x < 0, slope * x, x)]
 
 
-def evaluate_divide(call: Call) -> list[np.ndarray]:
+def evaluate_divide(call: OperatorCall) -> list[np.ndarray]:
     """Div; of integers towards zero."""
     a, b = call.arrays()
     if a.dtype.kind == "f":
@@ -103,7 +103,7 @@ def evaluate_divide(call: Call) -> list[np.ndarray]:
     return [(quotient + cut).astype(a.dtype)]
 
 
-def evaluate_modulo(call: Call) -> list[np.ndarray]:
+def evaluate_modulo(call: OperatorCall) -> list[np.ndarray]:
     """Mod: the sign of the divisor, with fmod that of the dividend."""
     a, b = call.arrays()
     if a.dtype.kind != "f" and not b.all():
@@ -111,7 +111,7 @@ def evaluate_modulo(call: Call) -> list[np.ndarray]:
     return [np.asarray(np.fmod(a, b) if call.attributes.get("fmod") else np.mod(a, b))]
 
 
-def evaluate_power(call: Call) -> list[np.ndarray]:
+def evaluate_power(call: OperatorCall) -> list[np.ndarray]:
     """Pow: of the type of the base."""
     x, y = call.arrays()
     if x.dtype.kind == "f" or y.dtype.kind == "f":
@@ -122,32 +122,32 @@ def evaluate_power(call: Call) -> list[np.ndarray]:
     return [np.power(x, y.astype(x.dtype))]
 
 
-def evaluate_bit_shift(call: Call) -> list[np.ndarray]:
+def evaluate_bit_shift(call: OperatorCall) -> list[np.ndarray]:
     """BitShift."""
     x, y = call.arrays()
     return [np.left_shift(x, y) if call.attributes["direction"] == "LEFT" else np.right_shift(x, y)]
 
 
-def evaluate_clip(call: Call) -> list[np.ndarray]:
+def evaluate_clip(call: OperatorCall) -> list[np.ndarray]:
     """Clip: min(max, max(x, min)), also where the bounds are the wrong way round (all elements are then max)."""
     x, low, high = np.asarray(call.inputs[0]), call.at(1), call.at(2)
     x = x if low is None else np.maximum(x, np.asarray(low, x.dtype))
     return [np.array(x if high is None else np.minimum(x, np.asarray(high, x.dtype)))]
 
 
-def evaluate_is_inf(call: Call) -> list[np.ndarray]:
+def evaluate_is_inf(call: OperatorCall) -> list[np.ndarray]:
     """IsInf."""
     (x,), a = call.arrays(), call.attributes
     positive, negative = a.get("detect_positive", 1), a.get("detect_negative", 1)
     return [(np.isposinf(x) if positive else np.zeros(x.shape, bool)) | (np.isneginf(x) & bool(negative))]
 
 
-def evaluate_where(call: Call) -> list[np.ndarray]:
+def evaluate_where(call: OperatorCall) -> list[np.ndarray]:
     """Where."""
     return [np.where(*(np.asarray(x) for x in call.inputs))]
 
 
-def evaluate_cast(call: Call) -> list[np.ndarray] | None:
+def evaluate_cast(call: OperatorCall) -> list[np.ndarray] | None:
     """Cast between numbers: to a float by rounding, to an integer towards zero, to bool by ≠ 0."""
     (x,) = call.arrays()
     to = DTYPE_OF_ELEMENT[int(call.attributes["to"])]
@@ -165,31 +165,31 @@ def evaluate_cast(call: Call) -> list[np.ndarray] | None:
     return [np.trunc(x).astype(np_dtype(to))]
 
 
-def evaluate_erf(call: Call) -> list[np.ndarray]:
+def evaluate_erf(call: OperatorCall) -> list[np.ndarray]:
     """Erf; onnx's rounds to float32."""
     return [formulas.erf(np.asarray(call.inputs[0]))]
 
 
-def evaluate_gelu(call: Call) -> list[np.ndarray]:
+def evaluate_gelu(call: OperatorCall) -> list[np.ndarray]:
     """Gelu, by erfc or by tanh."""
     (x,) = call.arrays()
     by_tanh = call.attributes.get("approximate", "none") == "tanh"
     return [(formulas.compute_gelu_tanh if by_tanh else formulas.compute_gelu)(x)]
 
 
-def evaluate_hard_sigmoid(call: Call) -> list[np.ndarray]:
+def evaluate_hard_sigmoid(call: OperatorCall) -> list[np.ndarray]:
     """HardSigmoid; onnx's takes the default for an alpha or beta of 0."""
     (x,) = call.arrays()
     return [np.clip(_of(call, "alpha", 0.2) * x + _of(call, "beta", 0.5), 0.0, 1.0)]
 
 
-def evaluate_hard_swish(call: Call) -> list[np.ndarray]:
+def evaluate_hard_swish(call: OperatorCall) -> list[np.ndarray]:
     """HardSwish; its 1/6 is exact here."""
     (x,) = call.arrays()
     return [x * np.clip(x / 6.0 + 0.5, 0.0, 1.0)]
 
 
-def evaluate_mish(call: Call) -> list[np.ndarray]:
+def evaluate_mish(call: OperatorCall) -> list[np.ndarray]:
     """Mish: x·tanh(log(1 + exp(x)))."""
     (x,) = call.arrays()
     return [x * np.tanh(formulas.compute_softplus(x))]
@@ -198,7 +198,7 @@ def evaluate_mish(call: Call) -> list[np.ndarray]:
 def make_cosine_window(*a: float) -> Evaluate:
     """Σ (−1)ᵏ·aₖ·cos(2πkn/N) for n below the size; N is the size, or where it is not periodic one less."""
 
-    def operator(call: Call) -> list[np.ndarray]:
+    def operator(call: OperatorCall) -> list[np.ndarray]:
         size = int(np.asarray(call.inputs[0]).reshape(-1)[0])
         turns = np.arange(size) / max(size if call.attributes.get("periodic", 1) else size - 1, 1)
         return [sum(((-1) ** k * x * np.cos(2 * np.pi * k * turns) for k, x in enumerate(a)), np.zeros(size))]

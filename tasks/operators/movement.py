@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype, wide
-from tasks.operators.call import Call
+from tasks.operators.call import OperatorCall
 from tasks.operators.left_open import LeftOpen
 from tasks.operators.reductions import axes_of
 
@@ -17,12 +17,12 @@ def _ints(value: Any) -> list[int]:
     return [int(x) for x in np.asarray(value).reshape(-1)]
 
 
-def evaluate_concat(call: Call) -> list[np.ndarray]:
+def evaluate_concat(call: OperatorCall) -> list[np.ndarray]:
     """Concat."""
     return [np.concatenate(call.arrays(), axis=int(call.attributes["axis"]))]
 
 
-def evaluate_slice(call: Call) -> list[np.ndarray]:
+def evaluate_slice(call: OperatorCall) -> list[np.ndarray]:
     """Slice: bounds beyond an axis are those of the axis; backwards the end −1 − n is before the first."""
     x = np.asarray(call.inputs[0])
     starts, ends = _ints(call.inputs[1]), _ints(call.inputs[2])
@@ -41,13 +41,13 @@ def evaluate_slice(call: Call) -> list[np.ndarray]:
     return [x]
 
 
-def evaluate_transpose(call: Call) -> list[np.ndarray]:
+def evaluate_transpose(call: OperatorCall) -> list[np.ndarray]:
     """Transpose."""
     (x,) = call.arrays()
     return [np.transpose(x, call.attributes.get("perm"))]
 
 
-def evaluate_reshape(call: Call) -> list[np.ndarray]:
+def evaluate_reshape(call: OperatorCall) -> list[np.ndarray]:
     """Reshape: 0 copies the size of the input, unless allowzero."""
     x, wanted = np.asarray(call.inputs[0]), _ints(call.inputs[1])
     if not call.attributes.get("allowzero"):
@@ -55,7 +55,7 @@ def evaluate_reshape(call: Call) -> list[np.ndarray]:
     return [x.reshape(wanted)]
 
 
-def evaluate_flatten(call: Call) -> list[np.ndarray]:
+def evaluate_flatten(call: OperatorCall) -> list[np.ndarray]:
     """Flatten to two axes; ``axis`` may be the rank itself."""
     (x,) = call.arrays()
     axis = int(call.attributes.get("axis", 1))
@@ -63,14 +63,14 @@ def evaluate_flatten(call: Call) -> list[np.ndarray]:
     return [x.reshape(int(np.prod(x.shape[:axis], dtype=np.int64)), -1 if x.size else 0)]
 
 
-def evaluate_squeeze(call: Call) -> list[np.ndarray]:
+def evaluate_squeeze(call: OperatorCall) -> list[np.ndarray]:
     """Squeeze; all axes of length 1 where none are given."""
     x = np.asarray(call.inputs[0])
     axes = axes_of(call, 1, x.ndim)
     return [np.squeeze(x) if axes is None else np.squeeze(x, axes)]
 
 
-def evaluate_unsqueeze(call: Call) -> list[np.ndarray]:
+def evaluate_unsqueeze(call: OperatorCall) -> list[np.ndarray]:
     """Unsqueeze: axes are those of the output."""
     x = np.asarray(call.inputs[0])
     given = call.attributes.get("axes")
@@ -78,7 +78,7 @@ def evaluate_unsqueeze(call: Call) -> list[np.ndarray]:
     return [np.expand_dims(x, tuple(k % (x.ndim + len(given)) for k in given))]
 
 
-def evaluate_split(call: Call) -> list[np.ndarray]:
+def evaluate_split(call: OperatorCall) -> list[np.ndarray]:
     """Split: by sizes, else into equal chunks, of which the last may be smaller (opset 18)."""
     x, axis = np.asarray(call.inputs[0]), int(call.attributes.get("axis", 0))
     if call.at(1) is not None:
@@ -93,18 +93,18 @@ def evaluate_split(call: Call) -> list[np.ndarray]:
     return np.split(x, np.cumsum(sizes)[:-1], axis)
 
 
-def evaluate_tile(call: Call) -> list[np.ndarray]:
+def evaluate_tile(call: OperatorCall) -> list[np.ndarray]:
     """Tile."""
     return [np.tile(call.inputs[0], _ints(call.inputs[1]))]
 
 
-def evaluate_expand(call: Call) -> list[np.ndarray]:
+def evaluate_expand(call: OperatorCall) -> list[np.ndarray]:
     """Expand: broadcast both ways."""
     x = np.asarray(call.inputs[0])
     return [np.array(np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(_ints(call.inputs[1])))))]
 
 
-def evaluate_pad(call: Call) -> list[np.ndarray]:
+def evaluate_pad(call: OperatorCall) -> list[np.ndarray]:
     """Pad; what is negative is cut off first."""
     x, pads = np.asarray(call.inputs[0]), _ints(call.inputs[1])
     axes = range(x.ndim) if call.at(3) is None else [k % x.ndim for k in _ints(call.at(3))]
@@ -121,7 +121,7 @@ def evaluate_pad(call: Call) -> list[np.ndarray]:
     return [np.pad(x, ends, mode=mode)]
 
 
-def evaluate_depth_to_space(call: Call) -> list[np.ndarray]:
+def evaluate_depth_to_space(call: OperatorCall) -> list[np.ndarray]:
     """DepthToSpace, DCR or CRD."""
     (x,), b = call.arrays(), int(call.attributes["blocksize"])
     n, c, h, w = x.shape
@@ -132,7 +132,7 @@ def evaluate_depth_to_space(call: Call) -> list[np.ndarray]:
     return [found.reshape(n, c // b**2, h * b, w * b)]
 
 
-def evaluate_space_to_depth(call: Call) -> list[np.ndarray]:
+def evaluate_space_to_depth(call: OperatorCall) -> list[np.ndarray]:
     """SpaceToDepth, in the order of DepthToSpace's DCR or of its CRD."""
     (x,), b = call.arrays(), int(call.attributes["blocksize"])
     n, c, h, w = x.shape
@@ -143,20 +143,20 @@ def evaluate_space_to_depth(call: Call) -> list[np.ndarray]:
     return [found.reshape(n, c * b * b, h // b, w // b)]
 
 
-def evaluate_trilu(call: Call) -> list[np.ndarray]:
+def evaluate_trilu(call: OperatorCall) -> list[np.ndarray]:
     """Trilu."""
     x, k = np.asarray(call.inputs[0]), 0 if call.at(1) is None else int(np.asarray(call.at(1)))
     return [np.triu(x, k) if call.attributes.get("upper", 1) else np.tril(x, k)]
 
 
-def evaluate_compress(call: Call) -> list[np.ndarray]:
+def evaluate_compress(call: OperatorCall) -> list[np.ndarray]:
     """Compress: of the flattened input without an axis; a condition that is too short leaves the rest out."""
     x, condition = np.asarray(call.inputs[0]), np.asarray(call.inputs[1]).astype(bool)
     axis = call.attributes.get("axis")
     return [np.compress(condition, x, axis=axis)]
 
 
-def evaluate_reverse_sequence(call: Call) -> list[np.ndarray]:
+def evaluate_reverse_sequence(call: OperatorCall) -> list[np.ndarray]:
     """ReverseSequence: of each batch element the first so many along time."""
     x, lengths = np.asarray(call.inputs[0]), _ints(call.inputs[1])
     time, batch = int(call.attributes.get("time_axis", 0)), int(call.attributes.get("batch_axis", 1))
@@ -168,7 +168,7 @@ def evaluate_reverse_sequence(call: Call) -> list[np.ndarray]:
     return [np.ascontiguousarray(np.moveaxis(moved, (0, 1), (time, batch)))]
 
 
-def evaluate_gather(call: Call) -> list[np.ndarray]:
+def evaluate_gather(call: OperatorCall) -> list[np.ndarray]:
     """Gather."""
     x, indices = np.asarray(call.inputs[0]), np.asarray(call.inputs[1])
     axis = int(call.attributes.get("axis", 0))
@@ -181,7 +181,7 @@ def _inside(indices: np.ndarray, count: int) -> np.ndarray:
     return np.where(indices < 0, indices + count, indices)
 
 
-def evaluate_gather_elements(call: Call) -> list[np.ndarray]:
+def evaluate_gather_elements(call: OperatorCall) -> list[np.ndarray]:
     """GatherElements; onnx's fails where the data has one row."""
     data, indices = call.arrays()
     axis = int(call.attributes.get("axis", 0)) % data.ndim
@@ -189,7 +189,7 @@ def evaluate_gather_elements(call: Call) -> list[np.ndarray]:
     return [np.take_along_axis(data[reached], indices, axis)]
 
 
-def evaluate_gather_nd(call: Call) -> list[np.ndarray]:
+def evaluate_gather_nd(call: OperatorCall) -> list[np.ndarray]:
     """GatherND."""
     x, indices = np.asarray(call.inputs[0]), np.asarray(call.inputs[1])
     batch, depth = int(call.attributes.get("batch_dims", 0)), indices.shape[-1]
@@ -209,7 +209,7 @@ def _combine_values(kind: str, old: Any, new: Any) -> Any:
     return max(old, new) if kind == "max" else min(old, new) if kind == "min" else new
 
 
-def evaluate_scatter_elements(call: Call) -> list[np.ndarray]:
+def evaluate_scatter_elements(call: OperatorCall) -> list[np.ndarray]:
     """ScatterElements, one element after the other."""
     x, indices, updates = (np.asarray(v) for v in call.inputs)
     axis, kind = int(call.attributes.get("axis", 0)) % x.ndim, call.attributes.get("reduction", "none")
@@ -220,7 +220,7 @@ def evaluate_scatter_elements(call: Call) -> list[np.ndarray]:
     return [found]
 
 
-def evaluate_scatter_nd(call: Call) -> list[np.ndarray]:
+def evaluate_scatter_nd(call: OperatorCall) -> list[np.ndarray]:
     """ScatterND, one slice after the other."""
     x, indices, updates = (np.asarray(v) for v in call.inputs)
     kind = call.attributes.get("reduction", "none")
@@ -232,7 +232,7 @@ def evaluate_scatter_nd(call: Call) -> list[np.ndarray]:
     return [found]
 
 
-def evaluate_one_hot(call: Call) -> list[np.ndarray]:
+def evaluate_one_hot(call: OperatorCall) -> list[np.ndarray]:
     """OneHot: an index outside of the depth gives a row of the off value; "in case 'indices' is of non-integer type,
     the values will be casted to int64 before use"."""
     indices, depth, (off, on) = (
@@ -249,7 +249,7 @@ def evaluate_one_hot(call: Call) -> list[np.ndarray]:
     return [np.where(known == places, on, off).astype(np.asarray(call.inputs[2]).dtype)]
 
 
-def evaluate_top_k(call: Call) -> list[np.ndarray]:
+def evaluate_top_k(call: OperatorCall) -> list[np.ndarray]:
     """TopK, sorted; of equal elements the one with the lower index comes first."""
     x, k = np.asarray(call.inputs[0]), int(np.asarray(call.inputs[1]).reshape(-1)[0])
     axis, largest = int(call.attributes.get("axis", -1)), call.attributes.get("largest", 1)
@@ -261,13 +261,13 @@ def evaluate_top_k(call: Call) -> list[np.ndarray]:
     return [np.take_along_axis(x, order, axis), np.asarray(order, np.int64)]
 
 
-def evaluate_non_zero(call: Call) -> list[np.ndarray]:
+def evaluate_non_zero(call: OperatorCall) -> list[np.ndarray]:
     """NonZero: indices, an axis a row."""
     (x,) = call.arrays()
     return [np.asarray(np.array(np.nonzero(x)), np.int64).reshape(x.ndim, -1)]
 
 
-def evaluate_eye_like(call: Call) -> list[np.ndarray]:
+def evaluate_eye_like(call: OperatorCall) -> list[np.ndarray]:
     """EyeLike, of the input's own type or of another one."""
     (x,) = call.arrays()
     if to := call.attributes.get("dtype"):
@@ -275,19 +275,19 @@ def evaluate_eye_like(call: Call) -> list[np.ndarray]:
     return [np.eye(x.shape[0], x.shape[1], k=int(call.attributes.get("k", 0)), dtype=x.dtype)]
 
 
-def evaluate_shape(call: Call) -> list[np.ndarray]:
+def evaluate_shape(call: OperatorCall) -> list[np.ndarray]:
     """Shape, from start to end."""
     (x,) = call.arrays()
     return [np.asarray(x.shape[slice(call.attributes.get("start", 0), call.attributes.get("end"))], np.int64)]
 
 
-def evaluate_range(call: Call) -> list[np.ndarray]:
+def evaluate_range(call: OperatorCall) -> list[np.ndarray]:
     """Range: start + k·delta, ⌈(limit − start) / delta⌉ of them."""
     start, limit, delta = (np.asarray(x).reshape(()) for x in call.inputs)  # bodies of functions give them an axis
     count = max(int(np.ceil((float(limit) - float(start)) / float(delta))), 0)
     return [(start + np.arange(count) * delta).astype(start.dtype)]
 
 
-def evaluate_constant_of_shape(call: Call) -> list[np.ndarray] | None:
+def evaluate_constant_of_shape(call: OperatorCall) -> list[np.ndarray] | None:
     """ConstantOfShape without a value: zeros of float32."""
     return None if "value" in call.attributes else [np.zeros(_ints(call.inputs[0]))]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from tasks.operators import formulas
-from tasks.operators.call import Call
+from tasks.operators.call import OperatorCall
 
 
-def _along(call: Call) -> tuple[np.ndarray, tuple[int, ...]]:
+def _along(call: OperatorCall) -> tuple[np.ndarray, tuple[int, ...]]:
     """The input of a softmax and the axes it goes along: one, or, before opset 13, all from ``axis`` on."""
     (x,) = call.arrays()
     if call.opset >= 13:
@@ -16,19 +16,19 @@ def _along(call: Call) -> tuple[np.ndarray, tuple[int, ...]]:
     return x, tuple(range(int(call.attributes.get("axis", 1)) % max(x.ndim, 1), x.ndim))
 
 
-def evaluate_softmax(call: Call) -> list[np.ndarray]:
+def evaluate_softmax(call: OperatorCall) -> list[np.ndarray]:
     """Softmax; onnx's takes one axis in every opset."""
     x, axes = _along(call)
     return [formulas.compute_softmax(x, axes)]
 
 
-def evaluate_log_softmax(call: Call) -> list[np.ndarray]:
+def evaluate_log_softmax(call: OperatorCall) -> list[np.ndarray]:
     """LogSoftmax."""
     x, axes = _along(call)
     return [formulas.compute_log_softmax(x, axes)]
 
 
-def evaluate_batch_normalization(call: Call) -> list[np.ndarray] | None:
+def evaluate_batch_normalization(call: OperatorCall) -> list[np.ndarray] | None:
     """BatchNormalization as in inference; onnx's trains in every opset before 14."""
     training = call.attributes.get("training_mode") if call.opset >= 14 else call.outputs > 1
     if training or (call.opset < 7 and not call.attributes.get("is_test")):
@@ -38,11 +38,11 @@ def evaluate_batch_normalization(call: Call) -> list[np.ndarray] | None:
     return [(x - mean) * (scale / np.sqrt(var + _epsilon(call))) + bias]
 
 
-def _epsilon(call: Call) -> float:
+def _epsilon(call: OperatorCall) -> float:
     return call.attributes.get("epsilon", float(np.float32(1e-5)))
 
 
-def evaluate_layer_normalization(call: Call) -> list[np.ndarray]:
+def evaluate_layer_normalization(call: OperatorCall) -> list[np.ndarray]:
     """LayerNormalization; onnx's computes in one stash_type only."""
     x, scale, bias = call.three()
     axes = tuple(range(int(call.attributes.get("axis", -1)) % x.ndim, x.ndim))
@@ -52,14 +52,14 @@ def evaluate_layer_normalization(call: Call) -> list[np.ndarray]:
     return [y if bias is None else y + bias, mean, inverse][: call.outputs]
 
 
-def evaluate_rms_normalization(call: Call) -> list[np.ndarray]:
+def evaluate_rms_normalization(call: OperatorCall) -> list[np.ndarray]:
     """RMSNormalization; onnx's computes in one stash_type only."""
     x, scale = call.arrays()
     axes = tuple(range(int(call.attributes.get("axis", -1)) % x.ndim, x.ndim))
     return [formulas.standardise(x, axes, _epsilon(call), centred=False) * scale]
 
 
-def evaluate_group_normalization(call: Call) -> list[np.ndarray]:
+def evaluate_group_normalization(call: OperatorCall) -> list[np.ndarray]:
     """GroupNormalization: scale and bias of each channel, before opset 21 of each group."""
     x, scale, bias = (np.asarray(v) for v in call.inputs)
     groups = int(call.attributes["num_groups"])
@@ -71,7 +71,7 @@ def evaluate_group_normalization(call: Call) -> list[np.ndarray]:
     return [y.reshape(x.shape) * scale.reshape(shape) + bias.reshape(shape)]
 
 
-def evaluate_mean_variance_normalization(call: Call) -> list[np.ndarray]:
+def evaluate_mean_variance_normalization(call: OperatorCall) -> list[np.ndarray]:
     """MeanVarianceNormalization; its body adds 1e-9 to the deviation."""
     (x,) = call.arrays()
     axes = tuple(call.attributes.get("axes", (0, 2, 3)))
@@ -80,14 +80,14 @@ def evaluate_mean_variance_normalization(call: Call) -> list[np.ndarray]:
     return [(x - mean) / (deviation + float(np.float32(1e-9)))]
 
 
-def evaluate_instance_normalization(call: Call) -> list[np.ndarray]:
+def evaluate_instance_normalization(call: OperatorCall) -> list[np.ndarray]:
     """InstanceNormalization: over the spatial axes of each channel of each image."""
     x, scale, bias = (np.asarray(v) for v in call.inputs)
     axes, shape = tuple(range(2, x.ndim)), (-1, *(1,) * (x.ndim - 2))
     return [formulas.standardise(x, axes, _epsilon(call)) * scale.reshape(shape) + bias.reshape(shape)]
 
 
-def evaluate_lrn(call: Call) -> list[np.ndarray]:
+def evaluate_lrn(call: OperatorCall) -> list[np.ndarray]:
     """LRN: x / (bias + alpha/size · Σ x²)^beta over the channels from c − ⌊(size−1)/2⌋ to c + ⌈(size−1)/2⌉."""
     (x,), a = call.arrays(), call.attributes
     size, channels = int(a["size"]), x.shape[1]
@@ -99,7 +99,7 @@ def evaluate_lrn(call: Call) -> list[np.ndarray]:
     return [x / (bias + alpha / size * total) ** beta]
 
 
-def evaluate_lp_normalization(call: Call) -> list[np.ndarray]:
+def evaluate_lp_normalization(call: OperatorCall) -> list[np.ndarray]:
     """LpNormalization: x / ‖x‖ₚ along an axis; where the norm is 0, 0 (as opset 22 says it)."""
     (x,), a = call.arrays(), call.attributes
     axis, p = int(a.get("axis", -1)), int(a.get("p", 2))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.operators.call import Call
+from tasks.operators.call import OperatorCall
 from tasks.operators.spatial import pooling
 
 
-def evaluate_max_pool(call: Call) -> list[np.ndarray]:
+def evaluate_max_pool(call: OperatorCall) -> list[np.ndarray]:
     """MaxPool of any numbers, padding never being the maximum; with its second output where that is asked for."""
     (x,) = call.arrays()
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
@@ -21,7 +21,7 @@ def evaluate_max_pool(call: Call) -> list[np.ndarray]:
     return [y]
 
 
-def _with_places(call: Call, x: np.ndarray, lowest: float) -> list[np.ndarray]:
+def _with_places(call: OperatorCall, x: np.ndarray, lowest: float) -> list[np.ndarray]:
     """MaxPool with the places of its maxima: they count elements of the whole input in the order of storage_order. Of
     equal elements the first of the window is taken."""
     window, a = pooling(call), call.attributes
@@ -39,7 +39,7 @@ def _with_places(call: Call, x: np.ndarray, lowest: float) -> list[np.ndarray]:
     return [y, where + first]
 
 
-def evaluate_lp_pool(call: Call) -> list[np.ndarray]:
+def evaluate_lp_pool(call: OperatorCall) -> list[np.ndarray]:
     """LpPool: the p-norm of a window; padding is 0."""
     (x,), a = call.arrays(), call.attributes
     window, p = pooling(call), int(a.get("p", 2))
@@ -50,7 +50,7 @@ def evaluate_lp_pool(call: Call) -> list[np.ndarray]:
     return [y ** (1.0 / p)]
 
 
-def evaluate_average_pool(call: Call) -> list[np.ndarray]:
+def evaluate_average_pool(call: OperatorCall) -> list[np.ndarray]:
     """AveragePool; what ceil_mode adds beyond the pads never counts."""
     (x,) = call.arrays()
     whole, shape = pooling(call), x.shape[2:]
@@ -61,19 +61,19 @@ def evaluate_average_pool(call: Call) -> list[np.ndarray]:
     return [y / whole.counts(shape, bool(call.attributes.get("count_include_pad")))]
 
 
-def evaluate_global_max_pool(call: Call) -> list[np.ndarray]:
+def evaluate_global_max_pool(call: OperatorCall) -> list[np.ndarray]:
     """GlobalMaxPool; onnx's takes the wrong axes of all but images."""
     (x,) = call.arrays()
     return [x.max(axis=tuple(range(2, x.ndim)), keepdims=True)]
 
 
-def evaluate_global_average_pool(call: Call) -> list[np.ndarray]:
+def evaluate_global_average_pool(call: OperatorCall) -> list[np.ndarray]:
     """GlobalAveragePool."""
     (x,) = call.arrays()
     return [x.mean(axis=tuple(range(2, x.ndim)), keepdims=True)]
 
 
-def evaluate_global_lp_pool(call: Call) -> list[np.ndarray]:
+def evaluate_global_lp_pool(call: OperatorCall) -> list[np.ndarray]:
     """GlobalLpPool."""
     (x,), p = call.arrays(), int(call.attributes.get("p", 2))
     return [(np.abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True) ** (1.0 / p)]

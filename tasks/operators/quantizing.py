@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, integers, is_inexact, np_dtype
-from tasks.operators.call import Call
+from tasks.operators.call import OperatorCall
 
 
-def _along(x: np.ndarray, value: Any, call: Call) -> np.ndarray:
+def _along(x: np.ndarray, value: Any, call: OperatorCall) -> np.ndarray:
     """A scale or zero point as it is broadcast to x: of all, of an axis, or of blocks along it."""
     value, axis = np.asarray(value), int(call.attributes.get("axis", 1))
     if value.size == 1 and value.ndim < 2:
@@ -22,7 +22,7 @@ def _along(x: np.ndarray, value: Any, call: Call) -> np.ndarray:
     return value.reshape(shape)
 
 
-def evaluate_quantize_linear(call: Call) -> list[np.ndarray] | None:
+def evaluate_quantize_linear(call: OperatorCall) -> list[np.ndarray] | None:
     """QuantizeLinear to an integer: saturated round-half-even of x / scale, plus the zero point."""
     x, scale, zero = call.three()
     to = zero.dtype.name if zero is not None else DTYPE_OF_ELEMENT[int(call.attributes.get("output_dtype", 0)) or 2]
@@ -35,7 +35,7 @@ def evaluate_quantize_linear(call: Call) -> list[np.ndarray] | None:
     return [np.clip(moved, low, high).astype(np_dtype(to))]
 
 
-def evaluate_dequantize_linear(call: Call) -> list[np.ndarray]:
+def evaluate_dequantize_linear(call: OperatorCall) -> list[np.ndarray]:
     """DequantizeLinear of a tensor, along an axis or of blocks of it; onnx's takes the difference in float32."""
     x, scale, zero = call.three()
     moved = x.astype(np.float64)
@@ -44,7 +44,7 @@ def evaluate_dequantize_linear(call: Call) -> list[np.ndarray]:
     return [moved * _along(x, scale, call)]
 
 
-def evaluate_dynamic_quantize_linear(call: Call) -> list[np.ndarray]:
+def evaluate_dynamic_quantize_linear(call: OperatorCall) -> list[np.ndarray]:
     """DynamicQuantizeLinear to uint8, half to even; onnx's takes range and scale in float32."""
     (x,) = call.arrays()
     low, high = min(float(x.min(initial=0.0)), 0.0), max(float(x.max(initial=0.0)), 0.0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.operators.call import Call, NoOracle
+from tasks.operators.call import NoOracle, OperatorCall
 from tasks.operators.formulas import compute_sigmoid
 
 #: The next states (the first of them is the output) of an input and the states before.
@@ -16,7 +16,7 @@ Step = Callable[[np.ndarray, list[np.ndarray]], list[np.ndarray]]
 _DEFAULT = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 
 
-def evaluate_lstm(call: Call) -> list[np.ndarray]:
+def evaluate_lstm(call: OperatorCall) -> list[np.ndarray]:
     """LSTM (gates i, o, f, c), with peepholes."""
 
     def step(w: np.ndarray, r: np.ndarray, b: np.ndarray, p: np.ndarray) -> Step:
@@ -38,7 +38,7 @@ def evaluate_lstm(call: Call) -> list[np.ndarray]:
     return _recurrent("LSTM", call, 4, step, [call.at(5), call.at(6)], call.at(7))
 
 
-def evaluate_gru(call: Call) -> list[np.ndarray]:
+def evaluate_gru(call: OperatorCall) -> list[np.ndarray]:
     """GRU (gates z, r, h), in both orders of reset and product."""
 
     def step(w: np.ndarray, r: np.ndarray, b: np.ndarray, _: np.ndarray) -> Step:
@@ -60,7 +60,7 @@ def evaluate_gru(call: Call) -> list[np.ndarray]:
     return _recurrent("GRU", call, 3, step, [call.at(5)], None)
 
 
-def evaluate_rnn(call: Call) -> list[np.ndarray]:
+def evaluate_rnn(call: OperatorCall) -> list[np.ndarray]:
     """RNN with tanh."""
 
     def step(w: np.ndarray, r: np.ndarray, b: np.ndarray, _: np.ndarray) -> Step:
@@ -70,7 +70,7 @@ def evaluate_rnn(call: Call) -> list[np.ndarray]:
 
 
 def _recurrent(
-    op: str, call: Call, gates: int, step: Callable[..., Step], initial: list[Any], peepholes: Any
+    op: str, call: OperatorCall, gates: int, step: Callable[..., Step], initial: list[Any], peepholes: Any
 ) -> list[np.ndarray]:
     """Outputs Y (T, directions, N, H), then the last of every state (directions, N, H); or as ``layout`` 1 has them."""
     a = call.attributes

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from tasks.model.dtypes import integers
-from tasks.operators.call import Call, Evaluate
+from tasks.operators.call import Evaluate, OperatorCall
 from tasks.operators.left_open import LeftOpen
 
 
-def axes_of(call: Call, place: int, rank: int) -> tuple[int, ...] | None:
+def axes_of(call: OperatorCall, place: int, rank: int) -> tuple[int, ...] | None:
     """The axes of an attribute or of the input at a place; None where none are given."""
     given = call.attributes.get("axes")
     if given is None and call.at(place) is not None:
@@ -23,7 +23,7 @@ def axes_of(call: Call, place: int, rank: int) -> tuple[int, ...] | None:
 def make_reduction(function: Callable[[np.ndarray, Any, bool], Any]) -> Evaluate:
     """A reduction by a function of an array, its axes, and whether they are kept."""
 
-    def operator(call: Call) -> list[np.ndarray]:
+    def operator(call: OperatorCall) -> list[np.ndarray]:
         x = np.asarray(call.inputs[0])
         axes = axes_of(call, 1, x.ndim)
         if axes is None and call.attributes.get("noop_with_empty_axes"):
@@ -52,7 +52,7 @@ def make_extreme(most: bool) -> Callable[[np.ndarray, Any, bool], Any]:
 def make_arg(function: Callable[..., Any]) -> Evaluate:
     """The place of an extreme along an axis, the first or the last of equals."""
 
-    def operator(call: Call) -> list[np.ndarray]:
+    def operator(call: OperatorCall) -> list[np.ndarray]:
         (x,), a = call.arrays(), call.attributes
         axis = int(a.get("axis", 0)) % x.ndim
         if a.get("select_last_index"):
@@ -67,7 +67,7 @@ def make_arg(function: Callable[..., Any]) -> Evaluate:
 def make_cumulative(function: Callable[..., Any], start: int) -> Evaluate:
     """A running reduction that starts with ``start``."""
 
-    def operator(call: Call) -> list[np.ndarray]:
+    def operator(call: OperatorCall) -> list[np.ndarray]:
         x, axis = np.asarray(call.inputs[0]), int(np.asarray(call.inputs[1]).reshape(-1)[0])
         if call.attributes.get("reverse"):
             x = np.flip(x, axis)
@@ -81,7 +81,7 @@ def make_cumulative(function: Callable[..., Any], start: int) -> Evaluate:
     return operator
 
 
-def evaluate_hardmax(call: Call) -> list[np.ndarray]:
+def evaluate_hardmax(call: OperatorCall) -> list[np.ndarray]:
     """Hardmax: 1 at the first largest element along an axis (before opset 13 of all axes from ``axis`` on)."""
     (x,) = call.arrays()
     axis = int(call.attributes.get("axis", -1 if call.opset >= 13 else 1)) % max(x.ndim, 1)
@@ -93,7 +93,7 @@ def evaluate_hardmax(call: Call) -> list[np.ndarray]:
     return [found.reshape(shape)]
 
 
-def evaluate_gemm(call: Call) -> list[np.ndarray]:
+def evaluate_gemm(call: OperatorCall) -> list[np.ndarray]:
     """Gemm: α·A·B + β·C."""
     (a, b, c), more = call.three(), call.attributes
     a, b = (a.T if more.get("transA") else a), (b.T if more.get("transB") else b)
@@ -104,7 +104,7 @@ def evaluate_gemm(call: Call) -> list[np.ndarray]:
     return [y if c is None else y + more.get("beta", 1.0) * c]
 
 
-def evaluate_matmul(call: Call) -> list[np.ndarray]:
+def evaluate_matmul(call: OperatorCall) -> list[np.ndarray]:
     """MatMul of any numbers, with all but the last axis of the first as rows of one product where the second has
     two."""
     a, b = call.arrays()
@@ -113,7 +113,7 @@ def evaluate_matmul(call: Call) -> list[np.ndarray]:
     return [np.asarray(np.matmul(a, b))]
 
 
-def evaluate_matmul_integer(call: Call) -> list[np.ndarray]:
+def evaluate_matmul_integer(call: OperatorCall) -> list[np.ndarray]:
     """MatMulInteger: (A − a₀)·(B − b₀) in int32; a zero point of A may be one of each row, of B of each column."""
     a, b = (np.asarray(x).astype(np.int32) for x in call.inputs[:2])
     for place in (2, 3):
@@ -128,12 +128,12 @@ def evaluate_matmul_integer(call: Call) -> list[np.ndarray]:
     return [np.asarray(np.matmul(a, b))]
 
 
-def evaluate_einsum(call: Call) -> list[np.ndarray]:
+def evaluate_einsum(call: OperatorCall) -> list[np.ndarray]:
     """Einsum, pair after pair: of three tensors and more one sum over all is slow."""
     return [np.asarray(np.einsum(call.attributes["equation"].replace(" ", ""), *call.arrays(), optimize=True))]
 
 
-def make_loss(call: Call) -> None:
+def make_loss(call: OperatorCall) -> None:
     """NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss, which onnx's evaluator computes: it clips what is out of
     bounds."""
     scores, labels, weights = call.three()

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from tasks.operators.call import Call
+from tasks.operators.call import OperatorCall
 
 #: Elements of a convolution's unfolded input that are held at a time (256 MiB of float64).
 _UNFOLDED = 1 << 25
 
 
 @dataclass(frozen=True)
-class Window:
+class SpatialWindow:
     """How a kernel goes over an image: per spatial axis its size, stride, dilation, the pads at both ends, and the
     number of places it stands at."""
 
@@ -27,7 +27,7 @@ class Window:
     end: tuple[int, ...]
     places: tuple[int, ...]
 
-    def crop_kernel(self, shape: Sequence[int]) -> Window:
+    def crop_kernel(self, shape: Sequence[int]) -> SpatialWindow:
         """It without the elements of its kernel that meet an image of this shape at no place: some networks take a
         global mean by a kernel of thousands, and nobody can pad for that."""
         axes = list(zip(shape, self.kernel, self.strides, self.dilations, self.begin, self.places))
@@ -70,7 +70,7 @@ class Window:
             yield (at, tuple(slice(f, f + (n - 1) * s + 1, s) for f, n, s in zip(first, self.places, self.strides)))
 
 
-def window_of(shape: Sequence[int], kernel: Sequence[int], attributes: Mapping[str, Any]) -> Window:
+def window_of(shape: Sequence[int], kernel: Sequence[int], attributes: Mapping[str, Any]) -> SpatialWindow:
     """The window that attributes of Conv or a pool describe, over spatial axes of these lengths."""
     dims = len(shape)
     strides = tuple(attributes.get("strides") or (1,) * dims)
@@ -92,15 +92,15 @@ def window_of(shape: Sequence[int], kernel: Sequence[int], attributes: Mapping[s
         # A window that would begin in the end pad does not count.
         places = [-(-m // s) + 1 for m, s in zip(room, strides)]
         places = [p - (((p - 1) * s) >= n + b) for p, s, n, b in zip(places, strides, shape, begin)]
-    return Window(tuple(kernel), strides, dilations, tuple(begin), tuple(end), tuple(places))
+    return SpatialWindow(tuple(kernel), strides, dilations, tuple(begin), tuple(end), tuple(places))
 
 
-def pooling(call: Call) -> Window:
+def pooling(call: OperatorCall) -> SpatialWindow:
     """The window of a pool."""
     return window_of(call.inputs[0].shape[2:], call.attributes["kernel_shape"], call.attributes)
 
 
-def evaluate_conv(call: Call) -> list[np.ndarray]:
+def evaluate_conv(call: OperatorCall) -> list[np.ndarray]:
     """Conv: x (N, C, …), w (M, C/group, …), bias (M) or none."""
     x, w, bias = call.three()
     groups = int(call.attributes.get("group", 1))
@@ -121,7 +121,7 @@ def evaluate_conv(call: Call) -> list[np.ndarray]:
     return [y]
 
 
-def _depthwise(padded: np.ndarray, w: np.ndarray, window: Window) -> np.ndarray:
+def _depthwise(padded: np.ndarray, w: np.ndarray, window: SpatialWindow) -> np.ndarray:
     n, c, times = padded.shape[0], padded.shape[1], w.shape[0] // padded.shape[1]
     kernel = w.reshape(c, times, *w.shape[2:])
     y = np.zeros((n, c, times, *window.places))
@@ -132,7 +132,7 @@ def _depthwise(padded: np.ndarray, w: np.ndarray, window: Window) -> np.ndarray:
     return y.reshape(n, c * times, *window.places)
 
 
-def _products(image: np.ndarray, w: np.ndarray, window: Window, out: np.ndarray) -> None:
+def _products(image: np.ndarray, w: np.ndarray, window: SpatialWindow, out: np.ndarray) -> None:
     """out (M, …) = w (M, C·kernel) times the unfolded ``image`` (C, …), some rows of the first axis at a time."""
     many = w.shape[0]
     if all(k == 1 for k in window.kernel):
@@ -149,7 +149,7 @@ def _products(image: np.ndarray, w: np.ndarray, window: Window, out: np.ndarray)
         out[:, at : at + count] = (w @ columns.reshape(w.shape[1], -1)).reshape(many, count, *window.places[1:])
 
 
-def evaluate_conv_transpose(call: Call) -> list[np.ndarray]:
+def evaluate_conv_transpose(call: OperatorCall) -> list[np.ndarray]:
     """ConvTranspose: x (N, C, …), w (C, M/group, …), bias (M) or none."""
     x, w, bias = call.three()
     a = call.attributes

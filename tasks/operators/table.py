@@ -53,7 +53,7 @@ from tasks.operators.torch_names import Counterpart
 
 
 @dataclass(frozen=True)
-class Operator:
+class OnnxOperator:
     """An operator of ONNX. A column that a reader has no use for is left at its default."""
 
     #: As `onnx.defs` has it; unique over the domains.
@@ -128,72 +128,74 @@ DROPS = replace(MOVES, why="dropped at random in training, else moved; judged as
 
 def _of_one(
     name: str, placement: Placement, function: Any, by_name: Counterpart | None = None, **more: Any
-) -> Operator:
+) -> OnnxOperator:
     """An operator of one tensor, element by element, by a function of NumPy's."""
-    return Operator(name, placement, elementwise.of_one(function), by_name, elementwise=1, **more)
+    return OnnxOperator(name, placement, elementwise.of_one(function), by_name, elementwise=1, **more)
 
 
 def _of_two(
     name: str, placement: Placement, function: Any, by_name: Counterpart | None = None, **more: Any
-) -> Operator:
+) -> OnnxOperator:
     """An operator of two tensors, element by element, by a function of NumPy's; before operator set 7 it did not
     broadcast as NumPy does."""
-    return Operator(name, placement, since(7, elementwise.of_two(function)), by_name, elementwise=2, **more)
+    return OnnxOperator(name, placement, since(7, elementwise.of_two(function)), by_name, elementwise=2, **more)
 
 
 ROWS = (
     _of_one("Abs", BITS, np.abs, named.one("abs"), defined=integers.avoid_least),
     _of_one("Acos", TABULATED, np.arccos),
     _of_one("Acosh", TABULATED, np.arccosh),
-    Operator("Adagrad", COMPOSES),
-    Operator("Adam", COMPOSES),
+    OnnxOperator("Adagrad", COMPOSES),
+    OnnxOperator("Adam", COMPOSES),
     _of_two("Add", ROUNDED, np.add, lambda o: o.t(0) + o.t(1), of_sizes=True, defined=integers.keep_range(np.add, 0)),
-    Operator("AffineGrid", COMPOSES),
-    Operator("And", SELECTS, since(7, elementwise.of_two(np.logical_and)), named.two("logical_and")),
-    Operator("ArgMax", FIRST, reductions.make_arg(np.argmax)),
-    Operator("ArgMin", FIRST, reductions.make_arg(np.argmin)),
-    Operator("ArrayFeatureExtractor", MOVES),
+    OnnxOperator("AffineGrid", COMPOSES),
+    OnnxOperator("And", SELECTS, since(7, elementwise.of_two(np.logical_and)), named.two("logical_and")),
+    OnnxOperator("ArgMax", FIRST, reductions.make_arg(np.argmax)),
+    OnnxOperator("ArgMin", FIRST, reductions.make_arg(np.argmin)),
+    OnnxOperator("ArrayFeatureExtractor", MOVES),
     _of_one("Asin", TABULATED, np.arcsin),
     _of_one("Asinh", TABULATED, np.arcsinh),
     _of_one("Atan", TABULATED, np.arctan),
     _of_one("Atanh", TABULATED, np.arctanh),
-    Operator("Attention", COMPOSES, sums="attention"),
-    Operator("AveragePool", REDUCES, pooling.evaluate_average_pool, named.average_pool, witnessed=True, texts=AUTO_PAD),
-    Operator(
+    OnnxOperator("Attention", COMPOSES, sums="attention"),
+    OnnxOperator(
+        "AveragePool", REDUCES, pooling.evaluate_average_pool, named.average_pool, witnessed=True, texts=AUTO_PAD
+    ),
+    OnnxOperator(
         "BatchNormalization", NORMALISES, normalising.evaluate_batch_normalization, named.batch_norm, witnessed=True
     ),
-    Operator("Bernoulli", DRAWS),
-    Operator("Binarizer", SELECTS),
-    Operator("BitCast", BITS),
-    Operator("BitShift", BITS, elementwise.evaluate_bit_shift),
+    OnnxOperator("Bernoulli", DRAWS),
+    OnnxOperator("Binarizer", SELECTS),
+    OnnxOperator("BitCast", BITS),
+    OnnxOperator("BitShift", BITS, elementwise.evaluate_bit_shift),
     _of_two("BitwiseAnd", BITS, np.bitwise_and),
     _of_one("BitwiseNot", BITS, np.bitwise_not),
     _of_two("BitwiseOr", BITS, np.bitwise_or),
     _of_two("BitwiseXor", BITS, np.bitwise_xor),
-    Operator("BlackmanWindow", COMPOSES, elementwise.make_cosine_window(0.42, 0.5, 0.08)),
-    Operator("Cast", ROUNDS, since(6, elementwise.evaluate_cast), named.cast, acts="cast", to_integers=True),
-    Operator("CastLike", ROUNDS, acts="cast"),
-    Operator("CausalConvWithState", CONTRACTS),
+    OnnxOperator("BlackmanWindow", COMPOSES, elementwise.make_cosine_window(0.42, 0.5, 0.08)),
+    OnnxOperator("Cast", ROUNDS, since(6, elementwise.evaluate_cast), named.cast, acts="cast", to_integers=True),
+    OnnxOperator("CastLike", ROUNDS, acts="cast"),
+    OnnxOperator("CausalConvWithState", CONTRACTS),
     _of_one("Ceil", ROUNDS, np.ceil, to_integers=True),
-    Operator("Celu", ACTIVATES, elementwise.evaluate_celu, elementwise=1, open_at_nan=True),
-    Operator("CenterCropPad", MOVES),
-    Operator("Clip", SELECTS, since(11, elementwise.evaluate_clip), named.clip, structural=range(1, 3)),
-    Operator("Col2Im", REDUCES),
-    Operator("Compress", MOVES, movement.evaluate_compress),
-    Operator(
+    OnnxOperator("Celu", ACTIVATES, elementwise.evaluate_celu, elementwise=1, open_at_nan=True),
+    OnnxOperator("CenterCropPad", MOVES),
+    OnnxOperator("Clip", SELECTS, since(11, elementwise.evaluate_clip), named.clip, structural=range(1, 3)),
+    OnnxOperator("Col2Im", REDUCES),
+    OnnxOperator("Compress", MOVES, movement.evaluate_compress),
+    OnnxOperator(
         "Concat",
         MOVES,
         since(4, movement.evaluate_concat),
         lambda o: o("cat", [o.t(k) for k in range(len(o.inputs))], int(o.attributes["axis"])),
         of_sizes=True,
     ),
-    Operator("Constant", MOVES),
-    Operator("ConstantOfShape", MOVES, movement.evaluate_constant_of_shape, structural=(0,), not_zero=(0,)),
-    Operator(
+    OnnxOperator("Constant", MOVES),
+    OnnxOperator("ConstantOfShape", MOVES, movement.evaluate_constant_of_shape, structural=(0,), not_zero=(0,)),
+    OnnxOperator(
         "Conv", CONTRACTS, spatial.evaluate_conv, named.conv, witnessed=True, sums="layer", added=2, texts=AUTO_PAD
     ),
-    Operator("ConvInteger", BITS, texts=AUTO_PAD),
-    Operator(
+    OnnxOperator("ConvInteger", BITS, texts=AUTO_PAD),
+    OnnxOperator(
         "ConvTranspose",
         CONTRACTS,
         spatial.evaluate_conv_transpose,
@@ -205,14 +207,16 @@ ROWS = (
     ),
     _of_one("Cos", TABULATED, np.cos),
     _of_one("Cosh", TABULATED, np.cosh),
-    Operator("CumProd", REDUCES),
-    Operator("CumSum", REDUCES, reductions.make_cumulative(np.cumsum, 0), named.cum_sum),
-    Operator("DFT", CONTRACTS, not_zero=(1,), sums="transform"),
-    Operator("DeformConv", CONTRACTS, added=3),
-    Operator("DepthToSpace", MOVES, movement.evaluate_depth_to_space, texts={"mode": ("DCR", "CRD")}),
-    Operator("DequantizeLinear", STEPS, quantizing.evaluate_dequantize_linear, structural=range(1, 3), not_zero=(1,)),
-    Operator("Det", SOLVES),
-    Operator(
+    OnnxOperator("CumProd", REDUCES),
+    OnnxOperator("CumSum", REDUCES, reductions.make_cumulative(np.cumsum, 0), named.cum_sum),
+    OnnxOperator("DFT", CONTRACTS, not_zero=(1,), sums="transform"),
+    OnnxOperator("DeformConv", CONTRACTS, added=3),
+    OnnxOperator("DepthToSpace", MOVES, movement.evaluate_depth_to_space, texts={"mode": ("DCR", "CRD")}),
+    OnnxOperator(
+        "DequantizeLinear", STEPS, quantizing.evaluate_dequantize_linear, structural=range(1, 3), not_zero=(1,)
+    ),
+    OnnxOperator("Det", SOLVES),
+    OnnxOperator(
         "Div",
         TABULATED,
         since(7, elementwise.evaluate_divide),
@@ -221,15 +225,15 @@ ROWS = (
         elementwise=2,
         defined=integers.avoid_zero_divisors,
     ),
-    Operator("Dropout", DROPS, structural=range(1, 3)),
-    Operator("DynamicQuantizeLinear", STEPS, quantizing.evaluate_dynamic_quantize_linear),
-    Operator(
+    OnnxOperator("Dropout", DROPS, structural=range(1, 3)),
+    OnnxOperator("DynamicQuantizeLinear", STEPS, quantizing.evaluate_dynamic_quantize_linear),
+    OnnxOperator(
         "Einsum",
         CONTRACTS,
         reductions.evaluate_einsum,
         lambda o: o("einsum", [o.t(k) for k in range(len(o.inputs))], o.attributes["equation"]),
     ),
-    Operator(
+    OnnxOperator(
         "Elu",
         ACTIVATES,
         elementwise.evaluate_elu,
@@ -238,23 +242,25 @@ ROWS = (
         elementwise=1,
     ),
     _of_two("Equal", SELECTS, np.equal, named.two("eq")),
-    Operator("Erf", TABULATED, elementwise.evaluate_erf, named.one("erf"), witnessed=True, elementwise=1),
+    OnnxOperator("Erf", TABULATED, elementwise.evaluate_erf, named.one("erf"), witnessed=True, elementwise=1),
     _of_one("Exp", TABULATED, np.exp, named.one("exp")),
-    Operator("Expand", MOVES, movement.evaluate_expand, named.expand, structural=(1,), not_zero=(1,), of_sizes=True),
-    Operator("EyeLike", MOVES, movement.evaluate_eye_like),
-    Operator("Flatten", MOVES, movement.evaluate_flatten, named.flatten, hands_on=True),
-    Operator("FlexAttention", COMPOSES, sums="attention"),
+    OnnxOperator(
+        "Expand", MOVES, movement.evaluate_expand, named.expand, structural=(1,), not_zero=(1,), of_sizes=True
+    ),
+    OnnxOperator("EyeLike", MOVES, movement.evaluate_eye_like),
+    OnnxOperator("Flatten", MOVES, movement.evaluate_flatten, named.flatten, hands_on=True),
+    OnnxOperator("FlexAttention", COMPOSES, sums="attention"),
     _of_one("Floor", ROUNDS, np.floor, to_integers=True),
-    Operator("GRU", COMPOSES, recurrent.evaluate_gru, witnessed=True, sums="recurrent", texts=DIRECTION),
-    Operator("Gather", MOVES, movement.evaluate_gather, named.gather, of_sizes=True),
-    Operator(
+    OnnxOperator("GRU", COMPOSES, recurrent.evaluate_gru, witnessed=True, sums="recurrent", texts=DIRECTION),
+    OnnxOperator("Gather", MOVES, movement.evaluate_gather, named.gather, of_sizes=True),
+    OnnxOperator(
         "GatherElements",
         MOVES,
         movement.evaluate_gather_elements,
         lambda o: o("gather", o.t(0), int(o.attributes.get("axis", 0)), o.t(1)),
     ),
-    Operator("GatherND", MOVES, movement.evaluate_gather_nd, named.gather_nd),
-    Operator(
+    OnnxOperator("GatherND", MOVES, movement.evaluate_gather_nd, named.gather_nd),
+    OnnxOperator(
         "Gelu",
         ACTIVATES,
         elementwise.evaluate_gelu,
@@ -264,23 +270,25 @@ ROWS = (
         variants={"tanh": {"approximate": "tanh"}},
         texts={"approximate": ("none", "tanh")},
     ),
-    Operator("Gemm", CONTRACTS, since(7, reductions.evaluate_gemm), named.gemm, witnessed=True, sums="layer", added=2),
-    Operator(
+    OnnxOperator(
+        "Gemm", CONTRACTS, since(7, reductions.evaluate_gemm), named.gemm, witnessed=True, sums="layer", added=2
+    ),
+    OnnxOperator(
         "GlobalAveragePool", REDUCES, pooling.evaluate_global_average_pool, named.over_image("mean"), witnessed=True
     ),
-    Operator("GlobalLpPool", UNPLACED, since(2, pooling.evaluate_global_lp_pool)),
-    Operator("GlobalMaxPool", SELECTS, pooling.evaluate_global_max_pool, named.over_image("amax")),
+    OnnxOperator("GlobalLpPool", UNPLACED, since(2, pooling.evaluate_global_lp_pool)),
+    OnnxOperator("GlobalMaxPool", SELECTS, pooling.evaluate_global_max_pool, named.over_image("amax")),
     _of_two("Greater", SELECTS, np.greater, named.two("gt")),
     _of_two("GreaterOrEqual", SELECTS, np.greater_equal, named.two("ge")),
-    Operator(
+    OnnxOperator(
         "GridSample",
         SAMPLES,
         texts=dict(padding_mode=("zeros", "border", "reflection"), mode=("linear", "nearest", "cubic")),
     ),
-    Operator("GroupNormalization", NORMALISES, normalising.evaluate_group_normalization),
-    Operator("HammingWindow", COMPOSES, elementwise.make_cosine_window(25 / 46, 21 / 46)),
-    Operator("HannWindow", COMPOSES, elementwise.make_cosine_window(0.5, 0.5)),
-    Operator(
+    OnnxOperator("GroupNormalization", NORMALISES, normalising.evaluate_group_normalization),
+    OnnxOperator("HammingWindow", COMPOSES, elementwise.make_cosine_window(25 / 46, 21 / 46)),
+    OnnxOperator("HannWindow", COMPOSES, elementwise.make_cosine_window(0.5, 0.5)),
+    OnnxOperator(
         "HardSigmoid",
         ACTIVATES,
         elementwise.evaluate_hard_sigmoid,
@@ -289,7 +297,7 @@ ROWS = (
         elementwise=1,
         open_at_nan=True,
     ),
-    Operator(
+    OnnxOperator(
         "HardSwish",
         ACTIVATES,
         elementwise.evaluate_hard_swish,
@@ -298,28 +306,28 @@ ROWS = (
         elementwise=1,
         open_at_nan=True,
     ),
-    Operator("Hardmax", SELECTS, reductions.evaluate_hardmax),
+    OnnxOperator("Hardmax", SELECTS, reductions.evaluate_hardmax),
     _of_one("Identity", MOVES, np.asarray, lambda o: o.t(0), hands_on=True, of_sizes=True),
-    Operator("If", MOVES, acts="control"),
-    Operator("ImageDecoder", COMPOSES),
-    Operator(
+    OnnxOperator("If", MOVES, acts="control"),
+    OnnxOperator("ImageDecoder", COMPOSES),
+    OnnxOperator(
         "InstanceNormalization",
         NORMALISES,
         normalising.evaluate_instance_normalization,
         lambda o: o("nn.functional.instance_norm", o.t(0), None, None, o.t(1), o.t(2), eps=named.epsilon(o)),
         witnessed=True,
     ),
-    Operator(
+    OnnxOperator(
         "IsInf", SELECTS, elementwise.evaluate_is_inf, elementwise=1, variants={"negative": {"detect_positive": 0}}
     ),
     _of_one("IsNaN", SELECTS, np.isnan, named.one("isnan")),
-    Operator("LRN", NORMALISES, normalising.evaluate_lrn),
-    Operator("LSTM", COMPOSES, recurrent.evaluate_lstm, witnessed=True, sums="recurrent", texts=DIRECTION),
-    Operator("LabelEncoder", SELECTS),
-    Operator(
+    OnnxOperator("LRN", NORMALISES, normalising.evaluate_lrn),
+    OnnxOperator("LSTM", COMPOSES, recurrent.evaluate_lstm, witnessed=True, sums="recurrent", texts=DIRECTION),
+    OnnxOperator("LabelEncoder", SELECTS),
+    OnnxOperator(
         "LayerNormalization", NORMALISES, normalising.evaluate_layer_normalization, named.layer_norm, witnessed=True
     ),
-    Operator(
+    OnnxOperator(
         "LeakyRelu",
         ROUNDED,
         elementwise.evaluate_leaky_relu,
@@ -328,15 +336,17 @@ ROWS = (
     ),
     _of_two("Less", SELECTS, np.less, named.two("lt")),
     _of_two("LessOrEqual", SELECTS, np.less_equal, named.two("le")),
-    Operator("LinearAttention", COMPOSES, sums="attention"),
+    OnnxOperator("LinearAttention", COMPOSES, sums="attention"),
     _of_one("Log", TABULATED, np.log, named.one("log")),
-    Operator("LogSoftmax", NORMALISES, normalising.evaluate_log_softmax, named.along("log_softmax"), witnessed=True),
-    Operator("Loop", MOVES, acts="control"),
-    Operator("LpNormalization", NORMALISES, normalising.evaluate_lp_normalization),
-    Operator("LpPool", REDUCES, since(2, pooling.evaluate_lp_pool), texts=AUTO_PAD),
-    Operator("MatMul", CONTRACTS, reductions.evaluate_matmul, named.two("matmul"), witnessed=True, sums="layer"),
-    Operator("MatMulInteger", BITS, reductions.evaluate_matmul_integer),
-    Operator(
+    OnnxOperator(
+        "LogSoftmax", NORMALISES, normalising.evaluate_log_softmax, named.along("log_softmax"), witnessed=True
+    ),
+    OnnxOperator("Loop", MOVES, acts="control"),
+    OnnxOperator("LpNormalization", NORMALISES, normalising.evaluate_lp_normalization),
+    OnnxOperator("LpPool", REDUCES, since(2, pooling.evaluate_lp_pool), texts=AUTO_PAD),
+    OnnxOperator("MatMul", CONTRACTS, reductions.evaluate_matmul, named.two("matmul"), witnessed=True, sums="layer"),
+    OnnxOperator("MatMulInteger", BITS, reductions.evaluate_matmul_integer),
+    OnnxOperator(
         "Max",
         SELECTS,
         elementwise.make_fold(np.maximum),
@@ -345,12 +355,12 @@ ROWS = (
         elementwise=2,
         open_at_nan=True,
     ),
-    Operator("MaxPool", SELECTS, pooling.evaluate_max_pool, named.max_pool, witnessed=True, texts=AUTO_PAD),
-    Operator("MaxUnpool", MOVES),
-    Operator("Mean", REDUCES, lambda call: [sum(call.arrays()[1:], call.arrays()[0]) / len(call.arrays())]),
-    Operator("MeanVarianceNormalization", NORMALISES, normalising.evaluate_mean_variance_normalization),
-    Operator("MelWeightMatrix", COMPOSES),
-    Operator(
+    OnnxOperator("MaxPool", SELECTS, pooling.evaluate_max_pool, named.max_pool, witnessed=True, texts=AUTO_PAD),
+    OnnxOperator("MaxUnpool", MOVES),
+    OnnxOperator("Mean", REDUCES, lambda call: [sum(call.arrays()[1:], call.arrays()[0]) / len(call.arrays())]),
+    OnnxOperator("MeanVarianceNormalization", NORMALISES, normalising.evaluate_mean_variance_normalization),
+    OnnxOperator("MelWeightMatrix", COMPOSES),
+    OnnxOperator(
         "Min",
         SELECTS,
         elementwise.make_fold(np.minimum),
@@ -359,11 +369,11 @@ ROWS = (
         elementwise=2,
         open_at_nan=True,
     ),
-    Operator("Mish", ACTIVATES, elementwise.evaluate_mish, elementwise=1),
-    Operator(
+    OnnxOperator("Mish", ACTIVATES, elementwise.evaluate_mish, elementwise=1),
+    OnnxOperator(
         "Mod", STEPS, elementwise.evaluate_modulo, of_sizes=True, elementwise=2, defined=integers.avoid_zero_divisors
     ),
-    Operator("Momentum", COMPOSES),
+    OnnxOperator("Momentum", COMPOSES),
     _of_two(
         "Mul",
         ROUNDED,
@@ -372,18 +382,18 @@ ROWS = (
         of_sizes=True,
         defined=integers.keep_range(np.multiply, 1),
     ),
-    Operator("Multinomial", DRAWS),
+    OnnxOperator("Multinomial", DRAWS),
     _of_one("Neg", BITS, np.negative, lambda o: -o.t(0), of_sizes=True, defined=integers.avoid_least),
-    Operator("NegativeLogLikelihoodLoss", LOSES, reductions.make_loss, texts=OF_LOSS),
-    Operator("NonMaxSuppression", STEPS, structural=range(2, 5)),
-    Operator("NonZero", SELECTS, movement.evaluate_non_zero),
-    Operator("Not", SELECTS, elementwise.of_one(np.logical_not)),
-    Operator("OneHot", MOVES, movement.evaluate_one_hot, structural=range(1, 3), not_zero=(1,)),
-    Operator("OptionalGetElement", MOVES),
-    Operator("OptionalHasElement", MOVES),
-    Operator("Or", SELECTS, since(7, elementwise.of_two(np.logical_or))),
-    Operator("PRelu", ROUNDED, since(7, elementwise.evaluate_prelu), named.p_relu),
-    Operator(
+    OnnxOperator("NegativeLogLikelihoodLoss", LOSES, reductions.make_loss, texts=OF_LOSS),
+    OnnxOperator("NonMaxSuppression", STEPS, structural=range(2, 5)),
+    OnnxOperator("NonZero", SELECTS, movement.evaluate_non_zero),
+    OnnxOperator("Not", SELECTS, elementwise.of_one(np.logical_not)),
+    OnnxOperator("OneHot", MOVES, movement.evaluate_one_hot, structural=range(1, 3), not_zero=(1,)),
+    OnnxOperator("OptionalGetElement", MOVES),
+    OnnxOperator("OptionalHasElement", MOVES),
+    OnnxOperator("Or", SELECTS, since(7, elementwise.of_two(np.logical_or))),
+    OnnxOperator("PRelu", ROUNDED, since(7, elementwise.evaluate_prelu), named.p_relu),
+    OnnxOperator(
         "Pad",
         MOVES,
         since(11, movement.evaluate_pad),
@@ -391,7 +401,7 @@ ROWS = (
         structural=range(1, 4),
         texts=dict(mode=("constant", "edge", "reflect", "wrap")),
     ),
-    Operator(
+    OnnxOperator(
         "Pow",
         TABULATED,
         since(7, elementwise.evaluate_power),
@@ -401,16 +411,16 @@ ROWS = (
         defined=integers.avoid_negative_exponents,
         refused=("bfloat16",),
     ),
-    Operator("QLinearConv", STEPS, not_zero=(1, 4, 6), texts=AUTO_PAD),
-    Operator("QLinearMatMul", STEPS, not_zero=(1, 4, 6)),
-    Operator("QuantizeLinear", STEPS, quantizing.evaluate_quantize_linear, structural=range(1, 3), not_zero=(1,)),
-    Operator("RMSNormalization", NORMALISES, normalising.evaluate_rms_normalization),
-    Operator("RNN", COMPOSES, recurrent.evaluate_rnn, sums="recurrent", texts=DIRECTION),
-    Operator("RandomNormal", DRAWS),
-    Operator("RandomNormalLike", DRAWS),
-    Operator("RandomUniform", DRAWS),
-    Operator("RandomUniformLike", DRAWS),
-    Operator(
+    OnnxOperator("QLinearConv", STEPS, not_zero=(1, 4, 6), texts=AUTO_PAD),
+    OnnxOperator("QLinearMatMul", STEPS, not_zero=(1, 4, 6)),
+    OnnxOperator("QuantizeLinear", STEPS, quantizing.evaluate_quantize_linear, structural=range(1, 3), not_zero=(1,)),
+    OnnxOperator("RMSNormalization", NORMALISES, normalising.evaluate_rms_normalization),
+    OnnxOperator("RNN", COMPOSES, recurrent.evaluate_rnn, sums="recurrent", texts=DIRECTION),
+    OnnxOperator("RandomNormal", DRAWS),
+    OnnxOperator("RandomNormalLike", DRAWS),
+    OnnxOperator("RandomUniform", DRAWS),
+    OnnxOperator("RandomUniformLike", DRAWS),
+    OnnxOperator(
         "Range",
         ROUNDED,
         movement.evaluate_range,
@@ -420,37 +430,37 @@ ROWS = (
         of_sizes=True,
     ),
     _of_one("Reciprocal", TABULATED, lambda x: 1.0 / x, named.one("reciprocal")),
-    Operator("ReduceL1", REDUCES, reductions.make_reduction(lambda x, a, k: np.abs(x).sum(axis=a, keepdims=k))),
-    Operator(
+    OnnxOperator("ReduceL1", REDUCES, reductions.make_reduction(lambda x, a, k: np.abs(x).sum(axis=a, keepdims=k))),
+    OnnxOperator(
         "ReduceL2", REDUCES, reductions.make_reduction(lambda x, a, k: np.sqrt(np.square(x).sum(axis=a, keepdims=k)))
     ),
-    Operator("ReduceLogSum", REDUCES, reductions.make_reduction(lambda x, a, k: np.log(x.sum(axis=a, keepdims=k)))),
-    Operator("ReduceLogSumExp", REDUCES, reductions.make_reduction(formulas.compute_log_sum_exp)),
-    Operator(
+    OnnxOperator("ReduceLogSum", REDUCES, reductions.make_reduction(lambda x, a, k: np.log(x.sum(axis=a, keepdims=k)))),
+    OnnxOperator("ReduceLogSumExp", REDUCES, reductions.make_reduction(formulas.compute_log_sum_exp)),
+    OnnxOperator(
         "ReduceMax",
         SELECTS,
         reductions.make_reduction(reductions.make_extreme(True)),
         named.make_reduction("amax"),
         of_sizes=True,
     ),
-    Operator(
+    OnnxOperator(
         "ReduceMean",
         REDUCES,
         reductions.make_reduction(lambda x, a, k: x.mean(axis=a, keepdims=k)),
         named.make_reduction("mean"),
         witnessed=True,
     ),
-    Operator(
+    OnnxOperator(
         "ReduceMin",
         SELECTS,
         reductions.make_reduction(reductions.make_extreme(False)),
         named.make_reduction("amin"),
         of_sizes=True,
     ),
-    Operator(
+    OnnxOperator(
         "ReduceProd", REDUCES, reductions.make_reduction(lambda x, a, k: x.prod(axis=a, keepdims=k)), of_sizes=True
     ),
-    Operator(
+    OnnxOperator(
         "ReduceSum",
         REDUCES,
         reductions.make_reduction(lambda x, a, k: x.sum(axis=a, keepdims=k)),
@@ -458,10 +468,10 @@ ROWS = (
         witnessed=True,
         of_sizes=True,
     ),
-    Operator(
+    OnnxOperator(
         "ReduceSumSquare", REDUCES, reductions.make_reduction(lambda x, a, k: np.square(x).sum(axis=a, keepdims=k))
     ),
-    Operator("RegexFullMatch", SELECTS),
+    OnnxOperator("RegexFullMatch", SELECTS),
     _of_one(
         "Relu",
         SELECTS,
@@ -469,7 +479,7 @@ ROWS = (
         named.one("nn.functional.relu"),
         open_at_nan=True,
     ),
-    Operator(
+    OnnxOperator(
         "Reshape",
         MOVES,
         since(5, movement.evaluate_reshape),
@@ -478,7 +488,7 @@ ROWS = (
         hands_on=True,
         of_sizes=True,
     ),
-    Operator(
+    OnnxOperator(
         "Resize",
         RESAMPLES,
         by_name=named.resize,
@@ -492,26 +502,26 @@ ROWS = (
             mode=("nearest", "linear", "cubic"),
         ),
     ),
-    Operator("ReverseSequence", MOVES, movement.evaluate_reverse_sequence),
-    Operator("RoiAlign", COMPOSES, texts=dict(coordinate_transformation_mode=COORDINATES, mode=("avg", "max"))),
-    Operator("RotaryEmbedding", COMPOSES),
+    OnnxOperator("ReverseSequence", MOVES, movement.evaluate_reverse_sequence),
+    OnnxOperator("RoiAlign", COMPOSES, texts=dict(coordinate_transformation_mode=COORDINATES, mode=("avg", "max"))),
+    OnnxOperator("RotaryEmbedding", COMPOSES),
     _of_one("Round", ROUNDS, np.rint, to_integers=True),
-    Operator("STFT", CONTRACTS, not_zero=(1, 3), sums="transform"),
-    Operator("Scan", COMPOSES, acts="control"),
-    Operator("Scatter", MOVES),
-    Operator("ScatterElements", REDUCES, movement.evaluate_scatter_elements, texts=OF_SCATTER),
-    Operator("ScatterND", REDUCES, movement.evaluate_scatter_nd, of_sizes=True, texts=OF_SCATTER),
-    Operator("Selu", ACTIVATES, since(6, elementwise.evaluate_selu), elementwise=1),
-    Operator("SequenceInsert", MOVES),
-    Operator("SequenceMap", COMPOSES),
-    Operator("Shape", MOVES, movement.evaluate_shape, acts="size"),
-    Operator("Shrink", COMPOSES, elementwise.evaluate_shrink, elementwise=1),
+    OnnxOperator("STFT", CONTRACTS, not_zero=(1, 3), sums="transform"),
+    OnnxOperator("Scan", COMPOSES, acts="control"),
+    OnnxOperator("Scatter", MOVES),
+    OnnxOperator("ScatterElements", REDUCES, movement.evaluate_scatter_elements, texts=OF_SCATTER),
+    OnnxOperator("ScatterND", REDUCES, movement.evaluate_scatter_nd, of_sizes=True, texts=OF_SCATTER),
+    OnnxOperator("Selu", ACTIVATES, since(6, elementwise.evaluate_selu), elementwise=1),
+    OnnxOperator("SequenceInsert", MOVES),
+    OnnxOperator("SequenceMap", COMPOSES),
+    OnnxOperator("Shape", MOVES, movement.evaluate_shape, acts="size"),
+    OnnxOperator("Shrink", COMPOSES, elementwise.evaluate_shrink, elementwise=1),
     _of_one("Sigmoid", DERIVED, formulas.compute_sigmoid, named.one("sigmoid"), witnessed=True),
     _of_one("Sign", SELECTS, np.sign, open_at_nan=True),
     _of_one("Sin", TABULATED, np.sin),
     _of_one("Sinh", TABULATED, np.sinh),
-    Operator("Size", MOVES, lambda call: [np.asarray(np.asarray(call.inputs[0]).size, np.int64)], acts="size"),
-    Operator(
+    OnnxOperator("Size", MOVES, lambda call: [np.asarray(np.asarray(call.inputs[0]).size, np.int64)], acts="size"),
+    OnnxOperator(
         "Slice",
         MOVES,
         since(10, movement.evaluate_slice),
@@ -520,18 +530,18 @@ ROWS = (
         not_zero=(4,),
         of_sizes=True,
     ),
-    Operator("Softmax", NORMALISES, normalising.evaluate_softmax, named.along("softmax"), witnessed=True),
-    Operator("SoftmaxCrossEntropyLoss", LOSES, reductions.make_loss, texts=OF_LOSS),
+    OnnxOperator("Softmax", NORMALISES, normalising.evaluate_softmax, named.along("softmax"), witnessed=True),
+    OnnxOperator("SoftmaxCrossEntropyLoss", LOSES, reductions.make_loss, texts=OF_LOSS),
     _of_one("Softplus", ACTIVATES, formulas.compute_softplus, named.one("nn.functional.softplus"), witnessed=True),
     _of_one("Softsign", DERIVED, lambda x: x / (1.0 + np.abs(x))),
-    Operator("SpaceToDepth", MOVES, movement.evaluate_space_to_depth),
-    Operator("Split", MOVES, since(13, movement.evaluate_split), named.split),
-    Operator("SplitToSequence", MOVES),
+    OnnxOperator("SpaceToDepth", MOVES, movement.evaluate_space_to_depth),
+    OnnxOperator("Split", MOVES, since(13, movement.evaluate_split), named.split),
+    OnnxOperator("SplitToSequence", MOVES),
     _of_one("Sqrt", TABULATED, np.sqrt, named.one("sqrt")),
-    Operator("Squeeze", MOVES, movement.evaluate_squeeze, named.squeeze, hands_on=True, of_sizes=True),
-    Operator("StringConcat", SELECTS),
-    Operator("StringNormalizer", SELECTS),
-    Operator("StringSplit", SELECTS),
+    OnnxOperator("Squeeze", MOVES, movement.evaluate_squeeze, named.squeeze, hands_on=True, of_sizes=True),
+    OnnxOperator("StringConcat", SELECTS),
+    OnnxOperator("StringNormalizer", SELECTS),
+    OnnxOperator("StringSplit", SELECTS),
     _of_two(
         "Sub",
         ROUNDED,
@@ -540,15 +550,15 @@ ROWS = (
         of_sizes=True,
         defined=integers.keep_range(np.subtract, 0),
     ),
-    Operator("Sum", REDUCES, elementwise.make_fold(np.add)),
-    Operator("SwiGLU", ACTIVATES),
-    Operator("Swish", ACTIVATES),
+    OnnxOperator("Sum", REDUCES, elementwise.make_fold(np.add)),
+    OnnxOperator("SwiGLU", ACTIVATES),
+    OnnxOperator("Swish", ACTIVATES),
     _of_one("Tan", TABULATED, np.tan),
     _of_one("Tanh", TABULATED, np.tanh, named.one("tanh"), witnessed=True),
-    Operator("TensorScatter", MOVES),
-    Operator("TfIdfVectorizer", REDUCES),
-    Operator("ThresholdedRelu", SELECTS, elementwise.evaluate_thresholded_relu, elementwise=1, open_at_nan=True),
-    Operator(
+    OnnxOperator("TensorScatter", MOVES),
+    OnnxOperator("TfIdfVectorizer", REDUCES),
+    OnnxOperator("ThresholdedRelu", SELECTS, elementwise.evaluate_thresholded_relu, elementwise=1, open_at_nan=True),
+    OnnxOperator(
         "Tile",
         MOVES,
         since(6, movement.evaluate_tile),
@@ -556,25 +566,25 @@ ROWS = (
         structural=(1,),
         not_zero=(1,),
     ),
-    Operator("TopK", FIRST, since(10, movement.evaluate_top_k), named.top_k, structural=(1,), not_zero=(1,)),
-    Operator(
+    OnnxOperator("TopK", FIRST, since(10, movement.evaluate_top_k), named.top_k, structural=(1,), not_zero=(1,)),
+    OnnxOperator(
         "Transpose",
         MOVES,
         movement.evaluate_transpose,
         lambda o: o("permute", o.t(0), tuple(o.attributes.get("perm") or reversed(range(len(o.inputs[0].shape))))),
         hands_on=True,
     ),
-    Operator("TreeEnsemble", REDUCES),
-    Operator("Trilu", MOVES, movement.evaluate_trilu),
-    Operator("Unique", SELECTS),
-    Operator("Unsqueeze", MOVES, movement.evaluate_unsqueeze, named.unsqueeze, hands_on=True, of_sizes=True),
-    Operator("Upsample", RESAMPLES, structural=(1,), not_zero=(1,)),
-    Operator("Where", MOVES, elementwise.evaluate_where, lambda o: o("where", o.t(1), o.t(0), o.t(2))),
-    Operator("Xor", SELECTS, since(7, elementwise.of_two(np.logical_xor))),
+    OnnxOperator("TreeEnsemble", REDUCES),
+    OnnxOperator("Trilu", MOVES, movement.evaluate_trilu),
+    OnnxOperator("Unique", SELECTS),
+    OnnxOperator("Unsqueeze", MOVES, movement.evaluate_unsqueeze, named.unsqueeze, hands_on=True, of_sizes=True),
+    OnnxOperator("Upsample", RESAMPLES, structural=(1,), not_zero=(1,)),
+    OnnxOperator("Where", MOVES, elementwise.evaluate_where, lambda o: o("where", o.t(1), o.t(0), o.t(2))),
+    OnnxOperator("Xor", SELECTS, since(7, elementwise.of_two(np.logical_xor))),
 )
 
 
-def index_rows(rows: Sequence[Operator]) -> dict[str, Operator]:
+def index_rows(rows: Sequence[OnnxOperator]) -> dict[str, OnnxOperator]:
     """By name. Raises ValueError for an operator that has two rows."""
     found = {row.name: row for row in rows}
     for row in rows:
@@ -584,7 +594,7 @@ def index_rows(rows: Sequence[Operator]) -> dict[str, Operator]:
 
 
 #: By name.
-TABLE: Mapping[str, Operator] = index_rows(ROWS)
+TABLE: Mapping[str, OnnxOperator] = index_rows(ROWS)
 #: The operators that have a float64 evaluation of the farm's own.
 EVALUATED: dict[str, Evaluate] = {row.name: row.evaluate for row in ROWS if row.evaluate}
 #: Those that are told by torch's names.
@@ -592,6 +602,6 @@ NAMED: dict[str, Counterpart] = {row.name: row.by_name for row in ROWS if row.by
 
 
 @functools.lru_cache(maxsize=4096)
-def of(name: str) -> Operator:
+def of(name: str) -> OnnxOperator:
     """The row of an operator; of one that has none, or is another domain's, a row of defaults."""
-    return TABLE.get(name) or Operator(name)
+    return TABLE.get(name) or OnnxOperator(name)

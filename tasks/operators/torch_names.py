@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.operators.call import Call
-from tasks.operators.spatial import Window, pooling, window_of
+from tasks.operators.call import OperatorCall
+from tasks.operators.spatial import SpatialWindow, pooling, window_of
 
 #: An op of torch by its name: the function of some framework that means the same.
 Named = Callable[[str], Callable[..., Any]]
@@ -28,7 +28,7 @@ CASTS = {
 
 
 @dataclass(frozen=True)
-class Over(Call):
+class OperatorOver(OperatorCall):
     """A call whose inputs are tensors of a framework, or NumPy arrays for constants; an attribute that names a dtype
     has the farm's name of it. named: the framework's function for a name of torch's; tensor: makes a tensor of an
     array."""
@@ -62,10 +62,10 @@ class Over(Call):
 
 
 #: Outputs of an operator in order, or its only one; None where this table does not have it.
-Counterpart = Callable[[Over], Any]
+Counterpart = Callable[[OperatorOver], Any]
 
 
-def _pad_input(o: Over, window: Window, value: float) -> Any:
+def _pad_input(o: OperatorOver, window: SpatialWindow, value: float) -> Any:
     """The first input as far as its window goes: torch's own pads are equal at both ends."""
     ends = window.ends(o.spatial)
     x = o.t(0)
@@ -76,7 +76,7 @@ def _pad_input(o: Over, window: Window, value: float) -> Any:
     return o("nn.functional.pad.constant", x, pads, value=value) if any(pads) else x
 
 
-def conv(o: Over) -> Any:
+def conv(o: OperatorOver) -> Any:
     w = o.t(1)
     window = window_of(o.spatial, [int(n) for n in w.shape[2:]], o.attributes)
     groups, n = int(o.attributes.get("group", 1)), len(o.spatial)
@@ -85,7 +85,7 @@ def conv(o: Over) -> Any:
     )
 
 
-def conv_transpose(o: Over) -> Any:
+def conv_transpose(o: OperatorOver) -> Any:
     a, n, w = o.attributes, len(o.spatial), o.t(1)
     if a.get("output_shape") or (a.get("auto_pad") or "NOTSET") != "NOTSET":
         return None
@@ -96,7 +96,7 @@ def conv_transpose(o: Over) -> Any:
     return y[(slice(None), slice(None), *(slice(b, int(m) - e) for b, e, m in zip(pads[:n], pads[n:], y.shape[2:])))]
 
 
-def max_pool(o: Over) -> Any:
+def max_pool(o: OperatorOver) -> Any:
     if o.outputs > 1:
         return None
     window, n = pooling(o).crop_kernel(o.spatial), len(o.spatial)
@@ -105,7 +105,7 @@ def max_pool(o: Over) -> Any:
     return o(f"nn.functional.max_pool{n}d", x, window.kernel, window.strides, 0, apart)
 
 
-def average_pool(o: Over) -> Any:
+def average_pool(o: OperatorOver) -> Any:
     whole, n = pooling(o), len(o.spatial)
     window = whole.crop_kernel(o.spatial)
     if any(d != 1 for d in window.dilations):
@@ -116,7 +116,7 @@ def average_pool(o: Over) -> Any:
     return y if (share == 1).all() else y * _as(o, share)
 
 
-def _as(o: Over, x: np.ndarray) -> Any:
+def _as(o: OperatorOver, x: np.ndarray) -> Any:
     """An array of float64 in the dtype of the first input."""
     return o(CASTS[dtype_of(o.inputs[0])], o.tensor(x))
 
@@ -131,14 +131,14 @@ def over_image(name: str) -> Counterpart:
     return lambda o: o(name, o.t(0), tuple(range(2, len(o.inputs[0].shape))), True)
 
 
-def batch_norm(o: Over) -> Any:
+def batch_norm(o: OperatorOver) -> Any:
     if o.outputs > 1 or o.attributes.get("training_mode"):
         return None
     x, scale, bias, mean, variance = map(o.t, range(5))
     return o("critical:batch_norm", x, mean, variance, scale, bias, epsilon(o))
 
 
-def layer_norm(o: Over) -> Any:
+def layer_norm(o: OperatorOver) -> Any:
     if o.outputs > 1:
         return None
     axis = int(o.attributes.get("axis", -1)) % len(o.inputs[0].shape)
@@ -147,11 +147,11 @@ def layer_norm(o: Over) -> Any:
     return o("nn.functional.layer_norm", o.t(0), shape, *weights, epsilon(o))
 
 
-def epsilon(o: Call) -> float:
+def epsilon(o: OperatorCall) -> float:
     return float(o.attributes.get("epsilon", np.float32(1e-5)))
 
 
-def gemm(o: Over) -> Any:
+def gemm(o: OperatorOver) -> Any:
     a = o.attributes
     x, w = (o("transpose", o.t(k), 0, 1) if a.get(t) else o.t(k) for k, t in enumerate(("transA", "transB")))
     y, alpha, beta = o("matmul", x, w), float(a.get("alpha", 1.0)), float(a.get("beta", 1.0))
@@ -162,7 +162,7 @@ def gemm(o: Over) -> Any:
 def along(name: str) -> Counterpart:
     """A softmax or log_softmax along one axis; before operator set 13 along all from it on."""
 
-    def operator(o: Over) -> Any:
+    def operator(o: OperatorOver) -> Any:
         x = o.t(0)
         if o.opset >= 13:
             return o(name, x, int(o.attributes.get("axis", -1)))
@@ -177,7 +177,7 @@ def along(name: str) -> Counterpart:
 def make_reduction(name: str) -> Counterpart:
     """A reduction along given axes; over all without them."""
 
-    def operator(o: Over) -> Any:
+    def operator(o: OperatorOver) -> Any:
         axes, keep = o.numbers(1, "axes"), bool(o.attributes.get("keepdims", 1))
         if not axes and o.attributes.get("noop_with_empty_axes"):
             return o.t(0)
@@ -186,7 +186,7 @@ def make_reduction(name: str) -> Counterpart:
     return operator
 
 
-def resize(o: Over) -> Any:
+def resize(o: OperatorOver) -> Any:
     """Linear and nearest Resize of the last two axes by whole factors: there all conventions of a scale agree."""
     x, a, shape = o.t(0), o.attributes, [int(n) for n in o.inputs[0].shape]
     if len(shape) != 4 or a.get("antialias") or a.get("axes") or a.get("exclude_outside"):
@@ -205,17 +205,17 @@ def resize(o: Over) -> Any:
     return None
 
 
-def hard_sigmoid(o: Over) -> Any:
+def hard_sigmoid(o: OperatorOver) -> Any:
     alpha, beta = (float(o.attributes.get(name, np.float32(v))) for name, v in (("alpha", 0.2), ("beta", 0.5)))
     return o("clamp", o.t(0) * alpha + beta, 0.0, 1.0)
 
 
-def clip(o: Over) -> Any:
+def clip(o: OperatorOver) -> Any:
     ends = [o.at(k) if o.at(k) is not None else o.attributes.get(name) for k, name in ((1, "min"), (2, "max"))]
     return o("clamp", o.t(0), *(None if x is None else float(x) for x in ends))
 
 
-def gather(o: Over) -> Any:
+def gather(o: OperatorOver) -> Any:
     """torch selects along an axis by a list: indices of any shape are flattened for it."""
     x, axis = o.t(0), int(o.attributes.get("axis", 0)) % len(o.inputs[0].shape)
     indices, length = o.at(1), int(o.inputs[0].shape[axis])
@@ -227,7 +227,7 @@ def gather(o: Over) -> Any:
     return o("reshape", o("index_select", x, axis, flat), (*whole[:axis], *shape, *whole[axis + 1 :]))
 
 
-def gather_nd(o: Over) -> Any:
+def gather_nd(o: OperatorOver) -> Any:
     """Rows of a tensor by the places in it that the last axis of the indices names."""
     if o.attributes.get("batch_dims"):
         return None
@@ -241,7 +241,7 @@ def gather_nd(o: Over) -> Any:
     return o("reshape", rows, (*places[:-1], *shape[deep:]))
 
 
-def slice_(o: Over) -> Any:
+def slice_(o: OperatorOver) -> Any:
     starts, ends = (o.numbers(k, name) or [] for k, name in ((1, "starts"), (2, "ends")))
     axes = o.numbers(3, "axes") or list(range(len(starts)))
     steps = o.numbers(4) or [1] * len(starts)
@@ -255,13 +255,13 @@ def slice_(o: Over) -> Any:
     return x[tuple(place)]
 
 
-def split(o: Over) -> list[Any]:
+def split(o: OperatorOver) -> list[Any]:
     axis = int(o.attributes.get("axis", 0))
     length, sizes = int(o.inputs[0].shape[axis]), o.numbers(1, "split")
     return list(o("split", o.t(0), tuple(sizes) if sizes else -(-length // o.outputs), axis))
 
 
-def pad(o: Over) -> Any:
+def pad(o: OperatorOver) -> Any:
     pads, value = o.numbers(1, "pads") or [], o.at(2)
     n, mode = len(pads) // 2, o.attributes.get("mode", "constant")
     if mode not in ("constant", "reflect") or o.at(3) is not None or any(p < 0 for p in pads):
@@ -272,7 +272,7 @@ def pad(o: Over) -> Any:
     return o("nn.functional.pad.constant", o.t(0), ends, value=float(value if value is not None else 0.0))
 
 
-def reshape(o: Over) -> Any:
+def reshape(o: OperatorOver) -> Any:
     wanted, shape = o.numbers(1) or [], [int(n) for n in o.inputs[0].shape]
     if not o.attributes.get("allowzero"):
         wanted = [shape[k] if n == 0 else n for k, n in enumerate(wanted)]
@@ -281,19 +281,19 @@ def reshape(o: Over) -> Any:
     return o("reshape", o.t(0), tuple(wanted))
 
 
-def flatten(o: Over) -> Any:
+def flatten(o: OperatorOver) -> Any:
     shape = [int(n) for n in o.inputs[0].shape]
     axis = int(o.attributes.get("axis", 1))
     axis += len(shape) if axis < 0 else 0
     return o("reshape", o.t(0), (math.prod(shape[:axis]), math.prod(shape[axis:])))
 
 
-def expand(o: Over) -> Any:
+def expand(o: OperatorOver) -> Any:
     shape = np.broadcast_shapes(tuple(int(n) for n in o.inputs[0].shape), tuple(o.numbers(1) or ()))
     return o("expand", o.t(0), shape)
 
 
-def unsqueeze(o: Over) -> Any:
+def unsqueeze(o: OperatorOver) -> Any:
     axes, x = o.numbers(1, "axes") or [], o.t(0)
     rank = len(x.shape) + len(axes)
     for axis in sorted(a % rank for a in axes):
@@ -301,31 +301,31 @@ def unsqueeze(o: Over) -> Any:
     return x
 
 
-def squeeze(o: Over) -> Any:
+def squeeze(o: OperatorOver) -> Any:
     axes = o.numbers(1, "axes")
     return o("squeeze", o.t(0)) if axes is None else o("squeeze", o.t(0), tuple(axes))
 
 
-def top_k(o: Over) -> list[Any]:
+def top_k(o: OperatorOver) -> list[Any]:
     (k,) = o.numbers(1, "k") or [1]
     return list(o("topk", o.t(0), k, int(o.attributes.get("axis", -1)), bool(o.attributes.get("largest", 1))))
 
 
-def cum_sum(o: Over) -> Any:
+def cum_sum(o: OperatorOver) -> Any:
     if o.attributes.get("exclusive") or o.attributes.get("reverse"):
         return None
     (axis,) = o.numbers(1) or [0]
     return o("cumsum", o.t(0), axis)
 
 
-def cast(o: Over) -> Any:
+def cast(o: OperatorOver) -> Any:
     to = o.attributes["to"]
     if to == "bool":
         return o("ne", o.t(0), o("zeros_like", o.t(0)))
     return o(CASTS[to], o.t(0)) if to in CASTS else None
 
 
-def gelu(o: Over) -> Any:
+def gelu(o: OperatorOver) -> Any:
     return o("nn.functional.gelu", o.t(0), approximate=o.attributes.get("approximate", "none"))
 
 
@@ -342,7 +342,7 @@ def two(name: str) -> Counterpart:
 def many(name: str) -> Counterpart:
     """An operator of any number of tensors, folded by torch's of two."""
 
-    def operator(o: Over) -> Any:
+    def operator(o: OperatorOver) -> Any:
         x = o.t(0)
         for k in range(1, len(o.inputs)):
             x = o(name, x, o.t(k))
@@ -351,12 +351,12 @@ def many(name: str) -> Counterpart:
     return operator
 
 
-def p_relu(o: Over) -> Any:
+def p_relu(o: OperatorOver) -> Any:
     x = o.t(0)
     return o("nn.functional.relu", x) - o.t(1) * o("nn.functional.relu", -x)
 
 
-def is_two(o: Over) -> bool:
+def is_two(o: OperatorOver) -> bool:
     """Whether the exponent is the constant 2: a square is more exact than a power."""
     power = o.at(1)
     return isinstance(power, np.ndarray) and power.size == 1 and float(power.reshape(())) == 2.0

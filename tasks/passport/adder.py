@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tasks.model.dtypes import TABLE
-from tasks.passport.device_sum import NotReadable, Question, Sum
+from tasks.passport.device_sum import DeviceSum, NotReadable, Question
 from tasks.passport.reading import NodeRule
 from tasks.passport.trees import Tree, list_nodes, list_terms
 
@@ -44,7 +44,7 @@ PRODUCTS, FACTORS = "products", "factors"
 
 
 @dataclass(frozen=True)
-class Adder:
+class SumAdder:
     """How the steps of a tree add.
 
     rule: that of most steps; others: those of single steps which differ, by place in `list_nodes`; fused: terms whose
@@ -76,10 +76,10 @@ class Adder:
         return f"{what}{rounding}{aligned}{more}"
 
 
-class _Probe:
+class _AdderProbe:
     """Sums of a few terms beside zeros, in units of a number of which the dtype has many powers."""
 
-    def __init__(self, device: Sum) -> None:
+    def __init__(self, device: DeviceSum) -> None:
         row = TABLE[device.dtype]
         assert row.lowest is not None and row.digits is not None and row.largest is not None
         self.device, self.digits = device, row.digits + 1
@@ -117,26 +117,26 @@ class _Probe:
         return left, right
 
 
-def confirm_adder(device: Sum, tree: Tree, rule: NodeRule, fused: bool) -> Adder | None:
+def confirm_adder(device: DeviceSum, tree: Tree, rule: NodeRule, fused: bool) -> SumAdder | None:
     """The adder whose steps all add by a rule, and all or none of whose products are fused, if that is true of the
     tree's first step but one; None where it is not."""
     node, parent = next(
         ((child, node) for node in list_nodes(tree) for child in node if isinstance(child, tuple)), (None, None)
     )
-    found = None if node is None else _measure_node(_Probe(device), node, parent, rule)
+    found = None if node is None else _measure_node(_AdderProbe(device), node, parent, rule)
     if found is None or replace(found, exponents=rule.exponents) != rule:
         return None
-    return measure_ends(device, Adder(rule, {}, tuple(range(device.terms.products)) if fused else ()))
+    return measure_ends(device, SumAdder(rule, {}, tuple(range(device.terms.products)) if fused else ()))
 
 
-def measure_ends(device: Sum, adder: Adder) -> Adder:
+def measure_ends(device: DeviceSum, adder: SumAdder) -> SumAdder:
     """An adder with what becomes of subnormal numbers, Inf and NaN."""
     return replace(adder, flushes=measure_flushing(device), specials=_measure_specials(device))
 
 
-def measure_adder(device: Sum, tree: Tree) -> Adder:
+def measure_adder(device: DeviceSum, tree: Tree) -> SumAdder:
     """How the steps of a revealed tree add. Raises NotReadable."""
-    probe = _Probe(device)
+    probe = _AdderProbe(device)
     nodes = list(list_nodes(tree))
     parents = {id(child): node for node in nodes for child in node if isinstance(child, tuple)}
     sizes = {id(node): len(list_terms(node)) for node in nodes}
@@ -171,11 +171,11 @@ def measure_adder(device: Sum, tree: Tree) -> Adder:
     taken = measure_taken(device) if device.weighted else 0
     if taken:  # nothing that so few bits show is rounded before it is added
         fused = tuple(range(device.terms.products))
-    return measure_ends(device, Adder(usual, others, fused, taken=taken))
+    return measure_ends(device, SumAdder(usual, others, fused, taken=taken))
 
 
 def _measure_node(
-    probe: _Probe, node: tuple[Tree, ...], parent: tuple[Tree, ...] | None, like: NodeRule
+    probe: _AdderProbe, node: tuple[Tree, ...], parent: tuple[Tree, ...] | None, like: NodeRule
 ) -> NodeRule | None:
     """The rule of a step; None of the last, whose result is the output's. like: the rule that it is likely to have."""
     i, j = (list_terms(x)[0] for x in node[:2])
@@ -194,7 +194,7 @@ def _measure_node(
     return NodeRule(bits, rounding, aligned, alignment) if bits else None
 
 
-def _measure_width(probe: _Probe, i: int, j: int, far: int, like: int = 0) -> tuple[int, str]:
+def _measure_width(probe: _AdderProbe, i: int, j: int, far: int, like: int = 0) -> tuple[int, str]:
     """(bits that are kept where terms i and j are added, how the rest is lost); (0, "") where nothing can be seen. far:
     a term that meets both of them later, or in the same step of several; like: bits that are likely, 0 for none."""
 
@@ -228,13 +228,13 @@ def _measure_width(probe: _Probe, i: int, j: int, far: int, like: int = 0) -> tu
     return bits, ROUNDINGS.get(tuple(x / 2 for x in said), "other")
 
 
-def measure_width(device: Sum) -> tuple[int, str]:
+def measure_width(device: DeviceSum) -> tuple[int, str]:
     """(bits that are kept where a device's first two terms meet, beside the third, how the rest is lost); (0, "") where
     nothing is lost."""
-    return _measure_width(_Probe(device), 0, 1, 2)
+    return _measure_width(_AdderProbe(device), 0, 1, 2)
 
 
-def measure_taken(device: Sum) -> int:
+def measure_taken(device: DeviceSum) -> int:
     """Bits of a factor that a product of it and one takes, one beside zeros; 0 where it takes all that the dtype
     has."""
     digits = TABLE[device.dtype].digits or 0
@@ -246,7 +246,7 @@ def measure_taken(device: Sum) -> int:
     return 0
 
 
-def _list_fused(probe: _Probe, tree: Tree) -> list[int]:
+def _list_fused(probe: _AdderProbe, tree: Tree) -> list[int]:
     """Terms whose product reaches the sum with more bits than the dtype has."""
     device = probe.device
     terms = sorted(
@@ -259,12 +259,12 @@ def _list_fused(probe: _Probe, tree: Tree) -> list[int]:
     return [term for (term, _), both in zip(terms, rests.reshape(-1, 2)) if 0.0 not in both]
 
 
-def is_fused(device: Sum, term: int, beside: int) -> bool:
+def is_fused(device: DeviceSum, term: int, beside: int) -> bool:
     """Whether the product of a term reaches the sum, here of it and another term, with more bits than the dtype has."""
     return 0.0 not in device.add_each(_square_beside(device, term, beside))
 
 
-def _square_beside(device: Sum, term: int, beside: int) -> list[Question]:
+def _square_beside(device: DeviceSum, term: int, beside: int) -> list[Question]:
     """Sums of a product that the dtype does not hold and of a term that takes it away as it is rounded down, and up: 0
     where it was."""
     digits = (TABLE[device.dtype].digits or 0) + 1
@@ -280,7 +280,7 @@ def _square_beside(device: Sum, term: int, beside: int) -> list[Question]:
     return asked
 
 
-def measure_flushing(device: Sum) -> tuple[bool | None, bool | None]:
+def measure_flushing(device: DeviceSum) -> tuple[bool | None, bool | None]:
     """Whether subnormal (inputs, results) become zero."""
     row = TABLE[device.dtype]
     assert row.lowest is not None and row.digits is not None
@@ -304,7 +304,7 @@ def measure_flushing(device: Sum) -> tuple[bool | None, bool | None]:
     return bool(inputs), bool(results)
 
 
-def _measure_specials(device: Sum) -> str:
+def _measure_specials(device: DeviceSum) -> str:
     """What Inf, Inf − Inf and NaN become, as numbers are written."""
     asked = []
     for values in ((math.inf,), (math.inf, -math.inf), (math.nan,)):

@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.model.dtypes import EPS, SMALLEST_NORMAL, TABLE
 from tasks.passport.bounds import share_of_sum
-from tasks.passport.reading import Reading
+from tasks.passport.reading import SumReading
 
 #: Roundings of one quotient, root, exponential or logarithm: 4 ulps, as the OpenCL 3.0 full profile allows functions at
 #: most, each of two unit roundoffs.
@@ -28,13 +28,13 @@ ROUNDINGS = {EXPONENTIALS: 2 + FUNCTION, SQUARES: 4, DEVIATIONS: 4}
 
 
 @dataclass(frozen=True)
-class Steps:
+class BoundedSteps:
     """How a device computes in a dtype. own: what was read of the sums of the op; others: of all of the device's in the
     dtype; rows: of the call."""
 
     dtype: str
-    own: tuple[Reading, ...]
-    others: tuple[Reading, ...]
+    own: tuple[SumReading, ...]
+    others: tuple[SumReading, ...]
     rows: int | None
 
     @property
@@ -48,7 +48,7 @@ class Steps:
         left of it where none is negative), each [2, 1, …]: certainly and in all likelihood, with so many axes behind. A
         reading of as many terms and rows counts alone, with its tree; else the widest of the op's, in any order; of a
         sum that was not read, the widest of all that was read of the device, and no more bits than the dtype has."""
-        narrowest = Reading(bits=(TABLE[self.dtype].digits or 0) + 1, rounding="nearest even", terms=count)
+        narrowest = SumReading(bits=(TABLE[self.dtype].digits or 0) + 1, rounding="nearest even", terms=count)
         device = [x for x in self.others if x.bits] + [narrowest]
         own = [x for x in self.own if x.made_of == of and x.tree]
         alike = [x for x in own if (x.terms, x.rows) == (count, self.rows)]
@@ -63,18 +63,18 @@ class Steps:
         return off.max(0).reshape(shape), least.min(0).reshape(shape)
 
 
-class Bounded(np.ndarray):
+class BoundedArray(np.ndarray):
     """Exact numbers, float64. off [2, *shape]: how far a device may be off each, certainly and in all likelihood;
     least: how far from 0 each is at least there, on its own side of 0, which may be more than ``off`` leaves: a sum of
     numbers that are never negative keeps its sign however it is rounded; of: what they are as terms of a sum."""
 
     off: np.ndarray
     least: np.ndarray
-    steps: Steps
+    steps: BoundedSteps
     of: str
 
     @classmethod
-    def make(cls, values: Any, steps: Steps, off: Any = 0.0, of: str = "", least: Any = -np.inf) -> Bounded:
+    def make(cls, values: Any, steps: BoundedSteps, off: Any = 0.0, of: str = "", least: Any = -np.inf) -> BoundedArray:
         """values: numbers of any shape; off, least: what [2, *shape] broadcasts from, where those that are not finite
         are exact."""
         made = np.asarray(values, np.float64).view(cls)
@@ -84,9 +84,9 @@ class Bounded(np.ndarray):
         made.steps, made.of = steps, of
         return made
 
-    def called(self, of: str) -> Bounded:
+    def called(self, of: str) -> BoundedArray:
         """The same numbers, as terms of this name."""
-        return Bounded.make(_values(self), self.steps, self.off, of, self.least)
+        return BoundedArray.make(_values(self), self.steps, self.off, of, self.least)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if ufunc is np.isfinite:
@@ -96,13 +96,13 @@ class Bounded(np.ndarray):
             return NotImplemented
         with np.errstate(all="ignore"):
             values = [_values(x) for x in inputs]
-            offs = [x.off if isinstance(x, Bounded) else np.zeros((2, *np.shape(x))) for x in inputs]
+            offs = [x.off if isinstance(x, BoundedArray) else np.zeros((2, *np.shape(x))) for x in inputs]
             made = ufunc(*values)
-            leasts = [x.least if isinstance(x, Bounded) else np.abs(np.stack([x, x])) for x in inputs]
+            leasts = [x.least if isinstance(x, BoundedArray) else np.abs(np.stack([x, x])) for x in inputs]
             offs, leasts = _spread(offs, made.ndim), _spread(leasts, made.ndim)
             off = rule(self.steps, made, values, offs, leasts)
             least = self._leave(ufunc, values, offs, leasts)
-        return Bounded.make(made, self.steps, np.where(np.isnan(off), np.inf, off), _MADE.get(ufunc, ""), least)
+        return BoundedArray.make(made, self.steps, np.where(np.isnan(off), np.inf, off), _MADE.get(ufunc, ""), least)
 
     def _leave(self, ufunc: Any, x: Sequence[np.ndarray], off: Sequence[Any], least: Sequence[Any]) -> Any:
         """How far from 0 the results are at least, of operations that keep a sign."""
@@ -129,10 +129,10 @@ class Bounded(np.ndarray):
             return NotImplemented
         chosen, *sides = args
         made = np.where(chosen, *map(_values, sides))
-        offs = [x.off if isinstance(x, Bounded) else np.zeros((2,)) for x in sides]
-        return Bounded.make(made, self.steps, np.where(chosen, *_spread(offs, made.ndim)))
+        offs = [x.off if isinstance(x, BoundedArray) else np.zeros((2,)) for x in sides]
+        return BoundedArray.make(made, self.steps, np.where(chosen, *_spread(offs, made.ndim)))
 
-    def sum(self, axis: Any = None, keepdims: bool = False) -> Bounded:  # type: ignore[override]
+    def sum(self, axis: Any = None, keepdims: bool = False) -> BoundedArray:  # type: ignore[override]
         """Along axes, in what order the device adds."""
         values, many = _values(self), _behind(axis, self.ndim)
         total = values.sum(axis=axis, keepdims=keepdims)
@@ -141,15 +141,15 @@ class Bounded(np.ndarray):
         share, left = self.steps.share(self.of, count, np.ndim(total))
         is_positive = (values >= 0).all() and (self.least >= 0).all()
         least = self.least.sum(axis=many, keepdims=keepdims) * left if is_positive else -np.inf
-        return Bounded.make(total, self.steps, lost + share * amounts, "", least)
+        return BoundedArray.make(total, self.steps, lost + share * amounts, "", least)
 
     def mean(self, axis: Any = None, keepdims: bool = False) -> Any:  # type: ignore[override]
         total = self.sum(axis, keepdims)
         return total / (self.size // max(total.size, 1))
 
-    def max(self, axis: Any = None, keepdims: bool = False, initial: float = -np.inf) -> Bounded:  # type: ignore[override]
+    def max(self, axis: Any = None, keepdims: bool = False, initial: float = -np.inf) -> BoundedArray:  # type: ignore[override]
         top = _values(self).max(axis=axis, keepdims=keepdims, initial=initial)
-        return Bounded.make(top, self.steps, self.off.max(axis=_behind(axis, self.ndim), keepdims=keepdims))
+        return BoundedArray.make(top, self.steps, self.off.max(axis=_behind(axis, self.ndim), keepdims=keepdims))
 
     def __getitem__(self, key: Any) -> Any:
         return self._move(lambda x: x[key])
@@ -163,13 +163,13 @@ class Bounded(np.ndarray):
     def squeeze(self, axis: Any = None) -> Any:
         return self._move(lambda x: x.squeeze(axis))
 
-    def _move(self, way: Callable[[np.ndarray], np.ndarray]) -> Bounded:
+    def _move(self, way: Callable[[np.ndarray], np.ndarray]) -> BoundedArray:
         off, least = (np.stack([way(x) for x in one]) for one in (self.off, self.least))
-        return Bounded.make(way(_values(self)), self.steps, off, self.of, least)
+        return BoundedArray.make(way(_values(self)), self.steps, off, self.of, least)
 
 
 def _values(x: Any) -> np.ndarray:
-    return np.asarray(x.view(np.ndarray) if isinstance(x, Bounded) else x, np.float64)
+    return np.asarray(x.view(np.ndarray) if isinstance(x, BoundedArray) else x, np.float64)
 
 
 def _behind(axis: Any, dims: int) -> tuple[int, ...]:
@@ -184,48 +184,48 @@ def _spread(offs: Sequence[np.ndarray], dims: int) -> list[np.ndarray]:
 
 
 #: Of a result, its inputs, what they are off and how large they are at least: how far it is off.
-Rule = Callable[[Steps, np.ndarray, Sequence[np.ndarray], Sequence[np.ndarray], Sequence[np.ndarray]], Any]
+Rule = Callable[[BoundedSteps, np.ndarray, Sequence[np.ndarray], Sequence[np.ndarray], Sequence[np.ndarray]], Any]
 
 
-def _round(steps: Steps, sizes: Any, off: Any, roundings: int = 1) -> Any:
+def _round(steps: BoundedSteps, sizes: Any, off: Any, roundings: int = 1) -> Any:
     """Off by so much, then rounded so many times where the numbers are of these sizes."""
     return off + roundings * steps.unit * (np.abs(sizes) + off) + SMALLEST_NORMAL[steps.dtype]
 
 
-def _add(steps: Steps, made: Any, x: Any, off: Any, least: Any) -> Any:
+def _add(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
     # Either side may have been rounded by a factor that both share, as where a shift is added to a product.
     return _round(steps, np.abs(x[0]) + np.abs(x[1]), off[0] + off[1])
 
 
-def _multiply(steps: Steps, made: Any, x: Any, off: Any, least: Any) -> Any:
+def _multiply(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
     return _round(steps, made, np.abs(x[0]) * off[1] + np.abs(x[1]) * off[0] + off[0] * off[1])
 
 
-def _divide(steps: Steps, made: Any, x: Any, off: Any, least: Any) -> Any:
+def _divide(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
     return _round(steps, made, (off[0] + np.abs(made) * off[1]) / np.maximum(least[1], 0.0), FUNCTION)
 
 
-def _square(steps: Steps, made: Any, x: Any, off: Any, least: Any) -> Any:
+def _square(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
     return _multiply(steps, made, [x[0], x[0]], [off[0], off[0]], least)
 
 
-def _exponentiate(steps: Steps, made: Any, x: Any, off: Any, least: Any) -> Any:
+def _exponentiate(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
     # Its argument is multiplied by log2(e), a number that is rounded as well.
     far = np.where(np.isfinite(x[0]), off[0] + 2 * steps.unit * np.abs(x[0]), 0.0)
     return _round(steps, made, np.where(made > 0, made * np.expm1(far), 0.0), FUNCTION)
 
 
-def _take_logarithm(steps: Steps, made: Any, x: Any, off: Any, least: Any) -> Any:
+def _take_logarithm(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
     far = np.maximum(np.log(x[0] / np.clip(least[0], 0.0, x[0])), np.log1p(off[0] / x[0]))
     return _round(steps, made, far, FUNCTION)
 
 
-def _take_root(steps: Steps, made: Any, x: Any, off: Any, least: Any) -> Any:
+def _take_root(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
     far = np.maximum(made - np.sqrt(np.maximum(least[0], 0.0)), np.sqrt(x[0] + off[0]) - made)
     return _round(steps, made, far, FUNCTION)
 
 
-def _multiply_matrices(steps: Steps, made: Any, x: Any, off: Any, least: Any) -> Any:
+def _multiply_matrices(steps: BoundedSteps, made: Any, x: Any, off: Any, least: Any) -> Any:
     a, b = (np.abs(one) for one in x)
     share, _ = steps.share(PRODUCTS, a.shape[-1], np.ndim(made))
     lost = a @ off[1] + off[0] @ b + off[0] @ off[1]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tasks.model.dtypes import EPS, SMALLEST_NORMAL
-from tasks.passport.reading import Reading
+from tasks.passport.reading import SumReading
 from tasks.passport.trees import decode_tree, list_nodes, measure_depth
 
 #: λ of the likely bound: it fails once in 2·10¹⁰ sums.
@@ -29,7 +29,7 @@ SLACK = 1.001
 
 
 @dataclass(frozen=True)
-class Bounds:
+class SumBounds:
     """Of some elements [e]: the furthest that they may be off, and the furthest that they are with all likelihood."""
 
     certain: np.ndarray
@@ -37,8 +37,13 @@ class Bounds:
 
 
 def bound_sums(
-    readings: Sequence[Reading], terms: np.ndarray, exact: np.ndarray, output: str, rows: int | None, share: float = 1.0
-) -> Bounds:
+    readings: Sequence[SumReading],
+    terms: np.ndarray,
+    exact: np.ndarray,
+    output: str,
+    rows: int | None,
+    share: float = 1.0,
+) -> SumBounds:
     """The bounds of results that are sums of terms [e, n], each times a ``share``, on a device with these readings of
     the op.
 
@@ -57,14 +62,14 @@ def bound_sums(
     return add_ends(certain, likely, exact, output, reference + count * least)
 
 
-def add_ends(certain: np.ndarray, likely: np.ndarray, exact: np.ndarray, output: str, more: np.ndarray) -> Bounds:
+def add_ends(certain: np.ndarray, likely: np.ndarray, exact: np.ndarray, output: str, more: np.ndarray) -> SumBounds:
     """The bounds of results [e] of a dtype that are so far off before they are rounded to it, and ``more``."""
     ends = more + ENDS * EPS[output] / 2 * np.abs(exact)
-    return Bounds(SLACK * (certain + ends + EPS[output] * certain), SLACK * (likely + ends + EPS[output] * likely))
+    return SumBounds(SLACK * (certain + ends + EPS[output] * certain), SLACK * (likely + ends + EPS[output] * likely))
 
 
 @dataclass(frozen=True)
-class Share:
+class SumShare:
     """What the steps of a sum leave of it, (certainly, in all likelihood). off: how far at most, as a share of what its
     terms amount to; least: of terms that are never negative the least share that is left of it."""
 
@@ -72,7 +77,7 @@ class Share:
     least: tuple[float, float]
 
 
-def share_of_sum(reading: Reading, count: int, exactly: bool, roundings: int = 1) -> Share:
+def share_of_sum(reading: SumReading, count: int, exactly: bool, roundings: int = 1) -> SumShare:
     """What the steps of one reading leave of a sum of so many terms. exactly: whether its tree is the sum's; else the
     sum is added in any order. roundings: of each step.
 
@@ -101,7 +106,7 @@ def share_of_sum(reading: Reading, count: int, exactly: bool, roundings: int = 1
         walk = LAMBDA * math.sqrt(depth) * u + depth * u * u / (1 - u)
         likely, left = min(certain, _grow(walk)), max(least, math.exp(-walk))
     kept = max(1 - narrow, 0.0)
-    return Share((certain + narrow * (1 + certain), likely + narrow * (1 + likely)), (least * kept, left * kept))
+    return SumShare((certain + narrow * (1 + certain), likely + narrow * (1 + likely)), (least * kept, left * kept))
 
 
 def _grow(logarithm: float) -> float:
@@ -109,6 +114,6 @@ def _grow(logarithm: float) -> float:
     return math.expm1(logarithm) if logarithm < LARGEST else math.inf
 
 
-def _widest(reading: Reading) -> int:
+def _widest(reading: SumReading) -> int:
     """How many terms the widest step of a reading adds."""
     return max(map(len, list_nodes(decode_tree(reading.tree or ()))), default=2)

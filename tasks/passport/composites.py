@@ -17,7 +17,7 @@ import numpy as np
 from tasks.model import is_complex, is_inexact
 from tasks.model.dtypes import dtype_name
 from tasks.operators import formulas
-from tasks.passport.bounded import DEVIATIONS, Bounded
+from tasks.passport.bounded import DEVIATIONS, BoundedArray
 from tasks.passport.locate import GIVEN, NEAR
 
 #: Numbers of an array beyond which no formula is tried.
@@ -126,12 +126,12 @@ def find_variance(x: Any, axis: int) -> tuple[Any, Any]:
     """(x − mean, biased variance) along an axis, which is kept. Of bounded numbers the variance is as far off as the
     way leaves it that leaves it furthest off: by squares of deviations, or by the mean of squares less the square of
     the mean (Chan, Golub & LeVeque 1983)."""
-    x = x.called(DEVIATIONS) if isinstance(x, Bounded) else x
+    x = x.called(DEVIATIONS) if isinstance(x, BoundedArray) else x
     apart = x - x.mean(axis=axis, keepdims=True)
     found = np.square(apart).mean(axis=axis, keepdims=True)
-    if isinstance(found, Bounded):
+    if isinstance(found, BoundedArray):
         other: Any = formulas.compute_one_pass_variance(x, axis)
-        found = Bounded.make(found, found.steps, np.maximum(found.off, other.off))
+        found = BoundedArray.make(found, found.steps, np.maximum(found.off, other.off))
     return apart, found
 
 

@@ -59,7 +59,7 @@ class NotReadable(Exception):
 
 
 @dataclass(frozen=True)
-class Terms:
+class SumTerms:
     """Where the terms of one element of an output lie. Plain data, as JSON has it.
 
     output: place of the element in the flat output; left: (number of an array, places in it, flat, of the terms'
@@ -87,7 +87,7 @@ class Terms:
     scale: float = 1.0
 
     @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Terms:
+    def read(cls, values: Mapping[str, Any]) -> SumTerms:
         """Of a JSON object."""
 
         def pair(value: Any) -> Any:
@@ -106,7 +106,7 @@ class Terms:
         """As `read` takes it."""
         return asdict(self)
 
-    def placed(self, order: Sequence[int]) -> Terms | None:
+    def placed(self, order: Sequence[int]) -> SumTerms | None:
         """The same among arrays in another order, by their numbers here; None where one of them is not there."""
         at = {number: k for k, number in enumerate(order)}
         if any(one and one[0] not in at for one in (self.left, self.right, self.alone)):
@@ -127,7 +127,7 @@ class Terms:
         """How many terms there are; a bias is the last."""
         return self.products + bool(self.alone)
 
-    def is_like(self, other: Terms) -> bool:
+    def is_like(self, other: SumTerms) -> bool:
         """Whether one call can ask both sums the same: where they share places of an array, the same term lies
         there."""
         same = ("part", "fill", "divided", "rows", "of", "scale")
@@ -173,12 +173,12 @@ class Apart(Exception):
 #: A question: left factors [count] and right ones in float64, None for ones.
 Question = tuple[np.ndarray, Optional[np.ndarray]]
 #: What is seen of a question in an output, flat, by a sum of it.
-See = Callable[[np.ndarray, Terms], float]
+See = Callable[[np.ndarray, SumTerms], float]
 #: Questions that are put to all sums which are taken to add alike, once all is known.
 COMPARED = 6
 
 
-class Sum:
+class DeviceSum:
     """The sum of some terms on a device.
 
     run: outputs, flat, of a call's arrays. dtype: of its inputs; output: of its result. A call of it costs one of the
@@ -191,10 +191,10 @@ class Sum:
         self,
         run: Callable[[list[Any]], Sequence[Any]],
         arrays: Sequence[Any],
-        terms: Terms,
+        terms: SumTerms,
         dtype: str,
         most: int = 0,
-        beside: Sequence[Terms] = (),
+        beside: Sequence[SumTerms] = (),
         together: bool = False,
     ) -> None:
         self.terms, self.dtype, self._run = terms, dtype, run
@@ -324,10 +324,10 @@ class Sum:
         return out.reshape(-1)
 
     @staticmethod
-    def _see_shown(out: np.ndarray, terms: Terms, large: int) -> float:
+    def _see_shown(out: np.ndarray, terms: SumTerms, large: int) -> float:
         return float(out[terms.outputs[large if len(terms.outputs) > 1 else 0]])
 
-    def _see_sum(self, out: np.ndarray, terms: Terms, left: np.ndarray) -> float:
+    def _see_sum(self, out: np.ndarray, terms: SumTerms, left: np.ndarray) -> float:
         """The sum that an element of the output is; of deviations what their mean says of it: of y = (x − mean) / σ ·
         scale at the first of the smallest terms, where nearly all of σ is of large ones."""
         if not terms.of:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks.passport.device_sum import NotReadable, Sum, Terms
+from tasks.passport.device_sum import DeviceSum, NotReadable, SumTerms
 from tasks.passport.locate import GatedProduct, LocatedSum
 from tasks.passport.passport import make_model, read_sum
-from tasks.passport.reading import Reading
+from tasks.passport.reading import SumReading
 
 #: Elements of an output that are computed again.
 ELEMENTS = 128
@@ -28,11 +28,11 @@ LEVELS = 4
 
 
 @dataclass(frozen=True)
-class Explanation:
+class SumExplanation:
     """How a device adds the terms of one element, and which of some elements that gives to the bit. at: their places in
     the flat output; same: of each, whether it does."""
 
-    reading: Reading
+    reading: SumReading
     at: np.ndarray
     same: np.ndarray
 
@@ -43,7 +43,7 @@ class Explanation:
 
 def read_located(
     run: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any], where: LocatedSum, place: int, name: str = ""
-) -> tuple[Reading, Sum]:
+) -> tuple[SumReading, DeviceSum]:
     """How the sum at a place of the flat output is added, read on the device at these very shapes, and what was asked.
     Of what cannot be read the reading says why.
 
@@ -56,15 +56,17 @@ def read_located(
         terms = where.at_element(place, len(arrays), name)
     except ValueError as error:
         raise NotReadable("beyond the edge", str(error)) from None
-    device = Sum(run, arrays, terms, np.asarray(arrays[where.left]).dtype.name, CALLS)
+    device = DeviceSum(run, arrays, terms, np.asarray(arrays[where.left]).dtype.name, CALLS)
     rows = np.asarray(arrays[where.left]).shape[0]
     return read_sum(device, rows, unseen=UNSEEN), device
 
 
-def read_order(run: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any], terms: Terms, name: str) -> Reading:
+def read_order(
+    run: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any], terms: SumTerms, name: str
+) -> SumReading:
     """The order of a sum that an op makes of its input (`locate_order`); of what cannot be read the reading says
     why."""
-    device = Sum(run, arrays, replace(terms, where=name), np.asarray(arrays[terms.left[0]]).dtype.name, CALLS)
+    device = DeviceSum(run, arrays, replace(terms, where=name), np.asarray(arrays[terms.left[0]]).dtype.name, CALLS)
     return read_sum(device, np.asarray(arrays[terms.left[0]]).shape[0])
 
 
@@ -76,7 +78,7 @@ def explain_elements(
     place: int,
     at: np.ndarray,
     name: str = "",
-) -> Explanation:
+) -> SumExplanation:
     """How the sum at a place of the flat output of a call is added, and whether elements ``at`` some places are what
     that gives. Of what cannot be read the reading says why."""
     at = np.unique(np.append(at[: ELEMENTS - 1], place))
@@ -84,15 +86,15 @@ def explain_elements(
     try:
         reading, device = read_located(run, arrays, where, place, name)
     except NotReadable as error:
-        return Explanation(Reading(name, code=error.code, words=str(error), terms=where.terms), at, none)
+        return SumExplanation(SumReading(name, code=error.code, words=str(error), terms=where.terms), at, none)
     if reading.bits is None:
-        return Explanation(reading, at, none)
+        return SumExplanation(reading, at, none)
     products = device.terms.products
     model = make_model(reading, np.asarray(output).dtype.name, products)
     with np.errstate(all="ignore"):
         made = model.compute(*where.factors(arrays, at)) * where.scale
     found = np.asarray(output).reshape(-1)[at].astype(np.float64)
-    return Explanation(reading, at, (made == found) | (np.isnan(made) & np.isnan(found)))
+    return SumExplanation(reading, at, (made == found) | (np.isnan(made) & np.isnan(found)))
 
 
 #: The gate at which silu gives the number itself, in every dtype: a power of two.
@@ -107,7 +109,7 @@ def explain_gated(
     place: int,
     at: np.ndarray,
     name: str = "",
-) -> Explanation:
+) -> SumExplanation:
     """As `explain_elements`, of silu(x·w)·(x·v). The order is that of x·v, read where x is ones and the gate is OPEN;
     x·w is taken to be added likewise, and the gate of what both are is asked of the device."""
     at = np.unique(np.append(at[: ELEMENTS - 1], place))
@@ -118,15 +120,15 @@ def explain_gated(
     asked[where.x][...] = 1
     asked[where.w][...] = 0
     asked[where.w][0] = OPEN
-    terms = Terms(place, (where.v, tuple((np.arange(count) * width + place % width).tolist())), where=name)
+    terms = SumTerms(place, (where.v, tuple((np.arange(count) * width + place % width).tolist())), where=name)
     sys.setrecursionlimit(max(sys.getrecursionlimit(), LEVELS * count + 1000))
-    device = Sum(
+    device = DeviceSum(
         lambda given: [np.asarray(run(given)[0]) / np.asarray(OPEN, v.dtype)], asked, terms, v.dtype.name, CALLS
     )
     reading = read_sum(device, x.shape[0], unseen=UNSEEN)
     none = np.zeros(len(at), bool)
     if reading.bits is None:
-        return Explanation(reading, at, none)
+        return SumExplanation(reading, at, none)
     found, best = np.asarray(output).reshape(-1)[at], none
     left = np.broadcast_to(x.reshape(-1, count)[row].astype(np.float64), (len(at), count))
     asked[where.x][...] = 0
@@ -141,4 +143,4 @@ def explain_gated(
         same = np.asarray(run([one.copy() for one in asked])[0]).reshape(-1, width)[row, columns] == found
         if same.sum() > best.sum():
             best, reading = same, replace(reading, fused=fused)
-    return Explanation(reading, at, best)
+    return SumExplanation(reading, at, best)

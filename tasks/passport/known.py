@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tasks.model import RuntimeInfo
 from tasks.passport.device_sum import ORDER_ALONE
-from tasks.passport.reading import Reading
+from tasks.passport.reading import SumReading
 
 #: The catalog whose ops are what others are exported to.
 ONNX = "onnx"
@@ -20,7 +20,7 @@ class KnownSum:
 
     op: str
     dtype: str
-    reading: Reading
+    reading: SumReading
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Passport:
         own = (info.runtime_version, info.build, info.driver_version, info.device)
         return own == (self.runtime_version, self.build, self.driver_version, self.device)
 
-    def find(self, op: str, dtype: str) -> tuple[Reading, ...]:
+    def find(self, op: str, dtype: str) -> tuple[SumReading, ...]:
         """The readings of an op in a dtype, if each of them gives its device's results to the bit; none where one does
         not: then nothing is known of the op. Of an operator of ONNX those of all ops, by the kind of sum."""
         found = [x.reading for x in self.sums if (x.op, x.dtype) == (short_name(op), dtype)]
@@ -48,17 +48,17 @@ class Passport:
             return self._find_alike(dtype)
         return tuple(found) if all(x.known for x in found) else ()
 
-    def find_parts(self, op: str, dtype: str) -> tuple[Reading, ...]:
+    def find_parts(self, op: str, dtype: str) -> tuple[SumReading, ...]:
         """The readings of sums that an op makes on the way to its results in a dtype, whose order alone is read."""
         return tuple(
             x.reading for x in self.sums if (x.op, x.dtype, x.reading.code) == (short_name(op), dtype, ORDER_ALONE)
         )
 
-    def list_readings(self, dtype: str) -> tuple[Reading, ...]:
+    def list_readings(self, dtype: str) -> tuple[SumReading, ...]:
         """All readings in a dtype."""
         return tuple(x.reading for x in self.sums if x.dtype == dtype)
 
-    def _find_alike(self, dtype: str) -> tuple[Reading, ...]:
+    def _find_alike(self, dtype: str) -> tuple[SumReading, ...]:
         """The readings of all ops in a dtype that are of the same kind of sum (`Reading.made_of`), if each of that kind
         gives its device's results to the bit: for an operator that ops of another catalog are exported to, and that has
         no readings of its own."""

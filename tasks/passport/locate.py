@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.model import is_complex, is_inexact
 from tasks.model.dtypes import dtype_name
-from tasks.passport.device_sum import Terms
+from tasks.passport.device_sum import SumTerms
 
 #: Elements of the output that a sum is tried on, and the share of them that it must give.
 TRIED, GIVEN = 48, 0.9
@@ -74,7 +74,7 @@ class LocatedSum:
             found.append((self.alone, self.alone_at(at)[None]))
         return found
 
-    def at_element(self, place: int, arrays: int, where: str = "") -> Terms:
+    def at_element(self, place: int, arrays: int, where: str = "") -> SumTerms:
         """Where the terms of one element of the flat output lie. arrays: how many there are. Raises ValueError for one
         whose window lies beyond the edge."""
         at = np.array([place])
@@ -83,7 +83,7 @@ class LocatedSum:
             raise ValueError("some of its terms are no numbers of an array")
         alone = () if self.alone is None or self.alone_at is None else (self.alone, int(self.alone_at(at)[0]))
         pair = () if self.right is None or right is None else (self.right, tuple(right[:, 0].tolist()))
-        return Terms(
+        return SumTerms(
             place,
             (self.left, tuple(left[:, 0].tolist())),
             pair,
@@ -284,7 +284,7 @@ def locate_gated(arrays: Sequence[Any], output: Any) -> GatedProduct | None:
     return None
 
 
-def locate_order(arrays: Sequence[Any], output: Any, place: int) -> Terms | None:
+def locate_order(arrays: Sequence[Any], output: Any, place: int) -> SumTerms | None:
     """Where the terms of a sum lie that an op makes of its input and that only shows in a result at a place of the flat
     output: the denominator of a softmax or of its logarithm, the mean of a normalisation, all along the last axis of an
     array like the output; None where the output is none of these."""
@@ -301,7 +301,9 @@ def locate_order(arrays: Sequence[Any], output: Any, place: int) -> Terms | None
         weights = np.exp(shifted) / np.exp(shifted).sum(-1, keepdims=True)
         for made in (weights, np.log(weights)):
             if _is_near(made, exact):
-                return Terms(places[0], (number, places), fill=(0.0,) * len(arrays), of="exponentials", outputs=places)
+                return SumTerms(
+                    places[0], (number, places), fill=(0.0,) * len(arrays), of="exponentials", outputs=places
+                )
         beside = [k for k in range(len(arrays)) if k != number and np.shape(arrays[k]) == (width,)]
         scale, shift = (
             [np.asarray(arrays[k]).astype(np.float64) for k in beside] + [np.ones(1), np.zeros(1)][len(beside) :]
@@ -312,7 +314,7 @@ def locate_order(arrays: Sequence[Any], output: Any, place: int) -> Terms | None
             fills = {number: 1.0} | dict(zip(beside, (SCALE, 0.0)))
             fill = tuple(fills.get(k, 0.0) for k in range(len(arrays)))
             by = SCALE if beside else 1.0
-            return Terms(places[0], (number, places), fill=fill, of="deviations", outputs=places, scale=by)
+            return SumTerms(places[0], (number, places), fill=fill, of="deviations", outputs=places, scale=by)
     return None
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from tasks.model.dtypes import EPS, SMALLEST_NORMAL, dtype_name
-from tasks.passport.bounded import Bounded, Steps
+from tasks.passport.bounded import BoundedArray, BoundedSteps
 from tasks.passport.bounds import add_ends, bound_sums
 from tasks.passport.composites import Composite, find_composite
-from tasks.passport.explain import ELEMENTS, Explanation, explain_elements, read_order
+from tasks.passport.explain import ELEMENTS, SumExplanation, explain_elements, read_order
 from tasks.passport.locate import NEAR_EXACT, LocatedSum, locate_order, locate_sum
 from tasks.passport.passport import name_terms
-from tasks.passport.reading import Reading
+from tasks.passport.reading import SumReading
 
 #: Elements that are held against their bounds: those that are furthest off, in themselves and beside their size, as
 #: many of each.
@@ -33,12 +33,12 @@ class OwnArithmetic:
     readings of sums that the op makes on the way, whose results are not predicted; device: all of the device's in the
     dtype."""
 
-    readings: tuple[Reading, ...]
+    readings: tuple[SumReading, ...]
     ask: Callable[[list[Any]], Sequence[Any]] | None = None
-    parts: tuple[Reading, ...] = ()
-    device: tuple[Reading, ...] = ()
+    parts: tuple[SumReading, ...] = ()
+    device: tuple[SumReading, ...] = ()
 
-    def describe_narrower(self, reading: Reading) -> str:
+    def describe_narrower(self, reading: SumReading) -> str:
         """In what a reading is narrower than all of the passport's that are of its kind, in words; "" where in
         nothing."""
         alike = self.readings or [x for x in self.parts if x.made_of == reading.made_of and x.bits] or [reading]
@@ -53,7 +53,7 @@ class OwnArithmetic:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldSum:
     """How far an output is off in units of what its own arithmetic may leave, and leaves in all likelihood; place: of
     the element that is furthest off, in the flat output; where: its sum, or the formula that sums are a part of; known:
     the sum as it was read, where that formula's was; is_bounded: whether what it may leave is finite, else both are
@@ -63,11 +63,11 @@ class Held:
     likely: float
     place: int
     where: LocatedSum | Composite
-    known: Reading | None = None
+    known: SumReading | None = None
     is_bounded: bool = True
 
 
-def hold_to_bounds(own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact: np.ndarray) -> Held | None:
+def hold_to_bounds(own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact: np.ndarray) -> HeldSum | None:
     """An output against the bounds of its own arithmetic; None where it is no sum of these arrays that is known, nor a
     formula with sums in it, or has no finite number.
 
@@ -101,7 +101,7 @@ def hold_to_bounds(own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact
         bounds = bound_sums(readings, terms, y[at], dtype_name(np.asarray(output).dtype), rows, share)
         units = far[at] / bounds.certain
     worst = int(units.argmax())
-    return Held(float(units[worst]), float((far[at] / bounds.likely).max()), int(at[worst]), where)
+    return HeldSum(float(units[worst]), float((far[at] / bounds.likely).max()), int(at[worst]), where)
 
 
 def _measure_distances(output: Any, exact: np.ndarray) -> np.ndarray:
@@ -111,8 +111,8 @@ def _measure_distances(output: Any, exact: np.ndarray) -> np.ndarray:
 
 
 def _hold_composite(
-    own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact: np.ndarray, read: Sequence[Reading] = ()
-) -> Held | None:
+    own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact: np.ndarray, read: Sequence[SumReading] = ()
+) -> HeldSum | None:
     """An output of which sums are a part; None where nothing is known of the device's, or the formula of the output is
     not known. read: of the sums at these very shapes."""
     where = find_composite(arrays, exact) if own.device else None
@@ -123,9 +123,9 @@ def _hold_composite(
     dtype = dtype_name(given.dtype)
     if dtype not in EPS or _may_be_flushed(own, [given.astype(np.float64)], given):
         return None
-    steps = Steps(dtype, tuple(read) or own.parts, own.device, given.shape[0] if given.ndim else None)
+    steps = BoundedSteps(dtype, tuple(read) or own.parts, own.device, given.shape[0] if given.ndim else None)
     with np.errstate(all="ignore"):
-        made = where.compute([Bounded.make(x, steps) if dtype_name(x.dtype) == dtype else x for x in inputs])
+        made = where.compute([BoundedArray.make(x, steps) if dtype_name(x.dtype) == dtype else x for x in inputs])
         off = made.off.reshape(2, -1)
         far = _measure_distances(output, exact)
         if (far < 0).all():
@@ -138,10 +138,10 @@ def _hold_composite(
     worst = int(far.argmax() if not units.any() else units.argmax())
     known = next((x for x in steps.own if x.bits), None)
     is_bounded = bool(np.isfinite(bounds.certain).any())
-    return Held(float(units.max()), float(likely.max()), worst, where, known, is_bounded)
+    return HeldSum(float(units.max()), float(likely.max()), worst, where, known, is_bounded)
 
 
-def read_again(own: OwnArithmetic, held: Held, arrays: Sequence[Any], exact: np.ndarray) -> Reading | None:
+def read_again(own: OwnArithmetic, held: HeldSum, arrays: Sequence[Any], exact: np.ndarray) -> SumReading | None:
     """The sum in a formula as the device adds it at these very shapes; None where it cannot be asked, or where in the
     formula that sum lies is not known."""
     terms = locate_order(arrays, exact, held.place) if own.ask is not None else None
@@ -149,8 +149,8 @@ def read_again(own: OwnArithmetic, held: Held, arrays: Sequence[Any], exact: np.
 
 
 def hold_as_read(
-    own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact: np.ndarray, reading: Reading
-) -> Held | None:
+    own: OwnArithmetic, arrays: Sequence[Any], output: Any, exact: np.ndarray, reading: SumReading
+) -> HeldSum | None:
     """A formula held against a reading of its sum at these very shapes."""
     return _hold_composite(own, arrays, output, exact, [reading])
 
@@ -163,7 +163,7 @@ def _may_be_flushed(own: OwnArithmetic, factors: Sequence[np.ndarray], like: Any
     )
 
 
-def prove(own: OwnArithmetic, held: Held, arrays: Sequence[Any], output: Any) -> Explanation | None:
+def prove(own: OwnArithmetic, held: HeldSum, arrays: Sequence[Any], output: Any) -> SumExplanation | None:
     """How the device adds the element that is furthest off, asked of the device, and which of some elements that gives
     to the bit; None where it cannot be asked."""
     if own.ask is None or not isinstance(held.where, LocatedSum):

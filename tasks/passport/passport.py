@@ -17,19 +17,19 @@ from tasks.passport.adder import (
     FORMATS,
     PRODUCTS,
     ROUNDINGS,
-    Adder,
+    SumAdder,
     confirm_adder,
     measure_adder,
     measure_ends,
 )
-from tasks.passport.device_sum import ORDER_ALONE, Apart, NotReadable, Question, Sum
-from tasks.passport.predict import Model
-from tasks.passport.reading import NodeRule, Reading
+from tasks.passport.device_sum import ORDER_ALONE, Apart, DeviceSum, NotReadable, Question
+from tasks.passport.predict import SumModel
+from tasks.passport.reading import NodeRule, SumReading
 from tasks.passport.reveal import reveal_tree
 from tasks.passport.reveal_positive import reveal_positive
 from tasks.passport.trees import (
-    Kind,
     Tree,
+    TreeKind,
     decode_tree,
     encode_tree,
     list_nodes,
@@ -56,20 +56,20 @@ TOLD = 8
 THEN_BIAS, FROM_BIAS, BIAS_WITHIN = "then the bias", "from the bias", "the bias within"
 
 
-def make_model(reading: Reading, output: str, products: int) -> Model:
+def make_model(reading: SumReading, output: str, products: int) -> SumModel:
     """The model that was read. Raises ValueError where none was."""
     if reading.bits is None:
         raise ValueError(f"{reading.where}: no model was read: {reading.words}")
     pairs = zip((reading.others or ())[::2], (reading.others or ())[1::2])
     others = {k: replace(reading.rule, bits=bits) for k, bits in pairs}
     fused = tuple(reading.fused or ())
-    adder = Adder(reading.rule, others, fused, taken=reading.taken or 0, taking=reading.taking or "")
-    return Model(decode_tree(reading.tree or ()), adder, output, reading.finish or "", products)
+    adder = SumAdder(reading.rule, others, fused, taken=reading.taken or 0, taking=reading.taking or "")
+    return SumModel(decode_tree(reading.tree or ()), adder, output, reading.finish or "", products)
 
 
 def read_sum(
-    device: Sum, rows: int | None = None, likes: Sequence[Reading] = (), seed: int = 0, unseen: int = UNSEEN
-) -> Reading:
+    device: DeviceSum, rows: int | None = None, likes: Sequence[SumReading] = (), seed: int = 0, unseen: int = UNSEEN
+) -> SumReading:
     """The reading of one sum, and what it cost; what cannot be read says why. likes: of other sums of the device, the
     likeliest first: this one is taken to add as one of them, where its order and one step of it agree and unseen
     results tell that this is so. Raises Apart where the device's sums do not add alike."""
@@ -81,11 +81,11 @@ def read_sum(
 
 
 def read_alike(
-    make: Callable[[Sequence[int], bool], Sum],
+    make: Callable[[Sequence[int], bool], DeviceSum],
     besides: Sequence[Sequence[int]],
     rows: int | None,
-    likes: Sequence[Reading],
-) -> tuple[Reading, Sequence[int]]:
+    likes: Sequence[SumReading],
+) -> tuple[SumReading, Sequence[int]]:
     """The reading of a sum, and which others add alike: the first of ``besides`` of which all do, the last of which are
     none. make: the sum beside others, by their numbers, and whether each question is put to all of them, as it is to
     all but the first of ``besides``."""
@@ -101,7 +101,7 @@ def read_alike(
     raise ValueError("besides: the last has to be empty: a sum alone has none that differs from it")
 
 
-def _read(device: Sum, rows: int | None, likes: Sequence[Reading], seed: int, unseen: int) -> Reading:
+def _read(device: DeviceSum, rows: int | None, likes: Sequence[SumReading], seed: int, unseen: int) -> SumReading:
     terms = device.terms
     known: dict[str, Any] = {
         "where": terms.where,
@@ -134,10 +134,10 @@ def _read(device: Sum, rows: int | None, likes: Sequence[Reading], seed: int, un
                 break
         adder = measure_adder(device, tree)
     except NotReadable as error:
-        return Reading(**known, code=error.code, words=str(error))
+        return SumReading(**known, code=error.code, words=str(error))
     finishes = ("divide", "reciprocal") if device.terms.divided else ("",)
     models = [
-        Model(tree, one, device.output, finish, device.terms.products)
+        SumModel(tree, one, device.output, finish, device.terms.products)
         for finish in finishes
         for one in _list_unseen(adder, tree)
     ]
@@ -150,13 +150,13 @@ def name_terms(products: bool, divided: bool) -> str:
     return f"{'products' if products else 'terms'}{', divided' * divided}"
 
 
-def _tells_orders(device: Sum, likes: Sequence[Reading]) -> bool:
+def _tells_orders(device: DeviceSum, likes: Sequence[SumReading]) -> bool:
     """Whether unseen results can tell orders apart: those of a dtype with fewer bits than the sum hide them."""
     digits = TABLE[device.dtype].digits or 0
     return all((x.bits or 0) <= digits + 1 for x in likes)
 
 
-def _list_guesses(device: Sum, likes: Sequence[Reading]) -> list[Tree]:
+def _list_guesses(device: DeviceSum, likes: Sequence[SumReading]) -> list[Tree]:
     """The trees that a sum has if its order is called as one of those that are known."""
     products, alone = device.terms.products, bool(device.terms.alone)
     made = (_make_guess(x.tree, products, alone) for x in likes if x.tree is not None)
@@ -181,7 +181,7 @@ def _make_guess(parents: tuple[int, ...], products: int, alone: bool) -> Tree | 
     return order_tree((made, products) if where == THEN_BIAS else made)
 
 
-def _list_alike(device: Sum, tree: Tree, like: Reading) -> list[Model]:
+def _list_alike(device: DeviceSum, tree: Tree, like: SumReading) -> list[SumModel]:
     """The models of a sum that adds as one that is known; none where a step says that it does not."""
     products, fused = device.terms.products, len(like.fused or ())
     if not like.known:
@@ -193,13 +193,13 @@ def _list_alike(device: Sum, tree: Tree, like: Reading) -> list[Model]:
         return []
     rule = like.rule
     adder = confirm_adder(device, tree, rule, fused > 0)
-    return [Model(tree, adder, device.output, like.finish or "", products)] if adder is not None else []
+    return [SumModel(tree, adder, device.output, like.finish or "", products)] if adder is not None else []
 
 
-def _finish(known: Mapping[str, Any], model: Model, right: int, unseen: int) -> Reading:
+def _finish(known: Mapping[str, Any], model: SumModel, right: int, unseen: int) -> SumReading:
     """The reading of a sum whose order is known, of the model of it and how many unseen results that gave."""
     adder, rule = model.adder, model.adder.rule
-    found = Reading(
+    found = SumReading(
         **known,
         bits=rule.bits,
         accumulator=adder.accumulator,
@@ -224,7 +224,7 @@ def _finish(known: Mapping[str, Any], model: Model, right: int, unseen: int) -> 
     return replace(found, code="not predicted", words=words)
 
 
-def _read_order(device: Sum, known: dict[str, Any], guesses: Sequence[Tree], seed: int) -> Reading:
+def _read_order(device: DeviceSum, known: dict[str, Any], guesses: Sequence[Tree], seed: int) -> SumReading:
     """What can be read of a sum of which the op makes and takes more than is known: its order, and of terms that are
     never negative the bits that it keeps."""
     rng = random.Random(seed)
@@ -235,10 +235,10 @@ def _read_order(device: Sum, known: dict[str, Any], guesses: Sequence[Tree], see
         else:
             tree, _ = reveal_tree(device, rng, guesses)
     except NotReadable as error:
-        return Reading(**known, code=error.code, words=str(error))
+        return SumReading(**known, code=error.code, words=str(error))
     kind = name_kind(tree)
     words = f"the sum is of {device.terms.of}, and no model has what else the op does: its results are not predicted"
-    return Reading(
+    return SumReading(
         **known,
         code=ORDER_ALONE,
         words=words,
@@ -249,7 +249,7 @@ def _read_order(device: Sum, known: dict[str, Any], guesses: Sequence[Tree], see
     )
 
 
-def _list_unseen(adder: Adder, tree: Tree) -> list[Adder]:
+def _list_unseen(adder: SumAdder, tree: Tree) -> list[SumAdder]:
     """The adder with each of its rules for the last step, whose own is not seen: no step comes after it that would take
     a large number away again; with each way to tell the largest term of a step, which shows in no power of two, and
     with each in which factors lose digits."""
@@ -263,7 +263,7 @@ def _list_unseen(adder: Adder, tree: Tree) -> list[Adder]:
     return [_align_by(one, exponents) for one in found for exponents in (PRODUCTS, FACTORS)]
 
 
-def _align_by(adder: Adder, exponents: str) -> Adder:
+def _align_by(adder: SumAdder, exponents: str) -> SumAdder:
     """The adder whose steps of several terms tell the largest one so."""
 
     def align(rule: NodeRule) -> NodeRule:
@@ -272,7 +272,7 @@ def _align_by(adder: Adder, exponents: str) -> Adder:
     return replace(adder, rule=align(adder.rule), others={k: align(rule) for k, rule in adder.others.items()})
 
 
-def _name_order(tree: Tree, bias: int | None) -> tuple[Kind, str]:
+def _name_order(tree: Tree, bias: int | None) -> tuple[TreeKind, str]:
     """What the order is called, and where a bias, whose number this is, comes into it, in words."""
     body = without_terms(tree, frozenset([bias])) if bias is not None else None
     if body is None or not isinstance(tree, tuple):
@@ -281,7 +281,7 @@ def _name_order(tree: Tree, bias: int | None) -> tuple[Kind, str]:
     return name_kind(body), THEN_BIAS if holder is tree else FROM_BIAS if 0 in holder else BIAS_WITHIN
 
 
-def draw_terms(device: Sum, draws: int, rng: np.random.Generator) -> list[Question]:
+def draw_terms(device: DeviceSum, draws: int, rng: np.random.Generator) -> list[Question]:
     """Normal values of the sum's terms that its dtype holds, so many times. Those that one call can put have the same
     right factors where it needs them to."""
     kind = np_dtype(device.dtype)
@@ -300,8 +300,8 @@ def draw_terms(device: Sum, draws: int, rng: np.random.Generator) -> list[Questi
 
 
 def _choose_model(
-    device: Sum, models: Sequence[Model], unseen: int, rng: np.random.Generator
-) -> tuple[Model, int, int]:
+    device: DeviceSum, models: Sequence[SumModel], unseen: int, rng: np.random.Generator
+) -> tuple[SumModel, int, int]:
     """(the model that gives most of some results on which they disagree, how many of unseen ones it gives, how many
     those are)."""
     chosen = models[0]
@@ -324,7 +324,7 @@ def _choose_model(
     return chosen, given_of, unseen
 
 
-def _try_unseen(device: Sum, model: Model, unseen: int, rng: np.random.Generator) -> int:
+def _try_unseen(device: DeviceSum, model: SumModel, unseen: int, rng: np.random.Generator) -> int:
     """How many of so many unseen results a model gives. Raises Apart where it does not give one that a sum of the
     device gives otherwise than another one."""
     new = draw_terms(device, unseen, rng)
@@ -334,7 +334,7 @@ def _try_unseen(device: Sum, model: Model, unseen: int, rng: np.random.Generator
     return int(right.sum())
 
 
-def _stack(device: Sum, drawn: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
+def _stack(device: DeviceSum, drawn: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
     """Left factors [draws, count] and right ones, None where terms are no products."""
     return np.stack([x for x, _ in drawn]), np.stack([x for _, x in drawn]) if device.weighted else None
 

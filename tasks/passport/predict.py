@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.matrix_units.adders import powers_of, round_to_odd, sum_aligned, two_sum
 from tasks.model.dtypes import round_to_dtype
-from tasks.passport.adder import FACTORS, Adder
+from tasks.passport.adder import FACTORS, SumAdder
 from tasks.passport.reading import NodeRule
 from tasks.passport.trees import Tree, list_nodes
 
@@ -21,7 +21,7 @@ _SPLIT = 2.0**27 + 1
 
 
 @dataclass(frozen=True)
-class Model:
+class SumModel:
     """What a device computes of some terms.
 
     finish: what is done with the sum: "" nothing, "divide" by the number of terms, "reciprocal": times one over that
@@ -29,7 +29,7 @@ class Model:
     """
 
     tree: Tree
-    adder: Adder
+    adder: SumAdder
     output: str
     finish: str = ""
     products: int = 0

@@ -26,7 +26,7 @@ class NodeRule:
 
 
 @dataclass(frozen=True)
-class Reading:
+class SumReading:
     """What was read of one sum: a row of the table `passports`."""
 
     where: str = column("string", "case", "which element of the output: the first, or the last", default="")

@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from tasks.model.dtypes import TABLE
-from tasks.passport.device_sum import NotReadable, Sum
+from tasks.passport.device_sum import DeviceSum, NotReadable
 from tasks.passport.trees import Tree, encode_tree, get_first_term, list_nodes, order_tree
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ _LOOSE, _EXACT = 0.3, 1e-6
 
 
 @dataclass(frozen=True)
-class Mask:
+class SumMask:
     """What stands for M and for one: factors (left, right) of each; the right ones are 1 where terms are no products.
 
     modulus: counts are known up to a multiple of it, 0 where they are known. An adder that cuts off makes one last bit
@@ -52,19 +52,19 @@ class Mask:
         return f"M = 2^{np.log2(self.big[0] * self.big[1]):g} beside 2^{np.log2(self.unit):g}"
 
 
-def list_deviation_masks(dtype: str, count: int) -> Iterator[Mask]:
+def list_deviation_masks(dtype: str, count: int) -> Iterator[SumMask]:
     """The same where the square of M is in a sum too: far enough apart for any accumulator, or, in a small range, for
     one of 24 bits, which loses a count of ones."""
     row = TABLE[dtype]
     assert row.largest is not None
     if np.log2(row.largest) > 64:
-        yield Mask((2.0**62, 1.0), (1.0, 1.0))
+        yield SumMask((2.0**62, 1.0), (1.0, 1.0))
     else:
         top = math.floor(math.log2(row.largest))
-        yield Mask((2.0**top, 1.0), (2.0 ** (top - 25 - math.ceil(math.log2(count))), 1.0))
+        yield SumMask((2.0**top, 1.0), (2.0 ** (top - 25 - math.ceil(math.log2(count))), 1.0))
 
 
-def list_masks(dtype: str, products: bool, count: int) -> Iterator[Mask]:
+def list_masks(dtype: str, products: bool, count: int) -> Iterator[SumMask]:
     """Masks that a dtype holds, the widest first. Where the range of the dtype is wide they are far from its ends;
     where it is small they use all of it, in products twice, and a result that is of the dtype must still hold a count
     of ones."""
@@ -73,19 +73,19 @@ def list_masks(dtype: str, products: bool, count: int) -> Iterator[Mask]:
     top, normal, lowest = int(np.floor(np.log2(row.largest))), row.lowest, row.lowest - row.digits
     if top > 64:
         far = min(top * 2 // 5, 200)
-        yield Mask((2.0 ** (2 * far), 1.0), (1.0, 1.0))
+        yield SumMask((2.0 ** (2 * far), 1.0), (1.0, 1.0))
         yield from _list_cutting(0, top, products, count)
         return
     if products:
-        yield Mask((2.0**top, 2.0**top), (2.0**normal, 1.0))
-        yield Mask((2.0**top, 2.0 ** (top // 2)), (2.0**normal, 1.0))
+        yield SumMask((2.0**top, 2.0**top), (2.0**normal, 1.0))
+        yield SumMask((2.0**top, 2.0 ** (top // 2)), (2.0**normal, 1.0))
     shared = math.ceil(math.log2(count))  # a share of the smallest number would be none
     for one in dict.fromkeys((lowest, lowest + shared, lowest + shared + 1, normal)):
-        yield Mask((2.0**top, 1.0), (2.0**one, 1.0))
+        yield SumMask((2.0**top, 1.0), (2.0**one, 1.0))
     yield from _list_cutting(normal, top, products, count)
 
 
-def _list_cutting(one: int, top: int, products: bool, count: int) -> Iterator[Mask]:
+def _list_cutting(one: int, top: int, products: bool, count: int) -> Iterator[SumMask]:
     """Masks for adders that do not round to nearest, by the bits that they may keep: M is so small that its last bit,
     of four counts, stands in the result beside a count."""
     shift = math.ceil(math.log2(count)) + 2
@@ -93,7 +93,7 @@ def _list_cutting(one: int, top: int, products: bool, count: int) -> Iterator[Ma
         big = one + bits - 1 + shift
         factors = (2.0**big, 1.0) if big <= top else (2.0**top, 2.0 ** (big - top))
         if big <= top or products:
-            yield Mask(factors, (2.0**one, 1.0), 2**shift)
+            yield SumMask(factors, (2.0**one, 1.0), 2**shift)
 
 
 def count_to(dtype: str) -> int:
@@ -101,10 +101,10 @@ def count_to(dtype: str) -> int:
     return int(2 ** ((TABLE[dtype].digits or 0) + 1))
 
 
-class _Asked:
+class _AskedMasks:
     """Sizes of the smallest part that holds two terms, as a device tells them."""
 
-    def __init__(self, device: Sum, mask: Mask) -> None:
+    def __init__(self, device: DeviceSum, mask: SumMask) -> None:
         self.device, self.mask = device, mask
         terms = device.terms
         self._share = 1.0 / terms.products if terms.divided else 1.0
@@ -175,8 +175,8 @@ def split_into(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 def reveal_tree(
-    device: Sum, rng: random.Random, guesses: Sequence[Tree] = (), is_tried: bool = False
-) -> tuple[Tree, Mask]:
+    device: DeviceSum, rng: random.Random, guesses: Sequence[Tree] = (), is_tried: bool = False
+) -> tuple[Tree, SumMask]:
     """The tree of a sum and the mask that showed it. guesses: trees that it may have; one is returned where a pair of
     each step agrees with it, which proves it, or, where it ``is_tried`` on unseen results afterwards, some pairs.
     Raises NotReadable, whose code is "not a sum", "overflows", "wider than the masks", "too few values" or
@@ -198,7 +198,7 @@ def reveal_tree(
     masks = list_masks(device.dtype, device.weighted, device.count)
     for mask in list_deviation_masks(device.dtype, device.count) if device.terms.of else masks:
         try:
-            asked = _Asked(device, mask)
+            asked = _AskedMasks(device, mask)
             if device.width > 1 and refused is None and not (is_tried and guesses):
                 asked.compare(list_edges(device.count, rng))
             for guess in guesses:
@@ -221,7 +221,7 @@ def reveal_tree(
 Building = Generator[list[tuple[int, int]], None, list[Tree]]
 
 
-def _build_whole(asked: _Asked) -> Tree:
+def _build_whole(asked: _AskedMasks) -> Tree:
     terms = list(range(asked.device.count))
     if len(terms) == 1:
         return 0
@@ -237,7 +237,7 @@ def _build_whole(asked: _Asked) -> Tree:
     return parts[0]
 
 
-def _build(asked: _Asked, terms: Sequence[int]) -> Building:
+def _build(asked: _AskedMasks, terms: Sequence[int]) -> Building:
     """The parts that these terms make, each by itself, from their pairs with the first of them; several where one step
     adds more than two."""
     first, *others = terms
@@ -280,7 +280,7 @@ def _build_together(buildings: Sequence[Building]) -> Generator[list[tuple[int, 
     return made
 
 
-def _check_tree(asked: _Asked, tree: Tree, rng: random.Random) -> None:
+def _check_tree(asked: _AskedMasks, tree: Tree, rng: random.Random) -> None:
     """Raises NotReadable where pairs drawn at random say otherwise than the tree, or otherwise the second time."""
     pairs = _draw_pairs(asked.device.count, rng, ASKED_AGAIN)
     for i, j, expected, first in _list_disagreeing(asked, tree, pairs):
@@ -316,7 +316,7 @@ def list_proof(tree: Tree) -> Iterator[tuple[int, int]]:
 
 
 def _list_disagreeing(
-    asked: _Asked, tree: Tree, pairs: Iterable[tuple[int, int]]
+    asked: _AskedMasks, tree: Tree, pairs: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[int, int, int, int]]:
     """Of pairs of terms those that do not meet as the tree says: (one, other, among how many terms they do in the tree,
     and on the device)."""

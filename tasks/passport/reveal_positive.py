@@ -12,7 +12,7 @@ import functools
 import random
 from collections.abc import Iterable, Iterator, Sequence
 
-from tasks.passport.device_sum import NotReadable, Sum
+from tasks.passport.device_sum import DeviceSum, NotReadable
 from tasks.passport.reveal import find_meeting_size, measure_sizes, split_into
 from tasks.passport.trees import Tree, encode_tree, get_first_term, list_nodes, order_tree
 
@@ -30,10 +30,10 @@ ASKED_AGAIN = 24
 Three = tuple[int, int, int]
 
 
-class _Beside:
+class _PositiveTerms:
     """What shows in a sum of small terms beside a large one."""
 
-    def __init__(self, device: Sum) -> None:
+    def __init__(self, device: DeviceSum) -> None:
         self.device = device
         #: What is seen of a large term alone: by its number, and of any one where all that were asked give the same.
         self._unseen: dict[int, float] = {}
@@ -117,11 +117,11 @@ def _equal(a: float, b: float) -> bool:
     return a == b or (a != a and b != b)
 
 
-def reveal_positive(device: Sum, rng: random.Random, guesses: Sequence[Tree] = ()) -> tuple[Tree, int, str]:
+def reveal_positive(device: DeviceSum, rng: random.Random, guesses: Sequence[Tree] = ()) -> tuple[Tree, int, str]:
     """(tree, bits that its sums keep, how they lose the rest). guesses: trees that it may have, which are cheaper to
     confirm than to find. Raises NotReadable, whose code is "rounded away", "wider than the masks", "too few terms",
     "not a sum" or "changes"."""
-    beside, terms = _Beside(device), range(device.count)
+    beside, terms = _PositiveTerms(device), range(device.count)
     beside.find_first([(0, device.count // 2, device.count - 1)])
     last = device.count - 1
     for large, pair in ((last, (0, 1)), (last // 2, (0, last)), (0, (last - 1, last))) if device.width > 1 else ():
@@ -142,7 +142,7 @@ def reveal_positive(device: Sum, rng: random.Random, guesses: Sequence[Tree] = (
     return (tree, *beside.measure_rounding())
 
 
-def _is_proved(beside: _Beside, guess: Tree) -> bool:
+def _is_proved(beside: _PositiveTerms, guess: Tree) -> bool:
     """Whether the last two terms that each step joins meet before one that comes later: of a tree of steps of two, only
     this one says so of all."""
     for few in split_into(list(_list_threes(guess)), beside.device.width):
@@ -153,7 +153,7 @@ def _is_proved(beside: _Beside, guess: Tree) -> bool:
     return True
 
 
-def _build(beside: _Beside, terms: Sequence[int]) -> Tree:
+def _build(beside: _PositiveTerms, terms: Sequence[int]) -> Tree:
     """The tree of these terms: what is added to the first of them, in that order."""
     first, *others = terms
     tree: Tree = first
@@ -174,7 +174,7 @@ def _build(beside: _Beside, terms: Sequence[int]) -> Tree:
     return tree
 
 
-def _split(beside: _Beside, first: int, others: Sequence[int]) -> list[list[int]]:
+def _split(beside: _PositiveTerms, first: int, others: Sequence[int]) -> list[list[int]]:
     """The others in parts whose terms meet before the first of all takes them."""
     parts: list[list[int]] = []
     part_of: dict[int, list[int]] = {}
@@ -201,7 +201,7 @@ def _split(beside: _Beside, first: int, others: Sequence[int]) -> list[list[int]
     return parts
 
 
-def _find_part(beside: _Beside, first: int, parts: Sequence[list[int]], term: int) -> list[int] | None:
+def _find_part(beside: _PositiveTerms, first: int, parts: Sequence[list[int]], term: int) -> list[int] | None:
     """The part that a term belongs to; None where it is in none of them."""
     if not beside.meet(first, [*(part[0] for part in parts), term]):
         return None
@@ -221,7 +221,7 @@ def _list_threes(tree: Tree) -> Iterator[tuple[int, int, int]]:
 
 
 def _list_disagreeing(
-    beside: _Beside, tree: Tree, rng: random.Random
+    beside: _PositiveTerms, tree: Tree, rng: random.Random
 ) -> Iterator[tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...]]]:
     """Of threes drawn at random those that do not meet as the tree says: (three, which two meet first in the tree, and
     on the device)."""

@@ -30,7 +30,7 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class Kind:
+class TreeKind:
     """What an order of adding is called.
 
     code: of SIMPLE, "reversed", "swapped", "strided", "one by one" (in another order), "blocks", "lanes", "fused",
@@ -43,8 +43,8 @@ class Kind:
     code: str
     size: int = 0
     parts: int = 0
-    inner: Kind | None = None
-    outer: Kind | None = None
+    inner: TreeKind | None = None
+    outer: TreeKind | None = None
 
     def __str__(self) -> str:
         """In words, the outermost first."""
@@ -201,7 +201,7 @@ def list_lanes(count: int, lanes: int) -> list[list[int]]:
 SIMPLE = {"sequential": make_sequential, "pairwise": make_pairwise, "halves": make_halves, "folded": make_folded}
 
 
-def make_kind(kind: Kind, parts: Sequence[Tree]) -> Tree | None:
+def make_kind(kind: TreeKind, parts: Sequence[Tree]) -> Tree | None:
     """The order of a kind over some parts; None of a kind that does not say how it adds another number of them."""
     if len(parts) == 1:
         return parts[0]
@@ -217,15 +217,15 @@ def make_kind(kind: Kind, parts: Sequence[Tree]) -> Tree | None:
     groups = [[parts[k] for k in group] for group in split(len(parts), kind.size)]
     if kind.code == "strided":
         return make_sequential([part for group in groups for part in group])
-    made = [make_kind(kind.inner or Kind("sequential"), group) for group in groups]
+    made = [make_kind(kind.inner or TreeKind("sequential"), group) for group in groups]
     found = [tree for tree in made if tree is not None]
-    return make_kind(kind.outer or Kind("sequential"), found) if len(found) == len(made) else None
+    return make_kind(kind.outer or TreeKind("sequential"), found) if len(found) == len(made) else None
 
 
 # --- what an order is called --------------------------------------------------------------------------------------
 
 
-def name_kind(tree: Tree, whole: bool = False) -> Kind:
+def name_kind(tree: Tree, whole: bool = False) -> TreeKind:
     """What the order of a tree is called; "irregular" where no rule here makes it. whole: a rule must speak of all
     terms, and leave none out as a head, tail or remainder."""
     terms = list_terms(tree)
@@ -239,21 +239,21 @@ def _renumber(tree: Tree, places: dict[int, int]) -> Tree:
 
 
 @functools.lru_cache(maxsize=4096)
-def _name(tree: Tree, count: int, whole: bool = False) -> Kind:
+def _name(tree: Tree, count: int, whole: bool = False) -> TreeKind:
     """whole: no terms are left out. The lanes of a kernel are all alike once they are numbered anew."""
     if count == 1:
-        return Kind("term")
+        return TreeKind("term")
     tree, terms = order_tree(tree), list(range(count))
     if count > 2 and isinstance(tree, tuple) and len(tree) == count:
-        return Kind("one step")
+        return TreeKind("one step")
     for code, make in SIMPLE.items():
         if order_tree(make(terms)) == tree:
-            return Kind(code)
+            return TreeKind(code)
     if order_tree(make_sequential(terms[::-1])) == tree:
-        return Kind("reversed")
+        return TreeKind("reversed")
     for size in range(2, count) if max(map(len, list_nodes(tree))) > 2 else ():
         if order_tree(make_fused(terms, size)) == tree:
-            return Kind("fused", size)
+            return TreeKind("fused", size)
     if (chain := list_chain(tree)) is not None:
         return _name_chain(chain)
     clades: Clades = {}
@@ -262,7 +262,7 @@ def _name(tree: Tree, count: int, whole: bool = False) -> Kind:
     named = named or _name_parts_of(list_blocks, "blocks", tree, count, clades, whole)
     if not named and not whole:
         named = _name_tail(tree, count) or _name_rest(tree, count)
-    return named or Kind("irregular")
+    return named or TreeKind("irregular")
 
 
 def _collect_clades(tree: Tree, clades: Clades) -> int:
@@ -272,7 +272,9 @@ def _collect_clades(tree: Tree, clades: Clades) -> int:
     return mask
 
 
-def _name_parts(tree: Tree, parts: Sequence[Sequence[int]], clades: Clades, whole: bool) -> tuple[Kind, Kind] | None:
+def _name_parts(
+    tree: Tree, parts: Sequence[Sequence[int]], clades: Clades, whole: bool
+) -> tuple[TreeKind, TreeKind] | None:
     """(the order within each of these parts, that in which they are joined); None where they are not added each by
     itself, or not all alike."""
     masks = [sum(1 << t for t in part) for part in parts]
@@ -309,7 +311,7 @@ def list_chain(tree: Tree) -> list[int] | None:
     return None
 
 
-def _name_chain(chain: Sequence[int]) -> Kind:
+def _name_chain(chain: Sequence[int]) -> TreeKind:
     """What an order is called that adds one term after another."""
     count = len(chain)
 
@@ -318,19 +320,19 @@ def _name_chain(chain: Sequence[int]) -> Kind:
 
     for size in (2, 4, 8, 16):
         if is_chain([t for block in list_blocks(count, size) for t in block[::-1]]):
-            return Kind("swapped", size)
+            return TreeKind("swapped", size)
     for step in range(2, count // 2 + 1):
         lanes = list_lanes(count, step)
         if is_chain([t for lane in lanes for t in lane]):
-            return Kind("strided", step)
+            return TreeKind("strided", step)
         if is_chain([t for lane in lanes for k in range(0, len(lane), 2) for t in lane[k : k + 2][::-1]]):
-            return Kind("strided", step, inner=Kind("swapped", 2))
-    return Kind("one by one")
+            return TreeKind("strided", step, inner=TreeKind("swapped", 2))
+    return TreeKind("one by one")
 
 
 def _name_parts_of(
     split: Callable[[int, int], list[list[int]]], code: str, tree: Tree, count: int, clades: Clades, whole: bool
-) -> Kind | None:
+) -> TreeKind | None:
     """Of lanes the most, of blocks the smallest, that are added each by itself."""
     sizes = range(count // 2, 1, -1) if code == "lanes" else range(2, count)
     for size in sizes:
@@ -338,22 +340,22 @@ def _name_parts_of(
         if len(parts) == 2 and 2 * len(parts[1]) < len(parts[0]):  # that is a tail
             continue
         if found := _name_parts(tree, parts, clades, whole):
-            return Kind(code, size, len(parts), *found)
+            return TreeKind(code, size, len(parts), *found)
     return None
 
 
-def _name_tail(tree: Tree, count: int) -> Kind | None:
+def _name_tail(tree: Tree, count: int) -> TreeKind | None:
     """An order with the last terms added one by one behind it."""
     rest, tail = tree, 0
     while isinstance(rest, tuple) and len(rest) == 2 and rest[1] == count - 1 - tail:
         rest, tail = rest[0], tail + 1
         kind = _name(rest, count - tail, whole=True)
         if kind.code not in IRREGULAR:
-            return Kind("tail", tail, outer=kind)
+            return TreeKind("tail", tail, outer=kind)
     return None
 
 
-def _name_rest(tree: Tree, count: int) -> Kind | None:
+def _name_rest(tree: Tree, count: int) -> TreeKind | None:
     """An order in which the first or the last terms, which do not fill its lanes, are added one by one somewhere
     within."""
     for size in range(1, min(MOST_WITHIN, count // 2) + 1):
@@ -362,7 +364,7 @@ def _name_rest(tree: Tree, count: int) -> Kind | None:
                 continue
             kind = name_kind(body, whole=True)
             if kind.code not in IRREGULAR:
-                return Kind(code, size, outer=kind)
+                return TreeKind(code, size, outer=kind)
     return None
 
 

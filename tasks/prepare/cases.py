@@ -18,7 +18,7 @@ import numpy as np
 from tasks import catalogs, checks, counterparts, sources
 from tasks.arrays import module_state
 from tasks.arrays.noise import DRAWS
-from tasks.arrays.pack import Pack, PackError, Written, save_pack
+from tasks.arrays.pack import ArrayPack, PackError, Written, save_pack
 from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, decode_specs, encode_tensor, tensor_specs
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.catalogs.user_definitions import USER
@@ -50,7 +50,7 @@ from tasks.model import (
     is_inexact,
 )
 from tasks.model.named import Named
-from tasks.passport import Terms
+from tasks.passport import SumTerms
 from tasks.prepare import derived, products
 from tasks.prepare.named import find_catalog_function
 from tasks.prepare.ranked import rank_samples
@@ -435,7 +435,7 @@ def _get_spec_shape(spec: TensorSpec, arrays: list[np.ndarray]) -> tuple[int, ..
 class PreparedGroup:
     """A prepared group read from its pack; ``samples`` in the order in which they are chosen.
 
-    check: what is to hold, if not what the pack was prepared for ("build" for those of "forward"); written: see `Pack`;
+    check: what is to hold, if not what the pack was prepared for ("build" for those of "forward"); written: see `ArrayPack`;
     records: those that have just been written to it.
     """
 
@@ -446,7 +446,7 @@ class PreparedGroup:
         written: Written | None = None,
         records: Sequence[SampleRecord] | None = None,
     ) -> None:
-        self.pack = Pack(path, written)
+        self.pack = ArrayPack(path, written)
         self.group = Group(**self.pack.header["group"])
         self.check = check or self.group.check
         if records is None:
@@ -640,7 +640,7 @@ class PreparedSample:
         return None if (k := self.record.model) is None else bytes(self.owner.pack.array(k).tobytes())
 
     def form(
-        self, kind: str, exported: Pack | None = None, elsewhere: Elsewhere | None = None, by_name: bool = False
+        self, kind: str, exported: ArrayPack | None = None, elsewhere: Elsewhere | None = None, by_name: bool = False
     ) -> Form:
         """The sample as a form. ``exported`` is the pack of exported forms where ``kind`` is not the catalog's own;
         ``elsewhere`` is the form's. by_name: a catalog's function is not looked for: its form has its name instead
@@ -656,7 +656,7 @@ class PreparedSample:
         return self._form(kind, exported, elsewhere, by_name)
 
     def _form(
-        self, kind: str, exported: Pack | None = None, elsewhere: Elsewhere | None = None, by_name: bool = False
+        self, kind: str, exported: ArrayPack | None = None, elsewhere: Elsewhere | None = None, by_name: bool = False
     ) -> Form:
         """`form`, whatever the check is about: what a sample of it is held against may be another form.
 
@@ -694,12 +694,12 @@ class PreparedSample:
             **(usual | found),
         )
 
-    def terms(self, order: Sequence[int]) -> tuple[Terms, ...]:
+    def terms(self, order: Sequence[int]) -> tuple[SumTerms, ...]:
         """Where the terms of results lie among a form's arrays, which are the sample's in an order; none of a form that
         lacks an array of theirs."""
         if not self.record.terms:
             return ()
-        found = [Terms.read(x).placed(order) for x in self.record.terms]
+        found = [SumTerms.read(x).placed(order) for x in self.record.terms]
         return tuple(x for x in found if x is not None)
 
     def _own(self, kind: str) -> dict[str, Any] | None:
@@ -748,7 +748,7 @@ class PreparedSample:
         group = self.owner.group
         return {"call": counterparts.counterpart(kind, group.op, group.variant, group.dtype)}
 
-    def _load_exported_form(self, kind: str, exported: Pack | None) -> dict[str, Any] | None:
+    def _load_exported_form(self, kind: str, exported: ArrayPack | None) -> dict[str, Any] | None:
         """What an exporter made of the catalog's function, and of the sample's arrays as it takes them."""
         catalog = catalogs.get_if_installed(self.owner.group.catalog)
         if exported is None or not (catalog is None or kind in catalog.exports):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.pack import Pack, PackError, save_pack
+from tasks.arrays.pack import ArrayPack, PackError, save_pack
 from tasks.model import Invalid, Vacuous
 from tasks.prepare.cases import WITH_PRODUCTS, PreparedGroup, form_path
 
@@ -38,7 +38,7 @@ def export_forms(
 
     target = path_of(pack, cache, form, count, bad)
     try:
-        Pack(target)
+        ArrayPack(target)
         return target
     except (FileNotFoundError, PackError):
         pass

@@ -176,7 +176,7 @@ def _check_by_evaluator(model: Any, inputs: list[Any], expected: list[Leaf], pai
     """
     from onnx.reference import ReferenceEvaluator
 
-    from tasks.graphs.evaluate import Graph
+    from tasks.graphs.evaluate import EvaluatedGraph
     from tasks.graphs.widening import NoOracle
 
     if any(a.size == 0 for a in inputs) and any(node.op_type == "ReduceMean" for node in model.graph.node):
@@ -193,7 +193,7 @@ def _check_by_evaluator(model: Any, inputs: list[Any], expected: list[Leaf], pai
         # The evaluator adds in the dtype itself: a mean of 3,072 bfloat16 numbers is its own loss, not the graph's
         # meaning.
         try:
-            wide = Graph(model).run(dict(zip(names, inputs)))
+            wide = EvaluatedGraph(model).run(dict(zip(names, inputs)))
             odd = _describe_gross_difference([wide[v.name] for v in model.graph.output], inputs, expected, paired)
         except (NoOracle, KeyError):
             pass

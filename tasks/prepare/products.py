@@ -134,12 +134,12 @@ def _make_products_run(sample: Sample, group: Group) -> Run | None:
 def _of_graph(sample: Sample) -> Run:
     import onnx
 
-    from tasks.graphs.coarse import OfProducts
+    from tasks.graphs.coarse import CoarseProducts
 
     model = onnx.load_from_string(sample.model)
 
     def run(change: Change | None, exactly: bool) -> tuple[list[np.ndarray], list[str]]:
-        graph = OfProducts(model, change)
+        graph = CoarseProducts(model, change)
         found = graph.run(dict(zip(graph.inputs, sample.arrays)))
         return [np.asarray(found[name]) for name in graph.outputs], graph.found
 
@@ -191,7 +191,7 @@ def _make_numpy_run(function: Callable[..., Any], sample: Sample) -> Run:
     args, kwargs = _encode_sample_trees(sample)
 
     def run(change: Change | None, exactly: bool) -> tuple[list[np.ndarray], list[str]]:
-        seen = products.InNumpy(change)
+        seen = products.ProductsInNumpy(change)
 
         def widest(kind: str, node: dict[str, Any]) -> Any:
             array = spec_of(node).view(sample.arrays[spec_of(node).id])

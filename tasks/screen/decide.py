@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tasks.screen.observed import Observed, Variant
+from tasks.screen.observed import ObservedExercise, OutputVariant
 
 #: Of the parts of an output, the share that a fault may touch, where another algorithm touches them all; and how many
 #: times as far from float64 it must be there as the usual output is anywhere.
@@ -30,7 +30,7 @@ RIGHT, DISSENT, COMMON, WRONG = "right", "dissent", "common", "wrong"
 
 
 @dataclass(frozen=True)
-class Decision:
+class ScreenDecision:
     """What follows of an exercise on a device. kind: RIGHT, DISSENT, COMMON or WRONG; why: for people; at: the variants
     that it goes by, by place in those of the observation."""
 
@@ -44,7 +44,7 @@ class Decision:
         return self.kind == WRONG
 
 
-def decide_devices(equals: Mapping[str, Observed]) -> dict[str, Decision]:
+def decide_devices(equals: Mapping[str, ObservedExercise]) -> dict[str, ScreenDecision]:
     """What follows for each of the devices, by name, that have run an exercise, from what all of them gave."""
     usual = Counter(one.usual.digest for one in equals.values())
     digest, votes = usual.most_common(1)[0] if usual else ("", 0)
@@ -53,10 +53,10 @@ def decide_devices(equals: Mapping[str, Observed]) -> dict[str, Decision]:
     return {name: _decide_one(one, witness, votes, len(equals)) for name, one in equals.items()}
 
 
-def _decide_one(one: Observed, witness: Variant | None, votes: int, devices: int) -> Decision:
+def _decide_one(one: ObservedExercise, witness: OutputVariant | None, votes: int, devices: int) -> ScreenDecision:
     wrong = [k for k, v in enumerate(one.variants) if v.wrong or _has_odd_lanes(v)]
     if wrong and _is_arithmetic(one):
-        return Decision(
+        return ScreenDecision(
             COMMON,
             f"{describe_wrong_output(one.usual, one)}; alike wherever it is computed, as a coarser arithmetic gives it",
             (0,),
@@ -65,45 +65,45 @@ def _decide_one(one: Observed, witness: Variant | None, votes: int, devices: int
         shared = witness is not None and one.usual.digest == witness.digest
         own = [k for k in wrong if not shared or k > 0]
         if not own:
-            return Decision(
+            return ScreenDecision(
                 COMMON,
                 f"{describe_wrong_output(one.usual, one)}; {votes} of {devices} equal devices give the same bytes",
                 (0,),
             )
-        return Decision(WRONG, describe_wrong_output(one.variants[own[0]], one), tuple(own))
+        return ScreenDecision(WRONG, describe_wrong_output(one.variants[own[0]], one), tuple(own))
     for k, variant in enumerate(one.variants[1:], 1):
         if _is_spot(variant, one.usual):
             why = f"other bytes than in most passes in few places, and {_describe_times_usual(variant, one.usual)} as far from float64"
-            return Decision(WRONG, why, (k,))
+            return ScreenDecision(WRONG, why, (k,))
     if witness is not None and one.usual.digest != witness.digest:
         if _is_spot(one.usual, witness):
             why = f"other bytes than {votes} of {devices} equal devices in few places, and {_describe_times_usual(one.usual, witness)} as far from float64"
-            return Decision(WRONG, why, (0,))
-        return Decision(
+            return ScreenDecision(WRONG, why, (0,))
+        return ScreenDecision(
             DISSENT,
             f"other bytes than {votes} of {devices} equal devices, within the bound: float64 does not decide",
             (0,),
         )
     if len(one.variants) > 1:
         ways = len(one.variants) + bool(one.more)
-        return Decision(
+        return ScreenDecision(
             DISSENT, f"{ways} different results of the same call, within the bound", tuple(range(1, len(one.variants)))
         )
-    return Decision(RIGHT)
+    return ScreenDecision(RIGHT)
 
 
-def _is_arithmetic(one: Observed) -> bool:
+def _is_arithmetic(one: ObservedExercise) -> bool:
     """Whether most elements are wrong in the same way wherever they are computed: then the device computes otherwise
     than it says, and does so soundly."""
     return len(one.variants) == 1 and one.passes > 1 and one.usual.wrong > one.elements / 2
 
 
-def _has_odd_lanes(variant: Variant) -> bool:
+def _has_odd_lanes(variant: OutputVariant) -> bool:
     """Whether copies of one number differ as a stuck lane has them: some of all, and the worse."""
     return LANES <= variant.odd <= LANES_MOST and variant.farther >= FARTHER
 
 
-def _is_spot(variant: Variant, usual: Variant) -> bool:
+def _is_spot(variant: OutputVariant, usual: OutputVariant) -> bool:
     """Whether an output differs from the usual one in few places, where it is far more wrong than the usual one
     anywhere."""
     if not variant.parts_units or len(variant.parts) != len(usual.parts):
@@ -112,11 +112,11 @@ def _is_spot(variant: Variant, usual: Variant) -> bool:
     return len(differ) <= FEW * len(usual.parts) and variant.units >= TIMES * usual.units > 0
 
 
-def _describe_times_usual(variant: Variant, usual: Variant) -> str:
+def _describe_times_usual(variant: OutputVariant, usual: OutputVariant) -> str:
     return f"{variant.units / usual.units:.3g} times"
 
 
-def describe_wrong_output(variant: Variant, one: Observed) -> str:
+def describe_wrong_output(variant: OutputVariant, one: ObservedExercise) -> str:
     """In words how an output is wrong."""
     if _has_odd_lanes(variant) and not variant.wrong:
         return f"{variant.odd:.2%} of the copies of one number differ from the others, farther from float64"

@@ -33,7 +33,7 @@ SUMMING = ("torch", "jax", "paddle", "mlx")
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ExerciseSizes:
     """How much a device is given at once. side: rows and columns of a product; numbers: elements of a vector; memory:
     elements of each array of 32-bit words that is written and read back."""
 
@@ -44,18 +44,18 @@ class Sizes:
 
 #: A core of a CPU; and a device, whose every unit is to have a tile: 400 tiles of 128 × 128 are more than any has
 #: units.
-CORE = Sizes(256, 1 << 15, (1 << 12, 1 << 16, 1 << 20))
-DEVICE = Sizes(2560, 1 << 22, (1 << 14, 1 << 20, 1 << 25))
+CORE = ExerciseSizes(256, 1 << 15, (1 << 12, 1 << 16, 1 << 20))
+DEVICE = ExerciseSizes(2560, 1 << 22, (1 << 14, 1 << 20, 1 << 25))
 
 
-def find_sizes(resource: str, emulated: bool) -> Sizes:
+def find_sizes(resource: str, emulated: bool) -> ExerciseSizes:
     """For a device that a resource of Ray's counts. One that is emulated would take minutes over what a real one is
     given."""
     return CORE if resource == "CPU" or emulated else DEVICE
 
 
 @dataclass(frozen=True)
-class Answer:
+class ExerciseAnswer:
     """The right answer of an exercise. expected: of the exercise's dtype where it is exact, else float64; bound:
     absolute, of each element of an inexact one; copies: of how many numbers all elements are copies, one after another
     (0: of none)."""
@@ -66,7 +66,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Exercise:
+class ScreenExercise:
     """unit: the datapath; call: Python's operators over arrays, ops: the same as ONNX has them (none: it cannot be
     asked so); make: operands and answer; steps: operations behind one element of the result."""
 
@@ -75,7 +75,7 @@ class Exercise:
     dtype: str
     call: Callable[..., Any]
     ops: tuple[str, ...]
-    make: Callable[[], tuple[list[np.ndarray], Answer]]
+    make: Callable[[], tuple[list[np.ndarray], ExerciseAnswer]]
     steps: int
     #: By operand, the axis along which it is turned so that the result is turned along its first axis; None: as it is.
     turned: tuple[int | None, ...] = ()
@@ -98,7 +98,7 @@ class Exercise:
         return make_call_form(kind, self.name, self.dtype, arrays, self.call, self.ops, shape)
 
 
-def list_exercises(sizes: Sizes, seed: int = 0, declared: str = "") -> Iterator[Exercise]:
+def list_exercises(sizes: ExerciseSizes, seed: int = 0, declared: str = "") -> Iterator[ScreenExercise]:
     """All exercises, in the order of a pass. declared: the precision that a backend computes in, "" for each dtype's
     own."""
 
@@ -111,11 +111,11 @@ def list_exercises(sizes: Sizes, seed: int = 0, declared: str = "") -> Iterator[
         make: Any,
         steps: int,
         **more: Any,
-    ) -> Exercise:
-        def operands() -> tuple[list[np.ndarray], Answer]:
+    ) -> ScreenExercise:
+        def operands() -> tuple[list[np.ndarray], ExerciseAnswer]:
             return make(dtype, sizes, np.random.default_rng([seed, *name.encode(), *dtype.encode()]), declared)
 
-        return Exercise(name, unit, dtype, call, ops, operands, steps, **more)
+        return ScreenExercise(name, unit, dtype, call, ops, operands, steps, **more)
 
     def multiply(a: Any, b: Any, c: Any) -> Any:
         return a @ b + c
@@ -146,8 +146,8 @@ def list_exercises(sizes: Sizes, seed: int = 0, declared: str = "") -> Iterator[
         name, ops = f"memory_{_describe_bytes(4 * count)}", ("BitwiseXor",)
 
         def make(
-            dtype: str, sizes: Sizes, draw: Any, declared: str, count: int = count
-        ) -> tuple[list[np.ndarray], Answer]:
+            dtype: str, sizes: ExerciseSizes, draw: Any, declared: str, count: int = count
+        ) -> tuple[list[np.ndarray], ExerciseAnswer]:
             return _make_memory(count, draw)
 
         yield exercise(name, "memory", "int32", lambda a, b: a ^ b, ops, make, 1)
@@ -198,8 +198,8 @@ def _find_reach(dtype: str, declared: str) -> int:
 
 
 def _make_exact_product(
-    dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str
-) -> tuple[list[np.ndarray], Answer]:
+    dtype: str, sizes: ExerciseSizes, draw: np.random.Generator, declared: str
+) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """A @ B + C: no partial sum has more digits than the coarsest format has, in whatever order it is added."""
     most = 2.0 ** (_find_digits(dtype, declared) + 1)
     added = _make_odd(min(LARGEST, most / 4))
@@ -215,14 +215,14 @@ def _make_exact_product(
     columns = 2.0 ** draw.integers(-reach, reach + 1, (1, n))
     exact = (a @ b + c) * rows * columns
     kind = np_dtype(dtype)
-    return [(a * rows).astype(kind), (b * columns).astype(kind), (c * rows * columns).astype(kind)], Answer(
+    return [(a * rows).astype(kind), (b * columns).astype(kind), (c * rows * columns).astype(kind)], ExerciseAnswer(
         exact.astype(kind)
     )
 
 
 def _make_permutation(
-    dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str
-) -> tuple[list[np.ndarray], Answer]:
+    dtype: str, sizes: ExerciseSizes, draw: np.random.Generator, declared: str
+) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """A @ B + 0 where each row of A has one power of two and zeros: a row of B, whose significands are as long as those
     of the factors may be (TF32's where they are float32)."""
     kind, n = np_dtype(dtype), sizes.side
@@ -231,21 +231,23 @@ def _make_permutation(
     chosen, powers = draw.integers(0, TERMS, n), 2.0 ** draw.integers(-2, 3, n)
     a = np.zeros((n, TERMS))
     a[np.arange(n), chosen] = powers
-    return [a.astype(kind), b.astype(kind), np.zeros((n, n), kind)], Answer((b[chosen] * powers[:, None]).astype(kind))
+    return [a.astype(kind), b.astype(kind), np.zeros((n, n), kind)], ExerciseAnswer(
+        (b[chosen] * powers[:, None]).astype(kind)
+    )
 
 
 def _make_scaling(
-    dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str
-) -> tuple[list[np.ndarray], Answer]:
+    dtype: str, sizes: ExerciseSizes, draw: np.random.Generator, declared: str
+) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """a · b + 0 where b is a power of two, and a of full length."""
     kind, shape = np_dtype(dtype), (sizes.numbers,)
     a, b = _draw_full(draw, dtype, _find_digits(dtype, declared), shape), 2.0 ** draw.integers(-2, 3, shape)
-    return [a.astype(kind), b.astype(kind), np.zeros(shape, kind)], Answer((a * b).astype(kind))
+    return [a.astype(kind), b.astype(kind), np.zeros(shape, kind)], ExerciseAnswer((a * b).astype(kind))
 
 
 def _make_multiply_add(
-    dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str
-) -> tuple[list[np.ndarray], Answer]:
+    dtype: str, sizes: ExerciseSizes, draw: np.random.Generator, declared: str
+) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """a · b + c, fused or not: the product has at most the digits of the format less one, and so has the sum."""
     digits, reach = _find_digits(dtype, declared), _find_reach(dtype, declared)
     largest = _make_odd(2.0 ** (digits // 2))
@@ -255,21 +257,23 @@ def _make_multiply_add(
     scale, other = (2.0 ** draw.integers(-reach, reach + 1, shape) for _ in range(2))
     kind = np_dtype(dtype)
     operands = [(a * scale).astype(kind), (b * other).astype(kind), (c * scale * other).astype(kind)]
-    return operands, Answer(((a * b + c) * scale * other).astype(kind))
+    return operands, ExerciseAnswer(((a * b + c) * scale * other).astype(kind))
 
 
 def _make_integers(
-    dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str
-) -> tuple[list[np.ndarray], Answer]:
+    dtype: str, sizes: ExerciseSizes, draw: np.random.Generator, declared: str
+) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """(a · b + c) ^ d in two's complement, which wraps."""
     kind = np_dtype(dtype)
     ends = np.iinfo(kind)
     a, b, c, d = (draw.integers(ends.min, ends.max, sizes.numbers, dtype=kind, endpoint=True) for _ in range(4))
     with np.errstate(over="ignore"):
-        return [a, b, c, d], Answer((a * b + c) ^ d)
+        return [a, b, c, d], ExerciseAnswer((a * b + c) ^ d)
 
 
-def _make_sum(dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str) -> tuple[list[np.ndarray], Answer]:
+def _make_sum(
+    dtype: str, sizes: ExerciseSizes, draw: np.random.Generator, declared: str
+) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """Sums of odd integers over the first axis; of floats, every other sum has one term of full length and zeros. A sum
     of integers may come in a wider dtype, and is compared as a number."""
     largest = _make_odd(min(2.0 ** (_find_digits(dtype, declared) + 1) / SUMMED, 1 << 15))
@@ -281,25 +285,25 @@ def _make_sum(dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str
         a[:, places] = 0
         numbers = _draw_full(draw, dtype, _find_digits(dtype, declared), places.shape)
         a[draw.integers(0, SUMMED, len(places)), places] = numbers
-    return [a.astype(kind)], Answer(a.sum(0).astype(kind))
+    return [a.astype(kind)], ExerciseAnswer(a.sum(0).astype(kind))
 
 
-def _make_memory(count: int, draw: np.random.Generator) -> tuple[list[np.ndarray], Answer]:
+def _make_memory(count: int, draw: np.random.Generator) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """Words of the patterns that stuck and coupled cells show in (all, none, every other bit, one alone, all but one) ^
     random ones."""
     walking = [1 << n for n in range(32)]
     words = np.array([0, 0xFFFFFFFF, 0x55555555, 0xAAAAAAAA, *walking, *(0xFFFFFFFF ^ w for w in walking)], np.uint32)
     a = np.resize(words, count).view(np.int32)
     b = np.resize(draw.integers(0, 1 << 32, PERIOD, dtype=np.uint32), count).view(np.int32)
-    return [a, b], Answer(a ^ b)
+    return [a, b], ExerciseAnswer(a ^ b)
 
 
 # --- answers within a bound -----------------------------------------------------------------------------------------
 
 
 def _make_full_product(
-    dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str
-) -> tuple[list[np.ndarray], Answer]:
+    dtype: str, sizes: ExerciseSizes, draw: np.random.Generator, declared: str
+) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """A @ B + C of full significands. The bound is that of recursive summation in any order (Higham, Accuracy and
     Stability of Numerical Algorithms, section 3.1), |error| ≤ ((n + 2)·u + 2·v)·(|A||B| + |C|), doubled for rounding by
     truncation: u is ε of the sums' format, at worst the dtype itself; v that of the factors, which may be rounded to
@@ -311,10 +315,12 @@ def _make_full_product(
     factors = max(eps, EPS["tfloat32"] if dtype == "float32" else 0.0)
     size = np.abs(wide[0]) @ np.abs(wide[1]) + np.abs(wide[2])
     bound = ((TERMS + 2) * eps + 2 * factors) * size + float(np.finfo(np.float32).tiny)
-    return [a, b, c], Answer(wide[0] @ wide[1] + wide[2], bound)
+    return [a, b, c], ExerciseAnswer(wide[0] @ wide[1] + wide[2], bound)
 
 
-def _make_power(dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str) -> tuple[list[np.ndarray], Answer]:
+def _make_power(
+    dtype: str, sizes: ExerciseSizes, draw: np.random.Generator, declared: str
+) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """a ^ b between 2^-8 and 2^8, far from where anybody flushes."""
     return _make_pairs(
         dtype, sizes, declared, draw.uniform(0.5, 2, PERIOD), draw.uniform(-8, 8, PERIOD), np.power, POWER_ULPS
@@ -322,16 +328,16 @@ def _make_power(dtype: str, sizes: Sizes, draw: np.random.Generator, declared: s
 
 
 def _make_division(
-    dtype: str, sizes: Sizes, draw: np.random.Generator, declared: str
-) -> tuple[list[np.ndarray], Answer]:
+    dtype: str, sizes: ExerciseSizes, draw: np.random.Generator, declared: str
+) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """a / b between 1/4 and 4."""
     a, b = (draw.uniform(1, 2, PERIOD) * 2.0 ** draw.integers(0, 2, PERIOD) for _ in range(2))
     return _make_pairs(dtype, sizes, declared, a, b, np.divide, DIVISION_ULPS)
 
 
 def _make_pairs(
-    dtype: str, sizes: Sizes, declared: str, a: np.ndarray, b: np.ndarray, call: Any, ulps: float
-) -> tuple[list[np.ndarray], Answer]:
+    dtype: str, sizes: ExerciseSizes, declared: str, a: np.ndarray, b: np.ndarray, call: Any, ulps: float
+) -> tuple[list[np.ndarray], ExerciseAnswer]:
     """A function of two numbers, over copies of PERIOD pairs, right to so many ulps of the coarsest format on the
     way."""
     operands = [np.resize(x.astype(np_dtype(dtype)), sizes.numbers) for x in (a, b)]
@@ -339,4 +345,4 @@ def _make_pairs(
     # Where the inputs are rounded to a coarser format first, the result moves by as much as its own condition says:
     # 8·ln 2·… < 16.
     eps = EPS[dtype] * ulps if not EPS.get(declared, 0.0) > EPS[dtype] else 32 * EPS[declared]
-    return operands, Answer(exact, eps * np.abs(exact), PERIOD)
+    return operands, ExerciseAnswer(exact, eps * np.abs(exact), PERIOD)

@@ -9,7 +9,7 @@ PARTS = 64
 
 
 @dataclass(frozen=True)
-class Variant:
+class OutputVariant:
     """Bytes that an exercise gave in ``count`` passes, first in pass ``first``.
 
     digest: of all bytes, parts: of each of PARTS equal parts; wrong: elements that are not the exact answer, or beyond
@@ -34,7 +34,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedExercise:
     """All passes of one exercise on one device.
 
     variants: what it gave, the most frequent first; further ones than are kept are in ``more``, by number of passes;
@@ -47,7 +47,7 @@ class Observed:
     unit: str
     exact: bool = True
     passes: int = 0
-    variants: tuple[Variant, ...] = ()
+    variants: tuple[OutputVariant, ...] = ()
     more: int = 0
     elements: int = 0
     steps: int = 0
@@ -65,6 +65,6 @@ class Observed:
         return f"{self.name}/{self.dtype}"
 
     @property
-    def usual(self) -> Variant:
+    def usual(self) -> OutputVariant:
         """What it gave in most passes."""
         return self.variants[0]

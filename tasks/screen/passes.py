@@ -11,9 +11,9 @@ import numpy as np
 
 from tasks.backends.base import Backend
 from tasks.model import Program, Unsupported
-from tasks.screen.exercises import Answer, Exercise, find_sizes, list_exercises
+from tasks.screen.exercises import ExerciseAnswer, ScreenExercise, find_sizes, list_exercises
 from tasks.screen.forms import find_kind
-from tasks.screen.observed import PARTS, Observed, Variant
+from tasks.screen.observed import PARTS, ObservedExercise, OutputVariant
 
 #: Different outputs of one exercise that are kept.
 KEPT = 8
@@ -37,12 +37,12 @@ class _Seen:
 
 
 @dataclass
-class Running:
+class RunningExercise:
     """An exercise that a device can run."""
 
-    exercise: Exercise
+    exercise: ScreenExercise
     operands: list[np.ndarray]
-    answer: Answer
+    answer: ExerciseAnswer
     program: Program
     build_ms: float
     seen: list[_Seen] = field(default_factory=list)
@@ -99,7 +99,7 @@ def screen_device(
     tick: Callable[[int], None] = lambda number: None,
     measure: Callable[[], str] = lambda: "",
     skip: Sequence[int] = (),
-) -> Iterator[Observed]:
+) -> Iterator[ObservedExercise]:
     """Run all exercises over and over for ``seconds``, at least once; what each gave, or why it was not run.
 
     declared: the precision that the backend computes in; tick: told the number of each exercise before it is built or
@@ -108,17 +108,17 @@ def screen_device(
     """
     kind = find_kind(backend)
     sizes = find_sizes(backend.resource, backend.emulated)
-    running: list[tuple[int, Running]] = []
+    running: list[tuple[int, RunningExercise]] = []
     for number, exercise in enumerate(list_exercises(sizes, seed, declared)):
         if number in skip:
             continue
         tick(number)
         made = _build_exercise(backend, kind, exercise)
-        if isinstance(made, Observed):
+        if isinstance(made, ObservedExercise):
             yield made
         else:
             running.append((number, made))
-    began, pass_s, failed = time.monotonic(), 0.0, list[Observed]()
+    began, pass_s, failed = time.monotonic(), 0.0, list[ObservedExercise]()
     while running and (not pass_s or time.monotonic() - began < seconds):
         for number, one in list(running):
             if pass_s and time.monotonic() - began >= seconds:
@@ -136,9 +136,9 @@ def screen_device(
         yield replace(describe_exercise_pass(one), pass_s=pass_s, heat=heat)
 
 
-def _build_exercise(backend: Backend, kind: str, exercise: Exercise) -> Running | Observed:
+def _build_exercise(backend: Backend, kind: str, exercise: ScreenExercise) -> RunningExercise | ObservedExercise:
     """An exercise that is ready, its first output thrown away; or why the backend does not run it."""
-    known = Observed(exercise.name, exercise.dtype, exercise.unit)
+    known = ObservedExercise(exercise.name, exercise.dtype, exercise.unit)
     if not exercise.can_be_asked(kind):
         return replace(known, skipped=f"it cannot be asked in a form that {backend.name} takes")
     operands, answer = exercise.make()
@@ -154,25 +154,25 @@ def _build_exercise(backend: Backend, kind: str, exercise: Exercise) -> Running 
         return replace(known, skipped=program.fallback)
     if made.shape != answer.expected.shape:
         return replace(known, skipped=f"its result has the shape {made.shape}, not {answer.expected.shape}")
-    return Running(exercise, operands, answer, program, 1e3 * (time.perf_counter() - began))
+    return RunningExercise(exercise, operands, answer, program, 1e3 * (time.perf_counter() - began))
 
 
-def _tell_error(exercise: Exercise, error: Exception, passes: int) -> Observed:
+def _tell_error(exercise: ScreenExercise, error: Exception, passes: int) -> ObservedExercise:
     """An exercise that ran and then raised."""
     words = " ".join(str(error).split())[:ERROR]
     name = type(error).__name__
-    known = Observed(exercise.name, exercise.dtype, exercise.unit, passes=passes)
+    known = ObservedExercise(exercise.name, exercise.dtype, exercise.unit, passes=passes)
     return replace(known, error_type=name, skipped=f"pass {passes + 1}: {name}: {words}")
 
 
-def describe_exercise_pass(one: Running) -> Observed:
+def describe_exercise_pass(one: RunningExercise) -> ObservedExercise:
     exercise, answer = one.exercise, one.answer
     seen = sorted((s for s in one.seen if s.count), key=lambda s: -s.count)
     variants = tuple(
         replace(describe_output(answer, s.output, s.digest, s.turned), count=s.count, first=s.first, heat=s.heat)
         for s in seen
     )
-    return Observed(
+    return ObservedExercise(
         exercise.name,
         exercise.dtype,
         exercise.unit,
@@ -189,7 +189,7 @@ def describe_exercise_pass(one: Running) -> Observed:
     )
 
 
-def describe_output(answer: Answer, output: np.ndarray, digest: str = "", turned: int = 0) -> Variant:
+def describe_output(answer: ExerciseAnswer, output: np.ndarray, digest: str = "", turned: int = 0) -> OutputVariant:
     """How an output compares with the right answer. turned: by how many places the operands were, so that the first
     wrong element is told where the device computed it."""
     digest = digest or digest_bytes(output)
@@ -197,14 +197,14 @@ def describe_output(answer: Answer, output: np.ndarray, digest: str = "", turned
         flipped = np.roll((as_bits(output) ^ as_bits(answer.expected)).reshape(output.shape), turned, 0).reshape(-1)
         at = np.flatnonzero(flipped)
         bits = f"{int(np.bitwise_or.reduce(flipped[at])):x}" if len(at) else ""
-        return Variant(digest, 1, 1, len(at), bits, int(at[0]) if len(at) else -1)
+        return OutputVariant(digest, 1, 1, len(at), bits, int(at[0]) if len(at) else -1)
     split = tuple(digest_bytes(part) for part in _split_output(output))
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(output.astype(np.float64) - answer.expected)
         units = np.where(np.isfinite(error), error / answer.bound, np.inf).reshape(-1)
     at = np.flatnonzero(units > 1)
     odd, farther = _compare_copies(output.reshape(-1), units, answer.copies) if answer.copies else (0.0, 0.0)
-    return Variant(
+    return OutputVariant(
         digest,
         1,
         1,

@@ -15,7 +15,7 @@ import numpy as np
 from tasks.backends.base import Backend
 from tasks.model import Program
 from tasks.model.dtypes import TABLE, np_dtype
-from tasks.passport import Sum, Terms
+from tasks.passport import DeviceSum, SumTerms
 from tasks.passport.adder import is_fused, measure_flushing, measure_width
 from tasks.screen.forms import find_kind, make_call_form
 
@@ -41,18 +41,18 @@ _PRODUCT = (
     _multiply_probe,
     ("MatMul",),
     2 * [(SIDE, SIDE)],
-    Terms(0, (0, _ROW), (1, _COLUMN), fill=(0.0, 0.0)),
+    SumTerms(0, (0, _ROW), (1, _COLUMN), fill=(0.0, 0.0)),
 )
 _SINGLE = (
     "probe_single",
     _fuse_probe,
     ("Mul", "Add"),
     3 * [(64,)],
-    Terms(0, (0, (0,)), (1, (0,)), (2, 0), (0.0, 0.0, 0.0)),
+    SumTerms(0, (0, (0,)), (1, (0,)), (2, 0), (0.0, 0.0, 0.0)),
 )
 
 
-def _make_sum(backend: Backend, what: Any, dtype: str) -> Sum:
+def _make_sum(backend: Backend, what: Any, dtype: str) -> DeviceSum:
     """One of these sums in a dtype, of a backend's device. Its calls raise what the backend does."""
     name, call, ops, shapes, terms = what
     made: list[Program] = []
@@ -66,7 +66,7 @@ def _make_sum(backend: Backend, what: Any, dtype: str) -> Sum:
         made[:] = [program]
         return program.run()
 
-    return Sum(run, [np.zeros(shape, np_dtype(dtype)) for shape in shapes], terms, dtype)
+    return DeviceSum(run, [np.zeros(shape, np_dtype(dtype)) for shape in shapes], terms, dtype)
 
 
 def probe_device_features(backend: Backend) -> Iterator[tuple[str, str]]:
@@ -82,14 +82,14 @@ def probe_device_features(backend: Backend) -> Iterator[tuple[str, str]]:
                 yield f"{name} {dtype}", said
 
 
-def _add_probe_terms(device: Sum, *terms: float) -> float:
+def _add_probe_terms(device: DeviceSum, *terms: float) -> float:
     """The sum of the first terms, times one each, and of as many zeros as there are more."""
     left = np.zeros(device.count)
     left[: len(terms)] = terms
     return device.add(left, np.ones(device.count))
 
 
-def find_kept_digits(device: Sum) -> str:
+def find_kept_digits(device: DeviceSum) -> str:
     """Digits behind the point of a factor that a product of it and 1 has."""
     digits = range(TABLE[device.dtype].digits or 0, 0, -1)
     kept = next((k for k in digits if _add_probe_terms(device, 1 + 2.0**-k) == 1 + 2.0**-k), 0)
@@ -97,7 +97,7 @@ def find_kept_digits(device: Sum) -> str:
     return f"{kept}{other}"
 
 
-def find_alignment(device: Sum) -> str:
+def find_alignment(device: DeviceSum) -> str:
     """The known product: M + s − M in one sum, s = M · 2^-k. How far below M the sum still keeps s, by which
     architectures differ, and whether what lies beyond is rounded or cut off."""
     bits, rounding = measure_width(device)
@@ -105,20 +105,20 @@ def find_alignment(device: Sum) -> str:
     return f"{bits - 1} bits, then {lost.get(rounding, rounding)}" if bits else "all bits"
 
 
-def find_subnormals(device: Sum) -> str:
+def find_subnormals(device: DeviceSum) -> str:
     """Subnormal numbers among the factors, and as results."""
     taken, given = measure_flushing(device)
     return f"in {'flushed' if taken else 'kept'}, out {'flushed' if given else 'kept'}"
 
 
-def find_fused(device: Sum) -> str:
+def find_fused(device: DeviceSum) -> str:
     """Whether a sum takes a product before it is rounded; the second of several, since a sum may begin with the first,
     rounded."""
     term = int(device.terms.products > 1)
     return "yes" if is_fused(device, term, 1 - term) else "no"
 
 
-def find_rounding(device: Sum) -> str:
+def find_rounding(device: DeviceSum) -> str:
     """Of a sum of two numbers, from 3/4 and 1/2 of the last place, of both signs."""
     u = 2.0 ** -(TABLE[device.dtype].digits or 0)
     pairs = ((1, 0.75 * u), (-1, -0.75 * u), (1, u / 2), (1 + u, u / 2))
@@ -130,7 +130,7 @@ def find_rounding(device: Sum) -> str:
 
 
 #: Feature → of which sum it is, how it is found, and the dtypes that it is asked in.
-_FEATURES: dict[str, tuple[Any, Callable[[Sum], str], tuple[str, ...]]] = {
+_FEATURES: dict[str, tuple[Any, Callable[[DeviceSum], str], tuple[str, ...]]] = {
     "digits of factors": (_PRODUCT, find_kept_digits, DTYPES),
     "known product": (_PRODUCT, find_alignment, DTYPES),
     "subnormals in products": (_PRODUCT, find_subnormals, DTYPES),

@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TypeVar
 
 from tasks import wire as lines
 from tasks.backends import BackendSpec
-from tasks.backends.base import Arm, Backend
+from tasks.backends.base import Backend, BaselineArm
 from tasks.backends.shared.artefacts import FOLDER
 from tasks.catalogs.user.shown import definitions_for, hidden_files
 from tasks.catalogs.user_definitions import parse_definitions
@@ -31,9 +31,9 @@ from tasks.model import Begun, Chain, Flushes, Form, Misbehaviour, Program, Runt
 from tasks.run_queue import RunQueueClock
 from tasks.stranger import records
 from tasks.stranger.nursery import ENDED, Nursery, find_parent, measure_cpu
-from tasks.stranger.records import KIND_PROTOCOL, Described, Ran
+from tasks.stranger.records import KIND_PROTOCOL, DescribedProgram, StrangerRan
 from tasks.stranger.serve import CALLS, WAYS
-from tasks.stranger.wire import Closed, Connection, Garbled, Message
+from tasks.stranger.wire import Closed, Garbled, StrangerConnection, StrangerMessage
 
 #: Seconds for which a stranger that says nothing more is given to end.
 ENDING_S = 2.0
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Rooms:
+class StrangerRooms:
     """What strangers are made of, and what they may not have. kernels: the user's definitions; hidden: files and
     folders that they may not read, beside those of references; memory: bytes of each, 0 for no limit; device: whether
     they open a device's files."""
@@ -135,7 +135,7 @@ class Stranger:
         self._scratch = request["variables"]["TMPDIR"]
         own, self._lease, self.pid = nursery.fork(request)
         self._keeper = find_parent(self.pid)
-        self._first, self._lanes, self._died = Connection(own), threading.local(), died
+        self._first, self._lanes, self._died = StrangerConnection(own), threading.local(), died
         self._lanes.connection = self._first
         self._numbers, self._making = itertools.count(1), threading.Lock()
         self._dropped: list[int] = []
@@ -144,7 +144,7 @@ class Stranger:
         #: Calls of kernels that it has answered, by op and dtype.
         self.calls: Counter[tuple[str, str]] = Counter()
 
-    def ask(self, verb: str, body: Any = None, arrays: Sequence[Any] = (), of: int = 0) -> Message:
+    def ask(self, verb: str, body: Any = None, arrays: Sequence[Any] = (), of: int = 0) -> StrangerMessage:
         """What a stranger answers to a request. Raises what it raised there; Misbehaviour where it breaks the
         protocol."""
         return self.hear(self.say(verb, body, arrays, of))
@@ -172,7 +172,7 @@ class Stranger:
         come."""
         return self._heard == number
 
-    def hear(self, number: int) -> Message:
+    def hear(self, number: int) -> StrangerMessage:
         """The next answer to a request of that number; what else was said before it is of requests whose answers nobody
         wanted."""
         try:
@@ -212,15 +212,15 @@ class Stranger:
         """CPU seconds of it and of all that it has started, by the numbers of processes."""
         return {} if self._closed else measure_cpu(self._keeper)
 
-    def _connection(self) -> Connection:
-        found: Connection | None = getattr(self._lanes, "connection", None)
+    def _connection(self) -> StrangerConnection:
+        found: StrangerConnection | None = getattr(self._lanes, "connection", None)
         if found is None:
             with self._making:
                 ours, its = socket.socketpair()
                 with its:
                     self._first.send(0, "lane", None, (), [its.fileno()])
                     self._first.receive()
-                found = self._lanes.connection = Connection(ours)
+                found = self._lanes.connection = StrangerConnection(ours)
         return found
 
     def drop(self, number: int) -> None:
@@ -275,7 +275,7 @@ def die_alike(status: int) -> NoReturn:
     os._exit(status if status >= 0 else 128 - status)
 
 
-class Remote(Backend):
+class RemoteBackend(Backend):
     """A backend whose programs run in strangers: one for each kernel of a config, which finds nothing that another has
     left, one for all that modules declare, and one in which no kernel ever runs, which says what the device is and what
     it does to small numbers.
@@ -284,7 +284,7 @@ class Remote(Backend):
 
     by_name = True
     _nursery: Nursery
-    _rooms: Rooms
+    _rooms: StrangerRooms
     _end: Callable[[int], NoReturn]
     _begun: Callable[[int], None]
     #: The one without kernels; the one of the op in hand, and its definitions.
@@ -296,7 +296,7 @@ class Remote(Backend):
     _beside_kernels = ""
     #: Which backend of the stranger's this is, and how it was made: (method, arguments, name of the level).
     _way: tuple[tuple[str, tuple[Any, ...], str], ...] = ()
-    _root: Remote
+    _root: RemoteBackend
 
     def start(self) -> RuntimeInfo:
         told = self._find_clean().ask("start", {}).body
@@ -380,7 +380,7 @@ class Remote(Backend):
     @staticmethod
     def _hear_built(stranger: Stranger, number: int, form: Form, runs: int) -> Program:
         message = stranger.hear(number)
-        said = stranger.read(lambda: message.text.read(Described), NO_PROGRAM)
+        said = stranger.read(lambda: message.text.read(DescribedProgram), NO_PROGRAM)
         return _make_program(stranger, number, said, message.arrays, form, runs)
 
     def count_calls(self, form: Form) -> int:
@@ -396,16 +396,16 @@ class Remote(Backend):
 
         def read_one(number: int, made: Any, form: Form) -> Program | Exception:
             if "raised" not in made:
-                return _make_program(stranger, number, Described(made), found, form)
+                return _make_program(stranger, number, DescribedProgram(made), found, form)
             error = records.read_error(made["raised"], found)
             return error if isinstance(error, Exception) else RuntimeError(str(error))
 
         return stranger.read(lambda: [read_one(first + k, x, forms[k]) for k, x in enumerate(message.body)], NO_PROGRAM)
 
-    def eager(self, form: Form) -> Arm:
+    def eager(self, form: Form) -> BaselineArm:
         return self._arm("eager", self._find(form.op), form)
 
-    def baseline(self, form: Form) -> Arm:
+    def baseline(self, form: Form) -> BaselineArm:
         """What a kernel is timed against, in a stranger that has its reference and that the kernel cannot touch."""
         root, kernels = self._root, definitions_for(self._rooms.kernels, form.op, whole=True)
         if root._beside is not None and (root._beside_kernels != kernels or root._beside.is_closed):
@@ -417,7 +417,7 @@ class Remote(Backend):
             made.ask("start", {})
         return self._arm("baseline", root._beside, form)
 
-    def _arm(self, method: str, stranger: Stranger, form: Form) -> Arm:
+    def _arm(self, method: str, stranger: Stranger, form: Form) -> BaselineArm:
         arrays: list[Any] = []
         others: dict[str, Form] = {}
         also: dict[str, Any] = {}
@@ -432,9 +432,9 @@ class Remote(Backend):
             body["backend"] = self._number(stranger)
         message = stranger.ask("arm", body, arrays)
         made = message.body
-        said = stranger.read(lambda: Described(made["program"]), NO_PROGRAM)
+        said = stranger.read(lambda: DescribedProgram(made["program"]), NO_PROGRAM)
         program = _make_program(stranger, message.number, said, message.arrays, form)
-        arm = Arm(str(made["name"]), program, others.get(made["form"], form))
+        arm = BaselineArm(str(made["name"]), program, others.get(made["form"], form))
         products, *work = (x if type(x) is int else None for x in (made["products"], *made["work"]))
         moved, done = work
         return replace(
@@ -444,7 +444,7 @@ class Remote(Backend):
     def canary(self, form: Form) -> Program:
         stranger = self._find_clean()
         message = stranger.ask("canary", {"kind": form.kind, "dtype": form.dtype})
-        said = stranger.read(lambda: message.text.read(Described), NO_PROGRAM)
+        said = stranger.read(lambda: message.text.read(DescribedProgram), NO_PROGRAM)
         return _make_program(stranger, message.number, said, message.arrays, form)
 
     def measure_flushing(self, dtype: str) -> Flushes:
@@ -512,7 +512,7 @@ def _told(error: Any, name: str) -> bool:
 
 
 def _make_program(
-    stranger: Stranger, number: int, said: Described, arrays: list[Any], form: Form, runs: int = 0
+    stranger: Stranger, number: int, said: DescribedProgram, arrays: list[Any], form: Form, runs: int = 0
 ) -> Program:
     """A program of a form that a stranger has under some number. runs: how often it runs there already."""
     program = said.make_program(arrays)
@@ -561,9 +561,11 @@ class KeptProgram(Kept):
         """Note calls (`Remote.count_calls`)."""
         self.stranger.calls[self._of] += calls
 
-    def read_run(self, message: Message) -> list[Any]:
+    def read_run(self, message: StrangerMessage) -> list[Any]:
         self.count()
-        return self.stranger.read(lambda: message.text.read(Ran).read(self._told(), message.arrays), "ran no program")
+        return self.stranger.read(
+            lambda: message.text.read(StrangerRan).read(self._told(), message.arrays), "ran no program"
+        )
 
     def given(self, arrays: list[Any]) -> Callable[[], Sequence[Any]]:
         return KeptRun(self, self.stranger.ask("given", None, arrays, of=self.number).number)
@@ -676,22 +678,22 @@ class RemoteSession(Kept):
     def close(self) -> None:
         self._ask("close")
 
-    def _ask(self, method: str) -> Message:
+    def _ask(self, method: str) -> StrangerMessage:
         return self.stranger.ask("session", {"method": method}, of=self.number)
 
 
 def remote(
     nursery: Nursery,
-    rooms: Rooms,
+    rooms: StrangerRooms,
     died: Callable[[int], NoReturn] = die_alike,
     begun: Callable[[int], None] = lambda pid: None,
-) -> Remote:
+) -> RemoteBackend:
     """The backend of some rooms, in strangers. died: is told how one has ended, and does not return; begun: is told the
     number of the process of a kernel. Raises what `BackendSpec.create` does; nothing is started."""
     made = rooms.spec.create()
     rooms.device = bool(made.device_vendor)
-    kind: Any = type(f"Remote{type(made).__name__}", (Remote, type(made)), {})
-    proxy: Remote = object.__new__(kind)
+    kind: Any = type(f"Remote{type(made).__name__}", (RemoteBackend, type(made)), {})
+    proxy: RemoteBackend = object.__new__(kind)
     vars(proxy).update(vars(made))
     proxy._nursery, proxy._rooms, proxy._root = nursery, rooms, proxy
     proxy._end, proxy._begun = died, begun

@@ -121,7 +121,7 @@ def describe_changes(program: Program, before: dict[str, Any]) -> dict[str, Any]
     return changed
 
 
-class Claims:
+class ProgramClaims:
     """What a program says of itself, as far as it may. Raises Garbled where it says anything else."""
 
     def __init__(self, said: Any) -> None:
@@ -140,12 +140,12 @@ class Claims:
             vars(program).update(self._values)
 
 
-class Ran:
+class StrangerRan:
     """What was said of a run. Raises KeyError, TypeError, ValueError, Garbled where that is nothing."""
 
     def __init__(self, said: Any) -> None:
         self._outputs = _places(said["outputs"])
-        self._claims = Claims(said["said"])
+        self._claims = ProgramClaims(said["said"])
         self._ways = {str(name): _places(x) for name, x in said["ways"]}
 
     def read(self, program: Program | None, arrays: list[Any]) -> list[Any]:
@@ -156,13 +156,13 @@ class Ran:
         return take(self._outputs, arrays)
 
 
-class Described:
+class DescribedProgram:
     """What was said of a program that was built. Raises KeyError, TypeError, ValueError, Garbled where that is
     nothing."""
 
     def __init__(self, said: Any) -> None:
         self._program = Program(run=list, threads=said["threads"] is True)
-        Claims(said["said"]).put_into(self._program)
+        ProgramClaims(said["said"]).put_into(self._program)
         self._ways = {str(name): _places(x) for name, x in said["ways"]}
         #: The ways to call it that it has.
         self.calls = frozenset(x for x in said["calls"] if type(x) is str)

@@ -19,7 +19,7 @@ from tasks.catalogs.user_definitions import announce
 from tasks.importing import pause_gc
 from tasks.model import Form, Misbehaviour, Program, Unsupported
 from tasks.stranger import records
-from tasks.stranger.wire import Closed, Connection, Message
+from tasks.stranger.wire import Closed, StrangerConnection, StrangerMessage
 from tasks.surroundings import Surroundings
 
 #: Further ways to call a program, by the attribute of `Program` that takes arrays and such plain data, and returns
@@ -38,11 +38,11 @@ def serve(own: socket.socket, request: dict[str, Any]) -> None:
     "lacks"."""
     announce(request["kernels"])
     backend: Backend = lines.decode(request["backend"]).create()
-    Server(backend, os.getpid(), request["lacks"]).answer(Connection(own))
+    StrangerServer(backend, os.getpid(), request["lacks"]).answer(StrangerConnection(own))
     os._exit(0)
 
 
-class Server:
+class StrangerServer:
     """Answers requests. What a request makes is kept by the number of the request, until the judge has dropped it."""
 
     def __init__(self, backend: Backend, pid: int, lacks: Sequence[str]) -> None:
@@ -52,7 +52,7 @@ class Server:
         self._pid, self._lacks = pid, list(lacks)
         self._surroundings = Surroundings()
 
-    def answer(self, connection: Connection) -> None:
+    def answer(self, connection: StrangerConnection) -> None:
         """Answer until the other side closes its end."""
         while True:
             try:
@@ -65,7 +65,7 @@ class Server:
                 for number in message.body:
                     self._drop(number)
             elif message.verb == "lane":  # another thread of the judge's asks over a connection of its own
-                lane = Connection(socket.socket(fileno=fds[0]))
+                lane = StrangerConnection(socket.socket(fileno=fds[0]))
                 threading.Thread(target=self.answer, args=(lane,), daemon=True).start()
                 connection.send(message.number, "done")
             else:
@@ -75,13 +75,13 @@ class Server:
         self._kept.pop(number, None)
         self._said.pop(number, None)
 
-    def _answer_request(self, connection: Connection, message: Message) -> None:
+    def _answer_request(self, connection: StrangerConnection, message: StrangerMessage) -> None:
         done = self._answer_one(connection, message, _VERBS.get(message.verb))
         if message.verb == "build":  # who builds it to run runs it next
             for _ in range(message.body["runs"]):
-                done = done and self._answer_one(connection, message._replace(of=message.number), Server._run)
+                done = done and self._answer_one(connection, message._replace(of=message.number), StrangerServer._run)
 
-    def _answer_one(self, connection: Connection, message: Message, verb: Verb | None) -> bool:
+    def _answer_one(self, connection: StrangerConnection, message: StrangerMessage, verb: Verb | None) -> bool:
         """Whether nothing was raised."""
         said: Any
         out: list[Any] = []
@@ -100,17 +100,17 @@ class Server:
 
     # --- of a backend ---
 
-    def _backend(self, message: Message) -> Backend:
+    def _backend(self, message: StrangerMessage) -> Backend:
         return self._backends[message.body.get("backend", 0)]
 
-    def _start(self, message: Message, out: list[Any]) -> Any:
+    def _start(self, message: StrangerMessage, out: list[Any]) -> Any:
         backend = self._backend(message)
         with pause_gc():
             info = backend.start()
         given = {name: getattr(backend, name) for name in STARTED}
         return {"info": lines.encode(info).decode(), "lacks": self._lacks, **given}
 
-    def _derive(self, message: Message, out: list[Any]) -> Any:
+    def _derive(self, message: StrangerMessage, out: list[Any]) -> Any:
         """Another backend that a method makes of one; levels: those by name; None where there is none."""
         body = message.body
         made = getattr(self._backend(message), body["method"])(*body["given"])
@@ -123,29 +123,29 @@ class Server:
         self._backends[number] = made
         return number
 
-    def _tell(self, message: Message, out: list[Any]) -> Any:
+    def _tell(self, message: StrangerMessage, out: list[Any]) -> Any:
         """What a method of the backend says in plain data."""
         return getattr(self._backend(message), message.body["method"])(*message.body["given"])
 
-    def _settle(self, message: Message, out: list[Any]) -> Any:
+    def _settle(self, message: StrangerMessage, out: list[Any]) -> Any:
         """Nothing: what was asked before is answered by then."""
 
-    def _flushes(self, message: Message, out: list[Any]) -> Any:
+    def _flushes(self, message: StrangerMessage, out: list[Any]) -> Any:
         found = self._backend(message).measure_flushing(message.body["dtype"])
         return [list(found.results), list(found.inputs)]
 
-    def _canary(self, message: Message, out: list[Any]) -> Any:
+    def _canary(self, message: StrangerMessage, out: list[Any]) -> Any:
         from tasks.canary import build_form
 
         made = self._backend(message).canary(build_form(message.body["kind"], message.body["dtype"]))
         return self._keep_program(message.number, made, out)
 
-    def _build(self, message: Message, out: list[Any]) -> Any:
+    def _build(self, message: StrangerMessage, out: list[Any]) -> Any:
         self._surroundings.put_back()  # another case begins
         form = message.text.read(_read_form).read(message.arrays)
         return self._keep_program(message.number, self._backend(message).build(form), out)
 
-    def _build_all(self, message: Message, out: list[Any]) -> Any:
+    def _build_all(self, message: StrangerMessage, out: list[Any]) -> Any:
         """Programs, or what was raised; the number of the last one is the request's."""
         self._surroundings.put_back()
         forms = [self._form_or_error(x, message.arrays) for x in message.text.read(_read_forms)]
@@ -166,7 +166,7 @@ class Server:
             return self._keep_program(number, made, out)
         return {"raised": records.write_error(made, self._backends[0], out)}
 
-    def _arm(self, message: Message, out: list[Any]) -> Any:
+    def _arm(self, message: StrangerMessage, out: list[Any]) -> Any:
         form = message.text.read(_read_form).read(message.arrays)
         others = {
             kind: x if isinstance(x, str) else records.FormRecord(x).read(message.arrays)
@@ -211,54 +211,54 @@ class Server:
         said = records.describe_changes(program, self._said[number])
         return {"outputs": places, "said": said, "ways": self._ways(program, out)}
 
-    def _run(self, message: Message, out: list[Any]) -> Any:
+    def _run(self, message: StrangerMessage, out: list[Any]) -> Any:
         """Run a program, or what it was given other inputs for."""
         self._surroundings.runs()
         made = self._kept[message.of]
         program, run, number = (made, made.run, message.of) if isinstance(made, Program) else made
         return self._describe_run(number, program, run(), out)
 
-    def _given(self, message: Message, out: list[Any]) -> Any:
+    def _given(self, message: StrangerMessage, out: list[Any]) -> Any:
         program = self._kept[message.of]
         self._kept[message.number] = program, program.given(message.arrays), message.of
 
-    def _timed(self, message: Message, out: list[Any]) -> Any:
+    def _timed(self, message: StrangerMessage, out: list[Any]) -> Any:
         """Make calls ready that are timed by themselves."""
         self._kept[message.number] = self._kept[message.of].timed(message.arrays, records.read_chain(message.body))
 
-    def _time(self, message: Message, out: list[Any]) -> Any:
+    def _time(self, message: StrangerMessage, out: list[Any]) -> Any:
         self._surroundings.runs()
         return records.write_timed(self._kept[message.of]())
 
-    def _results(self, message: Message, out: list[Any]) -> Any:
+    def _results(self, message: StrangerMessage, out: list[Any]) -> Any:
         """What timed calls returned: the places of each one's outputs."""
         return [records.add(_plain(x), out) for x in self._kept[message.of].results()]
 
-    def _call(self, message: Message, out: list[Any]) -> Any:
+    def _call(self, message: StrangerMessage, out: list[Any]) -> Any:
         """A call of a program in another way, by its name in `CALLS`: with arrays and plain data, to outputs."""
         name, program = message.body["name"], self._kept[message.of]
         data = CALLS[name](**message.body["data"])
         self._surroundings.runs()
         return self._describe_run(message.of, program, getattr(program, name)(message.arrays, data), out)
 
-    def _capture(self, message: Message, out: list[Any]) -> Any:
+    def _capture(self, message: StrangerMessage, out: list[Any]) -> Any:
         self._kept[message.number] = self._kept[message.of].capture()
 
-    def _replay(self, message: Message, out: list[Any]) -> Any:
+    def _replay(self, message: StrangerMessage, out: list[Any]) -> Any:
         return records.add(_plain(self._kept[message.of](message.arrays)), out)
 
     # --- of a session ---
 
-    def _open(self, message: Message, out: list[Any]) -> Any:
+    def _open(self, message: StrangerMessage, out: list[Any]) -> Any:
         program = self._kept[message.of]
         self._kept[message.number] = program, program.session(), message.of
 
-    def _step(self, message: Message, out: list[Any]) -> Any:
+    def _step(self, message: StrangerMessage, out: list[Any]) -> Any:
         program, session, number = self._kept[message.of]
         outputs = session.step(message.arrays if message.body["inputs"] else None)
         return self._describe_run(number, program, outputs, out)
 
-    def _session(self, message: Message, out: list[Any]) -> Any:
+    def _session(self, message: StrangerMessage, out: list[Any]) -> Any:
         method = message.body["method"]
         found = getattr(self._kept[message.of][1], method)()
         if method != "state":
@@ -285,10 +285,10 @@ def _plain(outputs: Sequence[Any]) -> list[Any]:
 
 
 #: Answers a request: what is said, and arrays that are appended to a list.
-Verb = Callable[[Server, Message, list[Any]], Any]
+Verb = Callable[[StrangerServer, StrangerMessage, list[Any]], Any]
 
 _VERBS: dict[str, Verb] = {
-    name.removeprefix("_"): getattr(Server, name)
+    name.removeprefix("_"): getattr(StrangerServer, name)
     for name in (
         *("_start", "_settle", "_derive", "_tell", "_flushes", "_canary", "_build", "_build_all", "_arm"),
         *(

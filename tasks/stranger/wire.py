@@ -81,7 +81,7 @@ class Text:
         return self._read[how]  # type: ignore[no-any-return]
 
 
-class Message(NamedTuple):
+class StrangerMessage(NamedTuple):
     """number: of the request, or of the request that is answered; of: of what it is about; dropped: of what is needed
     no more; None in place of an array is None."""
 
@@ -100,7 +100,7 @@ class Message(NamedTuple):
         return self.text.body
 
 
-class Connection:
+class StrangerConnection:
     """One end of a connection. Not thread-safe: a thread that asks has one of its own."""
 
     def __init__(self, own: socket.socket) -> None:
@@ -183,7 +183,7 @@ class Connection:
     # --- hearing ---
 
     @contextlib.contextmanager
-    def within(self, seconds: float) -> Iterator[Connection]:
+    def within(self, seconds: float) -> Iterator[StrangerConnection]:
         """The connection, which meanwhile counts as closed where nothing comes for some seconds."""
         self._socket.settimeout(seconds)
         try:
@@ -191,7 +191,7 @@ class Connection:
         finally:
             self._socket.settimeout(None)
 
-    def receive(self) -> tuple[Message, list[int]]:
+    def receive(self) -> tuple[StrangerMessage, list[int]]:
         """The next message, and the descriptors that came with it. Raises Closed, Garbled."""
         if self._end - self._begin < HEAD.size:
             self._read_to(HEAD.size)
@@ -217,7 +217,7 @@ class Connection:
             else:
                 memory = room[begin + inside : begin + inside + size].toreadonly()
             arrays = [None if x is None else _read_array(x, memory) for x in text.headers]
-            return Message(number, of, dropped, text, arrays), fds
+            return StrangerMessage(number, of, dropped, text, arrays), fds
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise Garbled(f"a message that cannot be read: {error}") from None
 

@@ -27,8 +27,8 @@ from tasks.training.phases import (
     TAPS,
     WEIGHTS,
 )
-from tasks.training.recipe import FLOAT8, Recipe
-from tasks.training.state import Places, State
+from tasks.training.recipe import FLOAT8, TrainingRecipe
+from tasks.training.state import StatePlaces, TrainingState
 from tasks.training.watching import watch_modules
 
 #: Weights, gradients and moments are float32, also where autocast computes in less.
@@ -45,22 +45,22 @@ Arrays = list[np.ndarray]
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenModules:
     """What a step gives, by phase: of OF_PARAMETERS an array per parameter, of the others as they come. taps: the names
     of those."""
 
     phases: dict[str, Arrays]
     taps: list[str]
-    state: State
+    state: TrainingState
 
 
-class Exact:
+class ExactTraining:
     """A network and its recipe in float64. precision: what autocast computes in, FLOAT8, or "" for float32."""
 
-    def __init__(self, network: Network, recipe: Recipe, precision: str = "") -> None:
+    def __init__(self, network: Network, recipe: TrainingRecipe, precision: str = "") -> None:
         self.network, self.recipe = network, recipe
         self.module = network.build().train()
-        self.places = Places.of(self.module)
+        self.places = StatePlaces.of(self.module)
         self._check_settable()
         narrow = precision not in ("", FLOAT8)
         self._half = HALF * EPS[precision if narrow else STORED]
@@ -70,7 +70,7 @@ class Exact:
         weights = [p.detach().numpy().astype(np.float64) for p in self._parameters()]
         buffers = [b.numpy().astype(np.float64) for b in self._buffers()]
         nothing = [np.zeros(w.shape) for w in weights]
-        self.start = State(weights, nothing, nothing, buffers)
+        self.start = TrainingState(weights, nothing, nothing, buffers)
         self.module.double()
         self._float8: Any = None
         if precision == FLOAT8:
@@ -85,7 +85,9 @@ class Exact:
     def _buffers(self) -> list[Any]:
         return [b for b in self.module.buffers() if b.is_floating_point()]
 
-    def step(self, state: State, number: int, batch: Arrays, probe: Arrays, draw: int | None = None) -> Seen:
+    def step(
+        self, state: TrainingState, number: int, batch: Arrays, probe: Arrays, draw: int | None = None
+    ) -> SeenModules:
         """A step from a state. batch: of each tensor of the loss an array, micro-batch by micro-batch; draw: how
         everything that is rounded moves, None for not at all: weights at use, results forward and backward, stored
         gradients, moments and weights."""
@@ -98,18 +100,18 @@ class Exact:
         phases |= {TAPS: list(taps.values()), LOSS: [loss], BUFFERS: buffers, SHARES: shares, RAW: raw}
         moved = after.weights if draw is None else [self._move(w, draw, places) for w in after.weights]
         phases[PROBE] = [self._evaluate(moved, buffers, [x[None] for x in probe], draw, places)]
-        return Seen(phases, list(taps), State(after.weights, after.first, after.second, buffers))
+        return SeenModules(phases, list(taps), TrainingState(after.weights, after.first, after.second, buffers))
 
     def _advance(
-        self, state: State, number: int, raw: Arrays, draw: int | None, places: Any
-    ) -> tuple[State, dict[str, Arrays]]:
+        self, state: TrainingState, number: int, raw: Arrays, draw: int | None, places: Any
+    ) -> tuple[TrainingState, dict[str, Arrays]]:
         clipped = clip(self.recipe, raw)
         parts = zip(state.weights, state.first, state.second, clipped)
         rows = [self.recipe.advance(number, *part) for part in parts]
         first, second, weights = ([row[k] for row in rows] for k in range(3))
         if draw is not None:
             first, second, weights = ([self._store(x, draw, places) for x in some] for some in (first, second, weights))
-        return State(weights, first, second, state.buffers), {
+        return TrainingState(weights, first, second, state.buffers), {
             CLIPPED: clipped,
             FIRST: first,
             SECOND: second,
@@ -210,13 +212,13 @@ class Exact:
         return noise.perturb_values(x, HALF * EPS[STORED], draw, next(places))
 
 
-def clip(recipe: Recipe, gradients: Arrays) -> Arrays:
+def clip(recipe: TrainingRecipe, gradients: Arrays) -> Arrays:
     """The gradients after clipping."""
     factor = recipe.clip_factor(math.sqrt(sum(float((g * g).sum()) for g in gradients)))
     return [g * factor for g in gradients] if factor != 1.0 else list(gradients)
 
 
-def list_outputs(recipe: Recipe, places: Places, taps: Sequence[str]) -> list[tuple[str, str]]:
+def list_outputs(recipe: TrainingRecipe, places: StatePlaces, taps: Sequence[str]) -> list[tuple[str, str]]:
     """(phase, name) of every output of a step, in order."""
     names = {TAPS: list(taps), LOSS: ["the loss"], BUFFERS: list(places.buffers), PROBE: ["the loss of the probe"]}
     has = {

@@ -28,7 +28,7 @@ class ExpertParallel(ParallelLoop):
         return module
 
     def run_experts(self, experts: Any, x: Any) -> Any:
-        """As `tasks.training.networks.experts.Experts`."""
+        """As `tasks.training.networks.experts.ExpertLayer`."""
         import torch
 
         from tasks.training.networks.experts import EXPERTS

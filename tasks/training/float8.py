@@ -21,25 +21,25 @@ MULTIPLE = 16
 
 
 @dataclass(frozen=True)
-class Operand:
+class Float8Operand:
     """values: a matrix, cast; scale: what it was multiplied by before, a float32 tensor of one element or a row."""
 
     values: torch.Tensor
     scale: torch.Tensor
 
-    def transpose(self) -> Operand:
-        return Operand(self.values.t(), self.scale)
+    def transpose(self) -> Float8Operand:
+        return Float8Operand(self.values.t(), self.scale)
 
 
-class Float8:
+class Float8Recipe:
     """How operands are scaled, cast and multiplied: one scale for a tensor, by its largest element, as it is now. Each
     part is a method, so that a stack of the user's, or a planted fault, takes the place of one. layer: the name of the
     module."""
 
-    def quantize(self, x: torch.Tensor, role: str, layer: str) -> Operand:
+    def quantize(self, x: torch.Tensor, role: str, layer: str) -> Float8Operand:
         """x: a matrix in float32."""
         scale = self.find_scale(x, role, layer)
-        return Operand(self.cast(x * scale, role), scale)
+        return Float8Operand(self.cast(x * scale, role), scale)
 
     def find_scale(self, x: torch.Tensor, role: str, layer: str) -> torch.Tensor:
         """By which the largest element becomes the largest of the dtype; 1 for zeros."""
@@ -54,7 +54,7 @@ class Float8:
         most = LARGEST[DTYPES[role]]
         return x.clamp(-most, most).to(getattr(torch, DTYPES[role]))
 
-    def multiply(self, a: Operand, b: Operand) -> torch.Tensor:
+    def multiply(self, a: Float8Operand, b: Float8Operand) -> torch.Tensor:
         """a (m, k) by b (k, n), in float32. The sum over k is made longer by zeros where it has to be."""
         more = -a.values.shape[1] % MULTIPLE
         left, right = (_append_zeros(x, more) for x in (a.values, b.values.t()))
@@ -62,19 +62,19 @@ class Float8:
         return torch._scaled_mm(left, right.t(), out_dtype=torch.float32, **scales)  # type: ignore[no-any-return]
 
 
-class MovedFloat8(Float8):
+class MovedFloat8(Float8Recipe):
     """As float64 has it: an operand is not cast, but moved as a draw of the noise moves what a cast rounds."""
 
     draw: int | None = None
     places: Iterator[int] = iter(())
 
-    def quantize(self, x: torch.Tensor, role: str, layer: str) -> Operand:
+    def quantize(self, x: torch.Tensor, role: str, layer: str) -> Float8Operand:
         if self.draw is not None:
             moved = noise.perturb_values(x.numpy(), EPS[DTYPES[role]] / 2, self.draw, next(self.places))
             x = torch.from_numpy(moved)
-        return Operand(x, torch.ones(()))
+        return Float8Operand(x, torch.ones(()))
 
-    def multiply(self, a: Operand, b: Operand) -> torch.Tensor:
+    def multiply(self, a: Float8Operand, b: Float8Operand) -> torch.Tensor:
         return a.values @ b.values
 
 
@@ -82,7 +82,7 @@ class _Product(torch.autograd.Function):
     """x (…, k) by the transpose of a weight (n, k)."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, how: Float8, layer: str) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, how: Float8Recipe, layer: str) -> torch.Tensor:
         given = how.quantize(x.detach().flatten(0, -2), INPUT, layer)
         own = how.quantize(weight.detach(), WEIGHT, layer)
         ctx.save_for_backward(given.values, given.scale, own.values, own.scale)
@@ -92,13 +92,13 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> Any:  # type: ignore[override]
         saved = ctx.saved_tensors  # asked for once: a checkpoint computes them again at the first time
-        given, own = Operand(*saved[:2]), Operand(*saved[2:])
+        given, own = Float8Operand(*saved[:2]), Float8Operand(*saved[2:])
         after = ctx.how.quantize(g.flatten(0, -2), GRADIENT, ctx.layer)
         x = ctx.how.multiply(after, own).unflatten(0, g.shape[:-1]) if ctx.needs_input_grad[0] else None
         return x, ctx.how.multiply(after.transpose(), given), None, None
 
 
-def convert_layers(module: torch.nn.Module, how: Float8) -> None:
+def convert_layers(module: torch.nn.Module, how: Float8Recipe) -> None:
     """From here on the products of a module's linear layers are in FP8. Raises Unsupported where it has none that
     can be."""
     found = {
@@ -114,7 +114,7 @@ def convert_layers(module: torch.nn.Module, how: Float8) -> None:
         part.forward = functools.partial(_compute_layer, part, how, name)  # type: ignore[method-assign]
 
 
-def _compute_layer(part: torch.nn.Linear, how: Float8, name: str, x: torch.Tensor) -> torch.Tensor:
+def _compute_layer(part: torch.nn.Linear, how: Float8Recipe, name: str, x: torch.Tensor) -> torch.Tensor:
     made: torch.Tensor = _Product.apply(x, part.weight, how, name)  # type: ignore[no-untyped-call]
     return made if part.bias is None else made + part.bias
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tasks.model import EPS
-from tasks.training.exact import HALF, STORED, STORINGS, Exact
-from tasks.training.state import State
+from tasks.training.exact import HALF, STORED, STORINGS, ExactTraining
+from tasks.training.state import TrainingState
 
 #: Runs beside the exact one. Draws come in fours, the last two of which move everything against the first two
 #: (`tasks.arrays.noise`).
@@ -37,7 +37,7 @@ class LossSpread:
         return int(np.argmax(grows)) + 1 if grows.any() else len(self.weights)
 
 
-def measure_spread(exact: Exact, seed: int, steps: int, draws: int = DRAWS) -> LossSpread:
+def measure_spread(exact: ExactTraining, seed: int, steps: int, draws: int = DRAWS) -> LossSpread:
     """Train some runs in float64 from the same beginning on the same data, one exactly and in the others everything
     that is rounded moved. Raises what `Exact.step` does."""
     rng = np.random.default_rng([7, seed])
@@ -56,7 +56,7 @@ def measure_spread(exact: Exact, seed: int, steps: int, draws: int = DRAWS) -> L
     return LossSpread(losses[:, 0], apart + STORINGS * HALF * EPS[STORED] * np.abs(losses[:, 0]), weights)
 
 
-def _measure_distance(state: State, right: State) -> float:
+def _measure_distance(state: TrainingState, right: TrainingState) -> float:
     off = sum(float(np.square(a - b).sum()) for a, b in zip(state.weights, right.weights))
     size = sum(float(np.square(b).sum()) for b in right.weights)
     return float(np.sqrt(off / size))

@@ -8,8 +8,8 @@ from typing import Any
 
 from tasks.training.networks.base import Network
 from tasks.training.parallel import ParallelLoop
-from tasks.training.recipe import Recipe
-from tasks.training.state import Places
+from tasks.training.recipe import TrainingRecipe
+from tasks.training.state import StatePlaces
 
 #: compute(module, *batch) → the loss, a scalar.
 Compute = Callable[..., Any]
@@ -21,7 +21,7 @@ class HookedLoop(ParallelLoop):
 
     reduces = True
 
-    def __init__(self, module: Any, optimiser: Any, compute: Compute, recipe: Recipe, precision: str) -> None:
+    def __init__(self, module: Any, optimiser: Any, compute: Compute, recipe: TrainingRecipe, precision: str) -> None:
         super().__init__(Network(lambda: module, lambda rng: [], compute, recipe), recipe, precision)
         self._optimiser = optimiser
 
@@ -31,7 +31,7 @@ class HookedLoop(ParallelLoop):
         named = {name.removeprefix("module."): p for name, p in self.module.named_parameters() if p.requires_grad}
         shapes = {name: tuple(p.shape) for name, p in named.items()}
         buffers = {name: tuple(b.shape) for name, b in self.module.named_buffers() if b.is_floating_point()}
-        self.places, self.named = Places(shapes, buffers), named
+        self.places, self.named = StatePlaces(shapes, buffers), named
         self.optimiser, self._loss = self._optimiser, self.network.loss
         self.before: dict[str, Any] = {}
         for name, p in named.items():

@@ -10,8 +10,8 @@ from tasks.training.exact import list_outputs
 from tasks.training.layout import StepLayout
 from tasks.training.networks.base import Network
 from tasks.training.phases import BUFFERS, CLIPPED, FIRST, LOSS, PHASES, PROBE, RAW, SECOND, SHARES, TAPS, WEIGHTS
-from tasks.training.recipe import FLOAT8, Recipe
-from tasks.training.state import Places, cut
+from tasks.training.recipe import FLOAT8, TrainingRecipe
+from tasks.training.state import StatePlaces, cut
 from tasks.training.watching import watch_modules
 
 
@@ -23,7 +23,7 @@ class TrainingLoop:
     (module, *tensors) to the loss.
     """
 
-    def __init__(self, network: Network, recipe: Recipe, precision: str = "") -> None:
+    def __init__(self, network: Network, recipe: TrainingRecipe, precision: str = "") -> None:
         self.network, self.recipe, self.precision = network, recipe, precision
         self.compile: Callable[[Any], Any] | None = None
 
@@ -34,7 +34,7 @@ class TrainingLoop:
 
     def start(self, device: str, given: Mapping[str, Any] | None = None) -> None:
         self.device = device
-        self.places = Places.of(self.network.build())
+        self.places = StatePlaces.of(self.network.build())
         self.module = self.build_module().to(device).train()
         named = {self.name_of(name): p for name, p in self.module.named_parameters()}
         self.named = {name: named[name] for name in self.places.parameters}
@@ -90,10 +90,10 @@ class TrainingLoop:
         return made
 
     def build_float8(self) -> Any:
-        """A `tasks.training.float8.Float8`, which multiplies in the linear layers of a run in FP8."""
-        from tasks.training.float8 import Float8
+        """A `tasks.training.float8.Float8Recipe`, which multiplies in the linear layers of a run in FP8."""
+        from tasks.training.float8 import Float8Recipe
 
-        return Float8()
+        return Float8Recipe()
 
     def watched(self) -> Any:
         """The network within what was built, of whose modules the taps are."""

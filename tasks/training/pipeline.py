@@ -11,7 +11,7 @@ from tasks.training.parallel import ParallelLoop, count_ranks, own_rank
 FIRST, LAST = ("words", "places"), ("norm",)
 
 
-class Pipeline(ParallelLoop):
+class PipelineLoop(ParallelLoop):
     """The embedding, the blocks and the head are dealt out in turn; the tied embedding is on the first and on the last
     stage, whose gradients are added up. A rank's module is whole, and of its stage alone are gradients."""
 

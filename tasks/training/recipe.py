@@ -16,7 +16,7 @@ CLIP_EPS = 1e-6
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TrainingRecipe:
     """How a step changes the weights. Plain data: a pack keeps it as JSON.
 
     optimiser: "adamw", "adam" or "sgd"; rate: the highest, reached after ``warm_up`` steps and falling as a cosine to a
@@ -56,7 +56,7 @@ class Recipe:
         return asdict(self) | {"betas": list(self.betas)}
 
     @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Recipe:
+    def read(cls, values: Mapping[str, Any]) -> TrainingRecipe:
         return cls(**{**values, "betas": tuple(values["betas"])})
 
     def rate_at(self, number: int) -> float:

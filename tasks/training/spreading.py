@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.training import networks
 from tasks.training.parallel import ParallelLoop
-from tasks.training.recipe import Recipe
+from tasks.training.recipe import TrainingRecipe
 
 #: Way → "module:class" of its loop.
 WAYS = {
@@ -16,7 +16,7 @@ WAYS = {
     "fsdp": "tasks.training.parallel:FullySharded",
     "tensor": "tasks.training.parallel:TensorParallel",
     "sequence": "tasks.training.parallel:SequenceParallel",
-    "pipeline": "tasks.training.pipeline:Pipeline",
+    "pipeline": "tasks.training.pipeline:PipelineLoop",
     "expert": "tasks.training.expert_parallel:ExpertParallel",
 }
 
@@ -30,7 +30,7 @@ def find_way(name: str) -> type[ParallelLoop]:
 
 def open_loop(way: str, network: str, recipe: Mapping[str, Any], precision: str, device: str) -> ParallelLoop:
     """A rank's loop, started."""
-    loop = find_way(way)(networks.get(network), Recipe.read(dict(recipe)), precision)
+    loop = find_way(way)(networks.get(network), TrainingRecipe.read(dict(recipe)), precision)
     loop.device = device
     loop.start(device)
     return loop

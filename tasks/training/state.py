@@ -10,18 +10,20 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class State:
-    """Of every parameter its value and its moments, of every floating buffer its value; in the order of `Places`."""
+class TrainingState:
+    """Of every parameter its value and its moments, of every floating buffer its value; in the order of `StatePlaces`."""
 
     weights: list[np.ndarray]
     first: list[np.ndarray]
     second: list[np.ndarray]
     buffers: list[np.ndarray]
 
-    def rounded(self) -> State:
+    def rounded(self) -> TrainingState:
         """As float32 holds it, in float64."""
         with np.errstate(over="ignore"):  # a run that diverges: the loss says so
-            return State(*([x.astype(np.float32).astype(np.float64) for x in part] for part in vars(self).values()))
+            return TrainingState(
+                *([x.astype(np.float32).astype(np.float64) for x in part] for part in vars(self).values())
+            )
 
     def vectors(self) -> dict[str, np.ndarray]:
         """A float32 vector of each part, by name."""
@@ -29,14 +31,14 @@ class State:
 
 
 @dataclass(frozen=True)
-class Places:
+class StatePlaces:
     """The parameters that are trained and the floating buffers of a module, by name with their shapes."""
 
     parameters: dict[str, tuple[int, ...]]
     buffers: dict[str, tuple[int, ...]]
 
     @classmethod
-    def of(cls, module: Any) -> Places:
+    def of(cls, module: Any) -> StatePlaces:
         parameters = {name: tuple(p.shape) for name, p in module.named_parameters() if p.requires_grad}
         buffers = {name: tuple(b.shape) for name, b in module.named_buffers() if b.is_floating_point()}
         return cls(parameters, buffers)
@@ -46,14 +48,14 @@ class Places:
         return {kind: {name: list(shape) for name, shape in some.items()} for kind, some in vars(self).items()}
 
     @classmethod
-    def decode(cls, values: Mapping[str, Any]) -> Places:
+    def decode(cls, values: Mapping[str, Any]) -> StatePlaces:
         return cls(**{kind: {name: tuple(shape) for name, shape in some.items()} for kind, some in values.items()})
 
-    def read(self, vectors: dict[str, np.ndarray]) -> State:
+    def read(self, vectors: dict[str, np.ndarray]) -> TrainingState:
         """The state of `State.vectors`."""
         shapes = list(self.parameters.values())
         weights, first, second = (cut(vectors[name], shapes) for name in ("weights", "first", "second"))
-        return State(weights, first, second, cut(vectors["buffers"], list(self.buffers.values())))
+        return TrainingState(weights, first, second, cut(vectors["buffers"], list(self.buffers.values())))
 
 
 def join(parts: Sequence[np.ndarray]) -> np.ndarray:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tasks.model import EPS
-from tasks.training.exact import HALF, STORED, STORINGS, Exact, Seen, list_outputs
+from tasks.training.exact import HALF, STORED, STORINGS, ExactTraining, SeenModules, list_outputs
 from tasks.training.phases import ALONE, ALONG, BUFFERS, LOSS, PROBE, SHARES, TAPS
 
 #: Steps that are looked at, of LAST + 1: the first ones, where bias correction and warm-up are, then fewer.
@@ -23,7 +23,7 @@ Arrays = list[np.ndarray]
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedStep:
     """One output of all steps that are looked at. reference: float64, a row a step, None of what is judged alone;
     floor: of each step the norm of what rounding makes of it, of the gradients of micro-batches of each by itself;
     slope: of a phase of ALONG, how far a draw changes ⟨x, reference⟩ / ⟨reference, reference⟩ (root mean square of all
@@ -42,10 +42,10 @@ class Trajectory:
     """inputs: by name an array with a row a step, as `TrainingLoop.step` takes a row; outputs: in their order."""
 
     inputs: dict[str, np.ndarray]
-    outputs: list[Expected]
+    outputs: list[ExpectedStep]
 
 
-def follow(exact: Exact, seed: int, steps: tuple[int, ...] = STEPS, draws: int = DRAWS) -> Trajectory:
+def follow(exact: ExactTraining, seed: int, steps: tuple[int, ...] = STEPS, draws: int = DRAWS) -> Trajectory:
     """Train in float64, each step that is looked at beginning with a state as float32 holds it. Raises what
     `Exact.step` does."""
     rng = np.random.default_rng([7, seed])
@@ -80,7 +80,7 @@ class _LookedAt:
     slopes: dict[str, list[list[float]]]
 
     @classmethod
-    def of(cls, seen: Seen, draws: Iterable[Seen]) -> _LookedAt:
+    def of(cls, seen: SeenModules, draws: Iterable[SeenModules]) -> _LookedAt:
         right = {phase: some for phase, some in seen.phases.items() if phase not in ALONE}
         apart = {phase: [np.zeros(y.shape[: phase == SHARES]) for y in some] for phase, some in right.items()}
         slopes: dict[str, list[list[float]]] = {phase: [[] for _ in right[phase]] for phase in ALONG}
@@ -93,14 +93,14 @@ class _LookedAt:
         return cls(seen.taps, right, apart, slopes)
 
 
-def _expect(exact: Exact, looked: list[_LookedAt]) -> list[Expected]:
+def _expect(exact: ExactTraining, looked: list[_LookedAt]) -> list[ExpectedStep]:
     found, at = [], dict[str, int]()
     shapes = list(exact.places.parameters.values())
     for phase, name in list_outputs(exact.recipe, exact.places, looked[0].taps):
         k = at.get(phase, 0)
         at[phase] = k + 1
         if phase in ALONE:
-            found.append(Expected(phase, name, shapes[k]))
+            found.append(ExpectedStep(phase, name, shapes[k]))
             continue
         reference = np.stack([one.right[phase][k] for one in looked])
         apart = np.stack([one.apart[phase][k] for one in looked])
@@ -115,7 +115,7 @@ def _expect(exact: Exact, looked: list[_LookedAt]) -> list[Expected]:
         apart = np.maximum(apart, usual)
         floor = apart + times * HALF * EPS[STORED] * sizes
         slopes = [x for one in looked for x in one.slopes[phase][k]] if phase in ALONG else []
-        found.append(Expected(phase, name, shape, reference, floor, _measure_scatter(slopes) if slopes else None))
+        found.append(ExpectedStep(phase, name, shape, reference, floor, _measure_scatter(slopes) if slopes else None))
     return found
 
 

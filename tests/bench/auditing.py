@@ -13,7 +13,7 @@ from tasks.model import Group, Status
 from tasks.prepare.cases import prepare
 from tasks.runner import Runner, ask_whole_group
 from tasks.stranger.nursery import Nursery
-from tasks.stranger.proxy import Remote, Rooms, remote
+from tasks.stranger.proxy import RemoteBackend, StrangerRooms, remote
 from tasks.stranger.serve import serve
 from tasks.wire import ToRun
 from tests.bench.isolation import cpu_s
@@ -74,7 +74,7 @@ def auditing(folder: Path, size: Size) -> Result:
     ]
     text = json.dumps({"sources": [{"at": 0, "root": str(folder), "modules": [], "kernels": told}]})
     user_definitions.announce(text)
-    backend = remote(Nursery(serve), Rooms(BackendSpec.parse("torch-cpu"), text))
+    backend = remote(Nursery(serve), StrangerRooms(BackendSpec.parse("torch-cpu"), text))
     runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *step: None)
     figures: dict[str, float] = {}
     words = []
@@ -94,7 +94,9 @@ def auditing(folder: Path, size: Size) -> Result:
     return Result(figures, f"One case of audit over eight of forward: {'; '.join(words)}.")
 
 
-def _measure(runner: Runner, stranger: Remote, cases: dict[str, ToRun], rounds: int) -> dict[str, tuple[float, float]]:
+def _measure(
+    runner: Runner, stranger: RemoteBackend, cases: dict[str, ToRun], rounds: int
+) -> dict[str, tuple[float, float]]:
     """Seconds of each check by CPU time and by wall clock: the least of some rounds, of which the first does not
     count."""
     times: dict[str, list[tuple[float, float]]] = {check: [] for check in cases}

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from farm.fleet import inventory
-from farm.fleet.inventory import Offer
+from farm.fleet.inventory import BackendOffer
 from farm.lake import Origin, to_stream
-from farm.work.claims import Claim
+from farm.work.claims import DeviceClaim
 from farm.work.executor import Executor
 from farm.work.job import Job
 from farm.work.supervisor import CHUNK_ROWS
@@ -29,10 +29,10 @@ class FakeCluster(Executor):
         self._jobs: deque[tuple[int, Job]] = deque()
         self._next = 0
 
-    def slots(self, offer: Offer | None, claim: Claim) -> int:
+    def slots(self, offer: BackendOffer | None, claim: DeviceClaim) -> int:
         return 2
 
-    def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
+    def submit(self, job: Job, offer: BackendOffer | None, claim: DeviceClaim, among: Sequence[str] = ()) -> int:
         self._next += 1
         self._jobs.append((self._next, job))
         return self._next

@@ -28,9 +28,9 @@ from tasks.prepare.cases import prepare
 from tasks.runner import Runner, ask_whole_group
 from tasks.stranger import records
 from tasks.stranger.nursery import Nursery
-from tasks.stranger.proxy import Remote, Rooms, remote
+from tasks.stranger.proxy import RemoteBackend, StrangerRooms, remote
 from tasks.stranger.serve import serve
-from tasks.stranger.wire import Connection
+from tasks.stranger.wire import StrangerConnection
 from tasks.wire import ToRun
 from tests.bench.record import Result
 from tests.bench.running import Size
@@ -77,7 +77,7 @@ def isolation(folder: Path, size: Size) -> Result:
 
 def _measure(folder: Path, text: str, rounds: int) -> dict[str, float]:
     spec = BackendSpec.parse("torch-cpu")
-    shut_in, here = remote(Nursery(serve), Rooms(spec, text)), spec.create()
+    shut_in, here = remote(Nursery(serve), StrangerRooms(spec, text)), spec.create()
     waiting = Waiting(spec.create())
     arms = {"isolated": _runner(shut_in), "here": _runner(here), "waiting": _runner(waiting.backend)}
     own = [ask_whole_group(prepare(Group("user:op", "", "float32", CASES), folder)[1])]
@@ -219,7 +219,7 @@ class Waiting:
 
 def _measure_messages(times: int = 50) -> float:
     """CPU seconds of what a case of 10 kB says, written and read in one process: there is nobody to wait for."""
-    judge, stranger = (Connection(x) for x in socket.socketpair())
+    judge, stranger = (StrangerConnection(x) for x in socket.socketpair())
     values, specs = np.ones(SMALL, np.float32), [{"tensor": 0, "shape": [SMALL], "strides": [1]}]
     named = Named(Group("user:op", "", "float32", CASES), own=True)
     form = Form("torch", "user:op", "float32", [values], named, args=[], kwargs={"x": specs}, repeats=2)
@@ -231,11 +231,11 @@ def _measure_messages(times: int = 50) -> float:
         judge.send(number, "build", body, arrays, dropped=number - 1)
         stranger.receive()[0].text.read(lambda x: x)
         stranger.send(number, "done", said)
-        program = judge.receive()[0].text.read(records.Described).make_program([])
+        program = judge.receive()[0].text.read(records.DescribedProgram).make_program([])
         for _ in range(form.repeats):
             stranger.send(number, "done", {"outputs": [0, 1], "said": {}, "ways": []}, [values])
             heard, _ = judge.receive()
-            heard.text.read(records.Ran).read(program, heard.arrays)
+            heard.text.read(records.StrangerRan).read(program, heard.arrays)
     took = (time.process_time() - begin) / times
     judge.close()
     stranger.close()
@@ -244,7 +244,7 @@ def _measure_messages(times: int = 50) -> float:
 
 def _measure_wide(rounds: int) -> float:
     """CPU time of an output that crosses and is read, as a multiple of one copy of it to new memory that is read."""
-    wide, ends = np.ones(WIDE, np.uint8), [Connection(x) for x in socket.socketpair()]
+    wide, ends = np.ones(WIDE, np.uint8), [StrangerConnection(x) for x in socket.socketpair()]
 
     def crossed() -> np.ndarray:
         ends[0].send(1, "done", None, [wide])
@@ -280,7 +280,7 @@ def _compare(arms: dict[str, Runner], items: list[ToRun], rounds: int, waiting: 
 
 def cpu_s(runner: Runner) -> float:
     """CPU seconds of this process, and of the one that the backend computes in."""
-    return time.process_time() + (runner.backend.cpu_s() if isinstance(runner.backend, Remote) else 0.0)
+    return time.process_time() + (runner.backend.cpu_s() if isinstance(runner.backend, RemoteBackend) else 0.0)
 
 
 if __name__ == "__main__":

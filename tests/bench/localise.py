@@ -15,8 +15,8 @@ import numpy as np
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.cache import default_cache
-from tasks.hunt.dialogue import Ask, NotFailing, Piece, Ran
-from tasks.hunt.localise.question import Clock, Question
+from tasks.hunt.dialogue import Ask, DialoguePiece, NotFailing, Ran
+from tasks.hunt.localise.question import CulpritQuestion, SearchClock
 from tasks.hunt.localise.search import Culprit, search_culprit
 from tasks.hunt.localise.serving import question_of, read_onnx_form, settings_of
 from tasks.hunt.localise.windows import WIDEST
@@ -42,7 +42,7 @@ class Loaded:
     name: str
     form: Form
     program: OnnxProgram
-    question: Question
+    question: CulpritQuestion
 
     @property
     def graph(self) -> Any:
@@ -157,7 +157,7 @@ def _try_single(one: Loaded, fault: Fault, tally: Tally) -> None:
 def _searched(one: Loaded, fault: Fault) -> tuple[Culprit | None, float]:
     """(what the search finds, None where the model passes, CPU seconds)."""
     begin = time.process_time()
-    searching = search_culprit(replace(one.question, clock=Clock(BOUND_S)))
+    searching = search_culprit(replace(one.question, clock=SearchClock(BOUND_S)))
 
     def run(model: Any, feeds: Mapping[str, np.ndarray]) -> Ran:
         return stand_in.run(model, feeds, fault)
@@ -222,7 +222,7 @@ def _clean(models: Sequence[Loaded], backends: Sequence[str]) -> Tally:
         for one in models:
             begin = time.process_time()
             whole = "" if "onnx" in backend.forms else "it takes no ONNX"
-            question = replace(one.question, clock=Clock(BOUND_S))
+            question = replace(one.question, clock=SearchClock(BOUND_S))
             searching = search_culprit(question, settings_of(backend), whole)
             try:
                 found = _asked(searching, one, backend)
@@ -247,7 +247,7 @@ def _asked(searching: Any, one: Loaded, backend: Backend) -> Culprit:
     def ran(asked: Ask) -> Ran:
         try:
             form = one.form if "onnx" in backend.forms else _torch_form(one)
-            if isinstance(asked.case, Piece):
+            if isinstance(asked.case, DialoguePiece):
                 arrays = [asked.case.feeds[x.name] for x in asked.case.program.graph.input]
                 form = Form("onnx", one.form.op, "float32", arrays, model=asked.case.program.SerializeToString())
             return Ran([np.array(x) for x in backend.at(asked.setting).build(form).run()])

@@ -119,14 +119,14 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
     import tasks.catalogs as catalogs
     from tasks.backends import BackendSpec
     from tasks.catalogs.torch.arguments import widen
-    from tasks.catalogs.torch.samples import Maker
+    from tasks.catalogs.torch.samples import OpInfoSampleMaker
     from tasks.judge import verdict
     from tasks.model import Group
     from tasks.prepare.cases import prepare
     from tasks.runner import Runner, ask_whole_group
 
     spent = {"reference": 0.0, "noise": 0.0, "due": 0.0}
-    maker: Any = Maker
+    maker: Any = OpInfoSampleMaker
     inner_noise, inner_run, inner_moved = maker._noise, maker._run, maker._compute_perturbed
     drawn = [0]
 

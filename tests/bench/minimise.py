@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from tasks.backends import BackendSpec
-from tasks.hunt.dialogue import Ask, NotFailing, Piece, Ran
+from tasks.hunt.dialogue import Ask, DialoguePiece, NotFailing, Ran
 from tasks.hunt.graph_case import GraphCase
-from tasks.hunt.minimise.search import Minimal, search_minimal_case
+from tasks.hunt.minimise.search import MinimalCase, search_minimal_case
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.model.row import Row
@@ -73,7 +73,7 @@ def _drawn(seed: random.Random) -> tuple[list[str], list[str]]:
     return lines, ops
 
 
-def _made_small(folder: Path, lines: list[str], device: str) -> Minimal | None:
+def _made_small(folder: Path, lines: list[str], device: str) -> MinimalCase | None:
     """What a search comes to on a backend with a fault; None where the graph passes."""
     from planted_small import graph
 
@@ -85,7 +85,7 @@ def _made_small(folder: Path, lines: list[str], device: str) -> Minimal | None:
     runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda number, stage, together: None)
 
     def judged(asked: Ask) -> Row:
-        assert not isinstance(asked.case, Piece)
+        assert not isinstance(asked.case, DialoguePiece)
         group, sample = (asked.case or case).make_sample()
         save_alone(folder / "case.pack", group, sample)
         (done,) = runner.run([ask_whole_group(PreparedGroup(folder / "case.pack"))])
@@ -100,7 +100,7 @@ def _made_small(folder: Path, lines: list[str], device: str) -> Minimal | None:
         while True:
             asked = searching.send(Ran(row=judged(asked)))
     except StopIteration as end:
-        found: Minimal = end.value
+        found: MinimalCase = end.value
         return found
     except NotFailing:
         return None

@@ -19,7 +19,7 @@ import yaml
 from farm import lake
 from farm.commands import known, site
 from farm.report.runs import load_rows_and_record
-from farm.report.tables.gate import CLOSED, GATES, Judged, gate_of, judge_gate
+from farm.report.tables.gate import CLOSED, GATES, JudgedGate, gate_of, judge_gate
 from farm.report.tables.view import Report
 from farm.work.launch import run_id_at
 from tasks.model import Status
@@ -66,7 +66,7 @@ def month(folder: Path, size: Size) -> Result:
     return _result(told, size, _bisected(where, size, env) if size["bisect"] else "")
 
 
-def _night(folder: Path, size: Size, night: int, env: dict[str, str]) -> Judged:
+def _night(folder: Path, size: Size, night: int, env: dict[str, str]) -> JudgedGate:
     """Run the config of a night, move its rows to their day, and hold them against the gate there."""
     backends: list[dict[str, Any]] = [
         {"name": name, "packages": [f"{package}=={versions[_turn(versions, night, size)]}"]}
@@ -112,7 +112,7 @@ def _turn(versions: Sequence[str], night: int, size: Size) -> int:
     return night * len(versions) // int(size["nights"])
 
 
-def _told(found: Judged) -> Night:
+def _told(found: JudgedGate) -> Night:
     firm = found.new[found.new["evidence"] == ""]
     return Night(
         GATES[found.code],
@@ -121,7 +121,7 @@ def _told(found: Judged) -> Night:
     )
 
 
-def _known(found: Judged, where: Path, listed: Path, night: int) -> None:
+def _known(found: JudgedGate, where: Path, listed: Path, night: int) -> None:
     """Write down what the releases of others have newly broken, each op and dtype once; in the first night what the
     vendor's fails as well, but for what the board does by chance."""
     new = found.new

@@ -20,20 +20,20 @@ import pyarrow as pa
 
 from farm import lake
 from farm.fleet import inventory
-from farm.fleet.inventory import Offer
+from farm.fleet.inventory import BackendOffer
 from farm.lake import Origin
 from farm.lake.origin_columns import SCHEMA
 from farm.lake.store import list_parts as parts_of
 from farm.lake.store import to_batch
 from farm.plan.config import BackendConfig, CatalogConfig, Config
 from farm.plan.matrix import Matrix
-from farm.plan.request import Request
-from farm.work.claims import Claim
+from farm.plan.request import RunRequest
+from farm.work.claims import DeviceClaim
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor
 from farm.work.job import Job
 from farm.work.run_state import RunState
-from farm.work.state import Plan
+from farm.work.state import RunPlan
 from farm.work.supervisor import CHUNK_ROWS, CHUNK_S
 from tasks import wire
 from tasks.judge import verdict
@@ -159,10 +159,10 @@ class Slots(Executor):
         self._next = self._order = self._drawn = 0
         self._rows: dict[str, pa.RecordBatch] = {}
 
-    def slots(self, offer: Offer | None, claim: Claim) -> int:
+    def slots(self, offer: BackendOffer | None, claim: DeviceClaim) -> int:
         return len(self.free)
 
-    def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
+    def submit(self, job: Job, offer: BackendOffer | None, claim: DeviceClaim, among: Sequence[str] = ()) -> int:
         with self.clock.simulated():
             self._next += 1
             self.tasks += 1
@@ -290,13 +290,13 @@ def simulate(
     answers: dict[str, inventory.Answers] = {
         cluster.nodes[0]["id"]: {s.name: BackendInfo(RuntimeInfo("", "d"), start_s=0.1) for s in specs}
     }
-    request = Request(config, verdict.load("error_units"), lake.open_lake(folder / "lake"), folder / "cache")
+    request = RunRequest(config, verdict.load("error_units"), lake.open_lake(folder / "lake"), folder / "cache")
     offers = inventory.offers(specs, cluster.nodes, answers)
     real = time.monotonic
     time.monotonic = clock.now  # type: ignore[assignment]
     try:
         started = clock.now()
-        state = RunState(Plan(request, matrix, cluster, offers, "r"))
+        state = RunState(RunPlan(request, matrix, cluster, offers, "r"))
         Dispatcher(state).run()
     finally:
         time.monotonic = real

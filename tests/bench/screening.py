@@ -16,15 +16,15 @@ import numpy as np
 from tasks.model import Program
 from tasks.model.dtypes import TABLE, np_dtype
 from tasks.screen.decide import DISSENT, decide_devices
-from tasks.screen.exercises import CORE, DEVICE, TERMS, Answer, Exercise, Sizes, list_exercises
-from tasks.screen.observed import Observed, Variant
-from tasks.screen.passes import Running, describe_exercise_pass, describe_output
+from tasks.screen.exercises import CORE, DEVICE, TERMS, ExerciseAnswer, ExerciseSizes, ScreenExercise, list_exercises
+from tasks.screen.observed import ObservedExercise, OutputVariant
+from tasks.screen.passes import RunningExercise, describe_exercise_pass, describe_output
 from tests.bench.record import Result
 from tests.bench.running import Size
 from tests.plugin.planted_screen import Fault, compute
 
 #: Operands of a stand-in; its passes, of which a real one has more in a minute; sound equals of a faulty device.
-SMALL = Sizes(32, 1 << 13, (1 << 12,))
+SMALL = ExerciseSizes(32, 1 << 13, (1 << 12,))
 PASSES, EQUALS = 12, 3
 #: Seconds of a screening, and until when a device may become hot.
 SECONDS, HOT_S = 60.0, 90.0
@@ -38,13 +38,13 @@ PASSES_OF_MINUTE = 400
 class Made:
     """An exercise with its operands and answer, made once, and what a sound device gives."""
 
-    exercise: Exercise
+    exercise: ScreenExercise
     operands: list[np.ndarray]
-    answer: Answer
-    sound: Observed
+    answer: ExerciseAnswer
+    sound: ObservedExercise
 
 
-def make_all(sizes: Sizes = SMALL) -> list[Made]:
+def make_all(sizes: ExerciseSizes = SMALL) -> list[Made]:
     found = []
     for exercise in list_exercises(sizes):
         operands, answer = exercise.make()
@@ -53,7 +53,9 @@ def make_all(sizes: Sizes = SMALL) -> list[Made]:
     return found
 
 
-def observe(exercise: Exercise, answer: Answer, outputs: Mapping[int, tuple[np.ndarray, int]]) -> Observed:
+def observe(
+    exercise: ScreenExercise, answer: ExerciseAnswer, outputs: Mapping[int, tuple[np.ndarray, int]]
+) -> ObservedExercise:
     """What is seen of outputs, {first pass: (output, passes)}."""
     variants = [
         replace(describe_output(answer, output), first=first, count=count) for first, (output, count) in outputs.items()
@@ -61,17 +63,17 @@ def observe(exercise: Exercise, answer: Answer, outputs: Mapping[int, tuple[np.n
     return of_variants(exercise, answer, variants)
 
 
-def of_variants(exercise: Exercise, answer: Answer, variants: list[Variant]) -> Observed:
+def of_variants(exercise: ScreenExercise, answer: ExerciseAnswer, variants: list[OutputVariant]) -> ObservedExercise:
     passes, size = sum(v.count for v in variants), answer.expected.size
     ordered = tuple(sorted(variants, key=lambda v: -v.count))
     exact = answer.bound is None
-    return Observed(exercise.name, exercise.dtype, exercise.unit, exact, passes, ordered, elements=size)
+    return ObservedExercise(exercise.name, exercise.dtype, exercise.unit, exact, passes, ordered, elements=size)
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------
 
 
-def run_faulty(made: Made, fault: Fault, draw: np.random.Generator, passes: int, pass_s: float) -> Observed:
+def run_faulty(made: Made, fault: Fault, draw: np.random.Generator, passes: int, pass_s: float) -> ObservedExercise:
     """All passes of one exercise on a device with a fault."""
     form = made.exercise.form("torch", made.operands, made.answer.expected.shape)
     at = 0
@@ -81,7 +83,7 @@ def run_faulty(made: Made, fault: Fault, draw: np.random.Generator, passes: int,
         return lambda: [fault.spoil(right, made.exercise.steps, draw, at * pass_s)]
 
     program = Program(lambda: give(made.operands)(), given=give)
-    running = Running(made.exercise, made.operands, made.answer, program, 0.0)
+    running = RunningExercise(made.exercise, made.operands, made.answer, program, 0.0)
     for _ in range(passes):
         at += 1
         running.run(lambda: "")

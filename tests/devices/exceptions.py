@@ -21,7 +21,7 @@ from tasks.backends.shared.network import complete_form
 from tasks.judge import verdict
 from tasks.judging import judge_outputs
 from tasks.model import Flushes, Group
-from tasks.passport import Reading
+from tasks.passport import SumReading
 from tasks.passport.explain import read_located
 from tasks.passport.locate import NEAR_EXACT, locate_sum
 from tasks.passport.own import OwnArithmetic
@@ -56,7 +56,7 @@ def judge_without_exceptions(name: str, op: str, variant: str, dtype: str, sampl
     info = backend.start()
     plain = replace(info, accumulators=(), compute_precision="", of_products=False)
     found = Judged(Counter(), Counter(), Counter(), Counter())
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[SumReading, ...] = ()
     with tempfile.TemporaryDirectory() as folder:
         some = prepare(Group(op, variant, dtype, PREPARED), Path(folder))[1].samples
         few = [x for x in some if _count_products(x) <= FEW]

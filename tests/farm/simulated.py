@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from farm.fleet.inventory import Offer
+from farm.fleet.inventory import BackendOffer
 from farm.lake import Origin, to_stream
-from farm.work.claims import Claim
+from farm.work.claims import DeviceClaim
 from farm.work.executor import Changes, Unplaced
 from farm.work.job import Job
-from farm.work.local import Inline
+from farm.work.local import InlineExecutor
 from farm.work.supervisor import FAILING, run_job
 from tasks import wire
 from tasks.model import BackendInfo, RuntimeInfo
@@ -25,7 +25,7 @@ def node(name: str, labels: dict[str, str] | None = None, **resources: float) ->
     return {"id": name, "host": name, "resources": {k: float(v) for k, v in resources.items()}, "labels": labels or {}}
 
 
-class Simulated(Inline):
+class Simulated(InlineExecutor):
     """An `Executor` whose devices run one job at a time.
 
     status: what becomes of a case, given (backend, op, sample, node, device): a status, "gone" for a device that is
@@ -51,7 +51,7 @@ class Simulated(Inline):
         self.start_s = 0.1  # of a child, as its supervisor tells
         self._changes = Changes()
 
-    def slots(self, offer: Offer | None, claim: Claim) -> int:
+    def slots(self, offer: BackendOffer | None, claim: DeviceClaim) -> int:
         held = [
             n["resources"].get(offer.resources[n["id"]] if offer else "CPU", 0)
             for n in self.nodes
@@ -59,7 +59,7 @@ class Simulated(Inline):
         ]
         return claim.jobs_on(int(sum(held)))
 
-    def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
+    def submit(self, job: Job, offer: BackendOffer | None, claim: DeviceClaim, among: Sequence[str] = ()) -> int:
         self._next += 1
         self.jobs[self._next] = (
             job,

@@ -12,7 +12,7 @@ import yaml
 
 from farm.commands.bisect import main
 from farm.fleet import pip_settings
-from farm.reproduction.bisect import Answer, search_versions, versions_of
+from farm.reproduction.bisect import VersionAnswer, search_versions, versions_of
 from farm.reproduction.find import ReproduceError
 from tests.conftest import here
 from tests.wheels import NAME, release
@@ -25,9 +25,9 @@ VERSIONS = [f"1.{n}" for n in range(32)]
 def test_the_release_is_found_wherever_it_is_and_what_tells_nothing_is_stepped_over(
     broken: int, silent: tuple[int, ...]
 ) -> None:
-    def ask(version: str) -> Answer:
+    def ask(version: str) -> VersionAnswer:
         n = VERSIONS.index(version)
-        return Answer(version, "" if n in silent else "failed" if n >= broken else "right", "wrong")
+        return VersionAnswer(version, "" if n in silent else "failed" if n >= broken else "right", "wrong")
 
     found = search_versions(VERSIONS, ask)
     assert found.before and found.after
@@ -38,9 +38,9 @@ def test_the_release_is_found_wherever_it_is_and_what_tells_nothing_is_stepped_o
 
 
 def test_ends_that_are_alike_or_tell_nothing_are_said() -> None:
-    assert search_versions(VERSIONS, lambda v: Answer(v, "failed", "wrong")).after is None
+    assert search_versions(VERSIONS, lambda v: VersionAnswer(v, "failed", "wrong")).after is None
     with pytest.raises(ReproduceError, match=r"1\.0 tells nothing \(no wheel\)"):
-        search_versions(VERSIONS, lambda v: Answer(v, "", "unavailable", "no wheel"))
+        search_versions(VERSIONS, lambda v: VersionAnswer(v, "", "unavailable", "no wheel"))
 
 
 def test_versions_are_a_list_or_a_range_and_anything_else_is_refused() -> None:

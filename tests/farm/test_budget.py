@@ -18,8 +18,8 @@ from farm.exits import INCOMPLETE, OK
 from farm.plan.matrix import Matrix
 from farm.work import budget
 from farm.work.claims import ONE
-from farm.work.durations import Estimate
-from farm.work.earlier_runs import Learned
+from farm.work.durations import DurationEstimate
+from farm.work.earlier_runs import LearnedFromRuns
 from tasks.backends import BackendSpec
 from tasks.model import BackendInfo, Group, RuntimeInfo
 
@@ -51,14 +51,14 @@ def plan() -> Any:
     )
 
 
-def known(plan: Any, ms: float = 1000.0) -> Learned:
+def known(plan: Any, ms: float = 1000.0) -> LearnedFromRuns:
     """Every cell has been run, on the version that is there now, and passed."""
-    nothing = Learned.nothing(plan.matrix.wanted.shape)
+    nothing = LearnedFromRuns.nothing(plan.matrix.wanted.shape)
     return replace(nothing, ms=np.full_like(nothing.ms, ms),
                    version=nothing.version * 0, versions=("2",))  # fmt: skip
 
 
-def cells(choice: budget.Choice) -> list[tuple[int, int]]:
+def cells(choice: budget.BudgetChoice) -> list[tuple[int, int]]:
     return list(zip(choice.groups[choice.taken].tolist(), choice.backends[choice.taken].tolist()))
 
 
@@ -87,11 +87,11 @@ def test_as_many_cells_are_chosen_as_the_time_is_enough_for(plan: Any) -> None:
     few = cells(budget.select_cells(plan, told, 7.0 / budget.SHARE))
     assert len(few) == 5  # of a second each, and two starts of half a second
     many = cells(budget.select_cells(plan, told, 12.0 / budget.SHARE))
-    assert many[: len(few)] == few and Estimate(plan, told).total_s == pytest.approx(25.4, rel=0.01)
+    assert many[: len(few)] == few and DurationEstimate(plan, told).total_s == pytest.approx(25.4, rel=0.01)
 
 
 def test_without_an_earlier_run_each_op_and_backend_comes_once_before_any_comes_twice(plan: Any) -> None:
-    nothing = Learned.nothing(plan.matrix.wanted.shape)
+    nothing = LearnedFromRuns.nothing(plan.matrix.wanted.shape)
     choice = budget.select_cells(plan, nothing, 1e6)
     first = {(plan.matrix.groups[g].op, b) for g, b in list(zip(choice.groups, choice.backends))[: OPS * BACKENDS]}
     assert len(first) == OPS * BACKENDS
@@ -101,7 +101,7 @@ def test_what_nobody_has_run_comes_in_the_order_of_the_configs_catalogs(plan: An
     """What was run before comes by what it told, wherever the config has it."""
     last_first = [3 - g // DTYPES for g in range(OPS * DTYPES)]
     plan.matrix = replace(plan.matrix, places=last_first)
-    choice = budget.select_cells(plan, Learned.nothing(plan.matrix.wanted.shape), 1e6)
+    choice = budget.select_cells(plan, LearnedFromRuns.nothing(plan.matrix.wanted.shape), 1e6)
     assert [plan.matrix.groups[g].op for g in choice.groups[:: DTYPES * BACKENDS]] == [
         "torch:d",
         "torch:c",
@@ -160,10 +160,10 @@ def test_what_is_not_done_when_the_time_is_up_is_left_out(
     tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "c.yaml").write_text(CONFIG)
-    from farm.plan.request import Request
+    from farm.plan.request import RunRequest
 
     looks = iter([1e6] * 3)  # time enough when cells are chosen, none when they are to be run
-    monkeypatch.setattr(Request, "left_s", property(lambda self: self.budget_s and next(looks, 0.0)))
+    monkeypatch.setattr(RunRequest, "left_s", property(lambda self: self.budget_s and next(looks, 0.0)))
     chosen: Callable[..., Any] = budget.apply_budget
     monkeypatch.setattr("farm.commands.run.apply_budget", lambda plan: (chosen(plan), [*looks])[0])
     assert (

@@ -71,7 +71,7 @@ def run(results: str, out: Path, *more: str) -> verdict.Policy:
 
 def found(
     path: Path, *more: dict[str, Any], rows: list[dict[str, Any]] = ROWS, apart: tuple[str, ...] = ()
-) -> dict[tuple[str, str], calibrate.Finding]:
+) -> dict[tuple[str, str], calibrate.CalibratedLimit]:
     frame = lake.read(make(path, *more, rows=rows))
     return {
         (x.op_class, x.dtype): x
@@ -215,7 +215,7 @@ def test_findings_are_frames_of_the_evidence_alone(tmp_path: Path) -> None:
 
 
 def test_without_a_limit_the_largest_is_that_of_all_ops() -> None:
-    assert calibrate.Finding("reduction", "float32", {"a": 1.0, "b": 3.0}, {}, 2, None).largest == ("b", 3.0)
+    assert calibrate.CalibratedLimit("reduction", "float32", {"a": 1.0, "b": 3.0}, {}, 2, None).largest == ("b", 3.0)
 
 
 def test_a_policy_is_called_as_its_file(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tasks import canary, wire
 from tasks.backends import BackendSpec
 from tasks.backends.torch import TorchEager
 from tasks.child import Child
-from tasks.relay import PAGE_SIZE, Page
+from tasks.relay import PAGE_SIZE, ProgressPage
 from tests.conftest import here
 
 OPS, SAMPLES = 4, 5
@@ -93,7 +93,7 @@ def test_a_device_that_an_error_has_spoilt_is_not_asked(broken: bool) -> None:
     """It would answer nothing: three such errors in a batch would look like a sick device."""
     file = os.memfd_create("page")
     os.ftruncate(file, PAGE_SIZE)
-    child = Child(Page(file))
+    child = Child(ProgressPage(file))
     child.runner = SimpleNamespace(run=lambda *asked: iter(["its row"]), broken=broken)
     child.canary = SimpleNamespace(dtypes=("float32",), due=lambda every_s: True, describe_change=lambda: "it raises")
     item: Any = SimpleNamespace(group=SimpleNamespace(catalog="torch"), positions=(0,))

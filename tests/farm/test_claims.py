@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from farm.fleet.inventory import Offer
+from farm.fleet.inventory import BackendOffer
 from farm.work.claims import claim_of
 from farm.work.state import HERE
 from tasks.backends import BackendSpec
@@ -15,10 +15,10 @@ from tasks.checks import get
 from tasks.model import BackendInfo, RuntimeInfo
 
 
-def offer(devices: int = 1, resource: str = "GPU", **info: Any) -> Offer:
+def offer(devices: int = 1, resource: str = "GPU", **info: Any) -> BackendOffer:
     where = {HERE.node: devices}
     found = BackendInfo(RuntimeInfo("", "", memory=info.pop("memory", 0)), **info)
-    return Offer("torch-cuda", "NVIDIA", "nvidia", resource, [], False, True, devices=where, info=found)
+    return BackendOffer("torch-cuda", "NVIDIA", "nvidia", resource, [], False, True, devices=where, info=found)
 
 
 def node(cpus: int) -> dict[str, Any]:

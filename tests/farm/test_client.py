@@ -26,7 +26,7 @@ from farm.client import process, smaller, trying
 from farm.commands.report import main as report
 from farm.commands.reproduce import main as command
 from farm.hunt import minimise_search as searching
-from farm.lake.key import Key
+from farm.lake.key import RowKey
 from tasks.backends.shared import torch_devices
 from tasks.backends.torch import TorchEager
 from tasks.catalogs import user_definitions
@@ -101,7 +101,7 @@ def test_a_seed_of_several_kernels_that_fail_asks_which_one(capsys: Any) -> None
     assert farm.reproduce(seed=found.seed).key == found.key
     other = fuzz(adds_one)
     key = next(
-        str(Key.of(r)) for r in other.rows.to_dict("records") if fuzzed_samples.seed_of(7, r["sample"]) == found.seed
+        str(RowKey.of(r)) for r in other.rows.to_dict("records") if fuzzed_samples.seed_of(7, r["sample"]) == found.seed
     )
     for call in (farm.reproduce, farm.minimise):
         with pytest.raises(farm.ClientError, match="2 kernels have a case of the seed") as raised:

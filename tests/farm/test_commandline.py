@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from farm import commandline
-from farm.commandline import Parser, list_option
+from farm.commandline import CommandParser, list_option
 from farm.commands import report
 from farm.options import bisect, minimise
 from tasks.model import Refusal
 
 
-def parser() -> Parser:
-    made = Parser(prog="farm try")
+def parser() -> CommandParser:
+    made = CommandParser(prog="farm try")
     made.add_argument("config", nargs="?")
     made.add_argument("--samples", type=int)
     made.add_argument("--dry-run", action="store_true")

@@ -21,7 +21,7 @@ from farm.report.faces.site import pages
 from farm.report.faces.terminal import print_verdict
 from farm.report.tables.gate import judge_gate
 from farm.report.tables.overview import count_run
-from farm.report.tables.trends import Trends, summarise_run
+from farm.report.tables.trends import RunTrends, summarise_run
 from tests.farm.test_report import frame, make_row
 
 #: Two samples of a cell, a failure that is known, one that is no backend's fault, one that is new, and what is not
@@ -77,7 +77,7 @@ def test_every_face_says_the_same_numbers(report: Report, tmp_path: Path) -> Non
     assert {words: told[f"run.{words}"] for words in COUNTS} == {words: str(count) for words, count in COUNTS.items()}
     assert sum(suite.get("name") != "gate" for suite in root.iter("testsuite") for _ in suite.iter("testcase")) == 5
 
-    index = dict(pages(Trends.of([summarise_run(ROWS, RUN)])))["index.html"]
+    index = dict(pages(RunTrends.of([summarise_run(ROWS, RUN)])))["index.html"]
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", index)).replace("&#39;", "'")
     assert "1 run, 7 rows of 5 cells, 4 failures" in text and verdict in text
 

@@ -72,5 +72,5 @@ def test_a_record_of_an_earlier_release_is_read_and_a_new_one_says_what_is_not_b
 
 def test_every_key_says_what_it_is() -> None:
     for one in fields(UserOp):
-        assert one.metadata["about"] and isinstance(one.metadata["kind"], keys.Kind), one.name
+        assert one.metadata["about"] and isinstance(one.metadata["kind"], keys.KeyKind), one.name
         assert keys.describe_default(one) or keys.default_of(one) is MISSING, one.name

@@ -17,21 +17,21 @@ import pytest
 
 from farm import lake
 from farm.fleet import inventory
-from farm.fleet.child_process import Death, Limits
-from farm.fleet.health import Health, Place
+from farm.fleet.child_process import ChildDeath, Limits
+from farm.fleet.health import DeviceHealth, Place
 from farm.plan import matrix
 from farm.plan.config import BackendConfig, CatalogConfig, Config
 from farm.plan.model import Skip
-from farm.plan.request import Request
+from farm.plan.request import RunRequest
 from farm.work.dispatcher import Dispatcher
-from farm.work.earlier_runs import Learned
+from farm.work.earlier_runs import LearnedFromRuns
 from farm.work.job import Job
 from farm.work.local import DirectChildren
 from farm.work.lost_work import NOT_BEGUN
 from farm.work.run_groups import WHOLE, RunGroups
 from farm.work.run_state import RunState
 from farm.work.second_opinions import SecondOpinions
-from farm.work.state import Flight, Plan
+from farm.work.state import JobFlight, RunPlan
 from farm.work.supervisor import STRIKES
 from tasks import catalogs, wire
 from tasks.backends.base import FRACTION
@@ -82,7 +82,7 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             offers[name].joint = name in more.get("joint", ())
         looks = itertools.count()
 
-        def late() -> list[inventory.Offer]:
+        def late() -> list[inventory.BackendOffer]:
             if next(looks) != more.get("late", LATE):
                 return []
             asked = [s for s in specs if s.name in awaited]
@@ -91,8 +91,8 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
         lakes = lake.open_lake(tmp_path / "results")
         plan = matrix.build(config, {"load": catalogs.get("load").entries()})
-        request = Request(config, verdict.load("error_units"), lakes, cache)
-        made = RunState(Plan(request, plan, cluster, offers, "r", late))
+        request = RunRequest(config, verdict.load("error_units"), lakes, cache)
+        made = RunState(RunPlan(request, plan, cluster, offers, "r", late))
         Dispatcher(made).run()
         assert not list(made.missing())
         rows = lake.read(tmp_path / "results", "r")
@@ -118,7 +118,7 @@ class Killed(DirectChildren):
         if not job.prepare or not self.times:
             return super().get(job)
         self.times -= 1
-        return Death("crash", "SIGKILL", "the process died of SIGKILL at stage idle", -1, "idle", 1, 0)
+        return ChildDeath("crash", "SIGKILL", "the process died of SIGKILL at stage idle", -1, "idle", 1, 0)
 
 
 def test_preparers_that_are_killed_before_they_begin_cost_no_case_its_row(run: Run) -> None:
@@ -162,18 +162,18 @@ def test_a_preparing_job_is_as_long_as_what_groups_take_before_all_of_them_have_
     monkeypatch.setattr("farm.work.run_groups.time", SimpleNamespace(monotonic=lambda: clock.s))
     assert len(run_groups.take("prepare", 1)) == 10  # all: nobody has prepared any
 
-    def came(seconds: float, number: int, flight: Flight) -> None:
+    def came(seconds: float, number: int, flight: JobFlight) -> None:
         clock.s = seconds
         flight.done.add(number)
         run_groups.learn_group_time(flight)
 
     run_groups.queues["prepare"].extend(range(10))
-    slow = Flight(SimpleNamespace(kind="prepare"), groups=list(range(10)))  # type: ignore[arg-type]
+    slow = JobFlight(SimpleNamespace(kind="prepare"), groups=list(range(10)))  # type: ignore[arg-type]
     came(5.0, 0, slow)
     came(5.001, 1, slow)
     came(25.0, 2, slow)  # ten seconds each: the next job has one, though this one has not ended
     assert len(run_groups.take("prepare", 1)) == 1
-    came(25.1, 0, Flight(SimpleNamespace(kind="prepare"), groups=[10], began=25.0))  # type: ignore[arg-type]
+    came(25.1, 0, JobFlight(SimpleNamespace(kind="prepare"), groups=[10], began=25.0))  # type: ignore[arg-type]
     assert len(run_groups.take("prepare", 1)) == 9  # one that took a tenth of a second tells as well
 
 
@@ -194,7 +194,7 @@ def test_jobs_get_smaller_towards_the_end_so_that_all_slots_end_together(run: Ru
 
 def test_what_is_prepared_before_another_process_has_started_is_one_job(run: Run) -> None:
     done, _, _ = run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)]))
-    nothing = Learned.nothing(done.plan.matrix.wanted.shape)
+    nothing = LearnedFromRuns.nothing(done.plan.matrix.wanted.shape)
     for each_ms, size in ((10.0, 10), (100.0, 3), (float("nan"), 3)):
         learned = replace(nothing, prepare_ms=nothing.prepare_ms.copy())
         learned.prepare_ms[:] = each_ms
@@ -338,7 +338,7 @@ def test_another_model_is_no_witness(run: Run, models: dict[str, str]) -> None:
 
 
 def test_two_jobs_that_miss_a_device_at_once_are_one_incident() -> None:
-    health, place = Health(), Place("n", "")
+    health, place = DeviceHealth(), Place("n", "")
     began = time.monotonic()
     assert not health.note_absence(0, place, began)
     assert not health.note_absence(0, place, began)
@@ -584,7 +584,7 @@ def test_shares_of_a_device_are_held_until_a_second_opinion_begins_elsewhere() -
     ended: list[int] = []
     state: Any = SimpleNamespace(plan=SimpleNamespace(executor=SimpleNamespace(cancel=ended.append)))
     second_opinions = SecondOpinions(state, fleet_changes=None)  # type: ignore[arg-type]
-    handles, asked = itertools.count(2), Flight(Job(name="j", cache="", limits=Limits()), asked=[None])  # type: ignore[list-item]
+    handles, asked = itertools.count(2), JobFlight(Job(name="j", cache="", limits=Limits()), asked=[None])  # type: ignore[list-item]
     for handle in range(1, 5):  # four quarters
         second_opinions.hold_device(handle, asked, lambda flight: next(handles))
         assert ended == []

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from farm import lake
-from farm.fleet.child_process import ChildProcess, Death, Limits
+from farm.fleet.child_process import ChildDeath, ChildProcess, Limits
 from tests.conftest import PATIENCE_S, ROOT, here, launch
 
 SAMPLES = 8
@@ -117,8 +117,8 @@ def test_a_crash_says_where_and_keeps_the_last_words(rows: pd.DataFrame) -> None
 def test_last_words_are_the_case_in_flights_own() -> None:
     script = """if 1:
         import os, sys
-        from tasks.relay import Page
-        page = Page(int(sys.argv[-2]))
+        from tasks.relay import ProgressPage
+        page = ProgressPage(int(sys.argv[-2]))
         sys.stdin = os.fdopen(int(sys.argv[-4]))
         input()
         page.write(0, 2, 1); print("of an earlier case", flush=True)
@@ -130,7 +130,7 @@ def test_last_words_are_the_case_in_flights_own() -> None:
         child = ChildProcess(sys.executable, Limits())
     death = child.ask({})
     child.close()
-    assert isinstance(death, Death) and death.kind == "exit code 5"
+    assert isinstance(death, ChildDeath) and death.kind == "exit code 5"
     assert "its own" in death.text and "earlier" not in death.text
 
 

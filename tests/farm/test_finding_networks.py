@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from farm.reproduction import requirements
-from farm.reproduction.folder import PROGRAM, RUN, Case, write_folder
+from farm.reproduction.folder import PROGRAM, RUN, FindingCase, write_folder
 from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
@@ -23,7 +23,7 @@ from tests.farm.in_process import exit_code
 pytest.importorskip("transformers")
 
 
-def case(name: str, check: str, dtype: str, backend: str = "torch-cpu") -> Case:
+def case(name: str, check: str, dtype: str, backend: str = "torch-cpu") -> FindingCase:
     """That of a network, whose expected outputs are its own, in a range that rounding explains."""
     import torch
 
@@ -46,7 +46,7 @@ def case(name: str, check: str, dtype: str, backend: str = "torch-cpu") -> Case:
     leaves = [Leaf("float32", y.shape, y.astype(np.float64), np.full(y.shape, 1e-5 * np.abs(y).max())) for y in right]
     row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 16.0, "error": ""}
     made, policy = BackendSpec.parse(backend).create(), verdict.load("error_units")
-    return Case("A title.", form, group, made, policy, row, leaves)
+    return FindingCase("A title.", form, group, made, policy, row, leaves)
 
 
 @pytest.mark.parametrize(("check", "dtype"), [("forward", "float32"), ("backward", "float32"), ("amp", "bfloat16")])
@@ -79,7 +79,7 @@ def test_a_network_of_ones_own_comes_with_its_file(tmp_path: Path, monkeypatch: 
     (tmp_path / "layers.py").write_text("import torch\nLAYER = torch.nn.Linear\n")
     (tmp_path / "net.py").write_text("import layers\ndef small():\n    return layers.LAYER(6, 4)\n")
     x = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
-    one = own_models.Own("small", "net.py:small", (), str(tmp_path))
+    one = own_models.OwnModelFile("small", "net.py:small", (), str(tmp_path))
     monkeypatch.setattr(own_models, "list_models", lambda: {"small": one})
     module = one.module(tmp_path)
     state = {k: v.detach().numpy() + 1 for k, v in module.state_dict().items()}
@@ -94,7 +94,7 @@ def test_a_network_of_ones_own_comes_with_its_file(tmp_path: Path, monkeypatch: 
     group = Group("models:small", "", "float32", 1)
     for off, code in ((0.0, 0), (0.5, 1)):
         leaf = Leaf("float32", right.shape, right + off)
-        files = write_folder(Case("A title.", form, group, backend, policy, row, [leaf], state=state), [])
+        files = write_folder(FindingCase("A title.", form, group, backend, policy, row, [leaf], state=state), [])
         assert {"net.py", "layers.py"} <= set(files) and str(tmp_path) not in files[PROGRAM].decode()
         for path in (tmp_path / "net.py", tmp_path / "layers.py"):
             path.rename(path.with_suffix(".away"))  # the folder needs it no longer
@@ -113,4 +113,4 @@ def test_a_network_that_came_without_its_source_is_not_written_down() -> None:
     )
     backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load("error_units")
     with pytest.raises(NoProgram, match="comes without its source"):
-        write_folder(Case("A title.", form, group, backend, policy, row, []), [])
+        write_folder(FindingCase("A title.", form, group, backend, policy, row, []), [])

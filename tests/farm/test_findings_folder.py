@@ -15,12 +15,12 @@ from planted_small import graph
 
 from farm.hunt import issue_text as issue
 from farm.reproduction import checks, in_framework, requirements, trial
-from farm.reproduction.folder import PROGRAM, RUN, Case, _format_literal, write_folder
+from farm.reproduction.folder import PROGRAM, RUN, FindingCase, _format_literal, write_folder
 from tasks import counterparts
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.backends.shared.network import complete_form
-from tasks.backends.shared.recipe import NoProgram, Recipe
+from tasks.backends.shared.recipe import NoProgram, ProgramRecipe
 from tasks.judge import verdict
 from tasks.model import Form, Group, Leaf, is_inexact, np_dtype
 from tasks.model.dtypes import TABLE
@@ -38,7 +38,7 @@ def written(form: Form, leaves: list[Leaf], backend: str, actual: Any = None, **
     """The files of a case whose expected outputs are told."""
     row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": "", **row}
     group, made = Group(form.op, "", form.dtype, 1), BackendSpec.parse(backend).create()
-    case = Case('a "title" \\ of text', form, group, made, verdict.load("error_units"), row, leaves, actual)
+    case = FindingCase('a "title" \\ of text', form, group, made, verdict.load("error_units"), row, leaves, actual)
     return write_folder(case, ["onnxruntime"])
 
 
@@ -570,7 +570,7 @@ def test_a_backend_runs_a_model_as_its_finding_does() -> None:
         pytest.importorskip({"ort-cpu": "onnxruntime", "openvino-cpu": "openvino"}[name])
         backend = BackendSpec.parse(name).create()
         backend.start()
-        recipe: Recipe = backend.recipe(form)
+        recipe: ProgramRecipe = backend.recipe(form)
         with trial.write_temporary_script({"model.onnx": form.model or b""}) as folder:
             (mine,) = recipe.run(str(folder / "model.onnx"), {"x": x}, **recipe.settings)
         assert np.asarray(mine).tobytes() == np.asarray(backend.build(form).run()[0]).tobytes()

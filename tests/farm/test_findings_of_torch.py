@@ -14,7 +14,7 @@ import torch
 
 from farm.fleet import envs
 from farm.reproduction import requirements
-from farm.reproduction.folder import PROGRAM, RUN, Case, Definition, write_folder
+from farm.reproduction.folder import PROGRAM, RUN, FindingCase, FindingDefinition, write_folder
 from farm.reproduction.in_torch import OP_DB
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
@@ -40,12 +40,12 @@ def written(
     backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load("error_units")
     row = {"status": "wrong", "kind": "numbers", "error": "", "limit": 32.0, "compute_precision": "", **row}
     row |= {"op_class": sample.op_class.value, "dtype": group.dtype}
-    defined = Definition.of(sample, "")
+    defined = FindingDefinition.of(sample, "")
     if defined is not None and leaves is not None:
         defined = replace(defined, leaves=leaves)
     expected = leaves or sample.expected()
     return write_folder(
-        Case("A title.", sample.form("torch"), group, backend, policy, row, expected, None, defined), ["torch"]
+        FindingCase("A title.", sample.form("torch"), group, backend, policy, row, expected, None, defined), ["torch"]
     )
 
 
@@ -278,7 +278,7 @@ def test_at_the_border_of_overflow_a_finding_shows_what_the_judge_does(got: floa
     }
     backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load("error_units")
     group = Group("torch:clone", "", "float16", 1)
-    case = Case("A title.", form, group, backend, policy, row | {"compute_precision": ""}, [leaf])
+    case = FindingCase("A title.", form, group, backend, policy, row | {"compute_precision": ""}, [leaf])
     assert exit_code(write_folder(case, ["torch"])) == says
     judged = compare([x], [leaf], OpClass.COMPOSITE)
     off = judged.nonfinite > 0 or (judged.error_units or 0.0) > 32
@@ -292,7 +292,7 @@ def test_a_finding_of_a_batch_has_other_rows_in_it() -> None:
     row = {"status": "wrong", "kind": "batch", "op_class": "composite", "limit": 32.0, "dtype": "float32"}
     row |= {"error": "output 0 differs (…)", "flags": "batches=2,17 programs=one row=8/17", "compute_precision": ""}
     backend, policy = BackendSpec.parse("torch-cpu").create(), verdict.load("error_units")
-    case = Case("A title.", form, Group("torch:clone", "", "float32", 1), backend, policy, row, [])
+    case = FindingCase("A title.", form, Group("torch:clone", "", "float32", 1), backend, policy, row, [])
     files = write_folder(case, ["torch"])
     assert exit_code(files) == 0
     text = files[PROGRAM].decode()
@@ -316,7 +316,7 @@ def test_a_plug_in_that_is_installed_beside_torch_is_imported_and_among_what_a_f
     tree, x = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}, np.ones(2, np.float32)
     form = Form("torch", "torch:clone", "float32", [x], call=torch.clone, args=tree, kwargs=encode({}))
     row = {"status": "error", "kind": "", "op_class": "exact", "limit": 0.5, "error": "", "dtype": "float32"}
-    case = Case("A title.", form, group, spec.create(), verdict.load("error_units"), row, [])
+    case = FindingCase("A title.", form, group, spec.create(), verdict.load("error_units"), row, [])
     lines = write_folder(case, ["torch"])[RUN].decode().splitlines()
     assert lines.index("import torch") < lines.index("import torch_npu")
 

@@ -9,11 +9,16 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from farm.fitting import Head, fit_table
+from farm.fitting import TableHead, fit_table
 from farm.report import print_coverage
 from tests.farm.test_report import frame, make_row
 
-HEADS = [Head("vendor"), Head("backend"), Head("pass rate (passed/judged)", right=True), Head("counts by status")]
+HEADS = [
+    TableHead("vendor"),
+    TableHead("backend"),
+    TableHead("pass rate (passed/judged)", right=True),
+    TableHead("counts by status"),
+]
 LINES = [
     (["tiny corp", "ort-qnn-soc69", "87.8 % (665/757)", "crash 4 · timeout 1 · wrong 73 · unsupported 237"], ""),
     (["Meta", "executorch-xnnpack", "–", "–"], "bold"),
@@ -42,19 +47,19 @@ def test_a_short_table_stands_side_by_side_and_a_long_one_has_its_long_columns_b
     short = fit_table("t", HEADS[:2], [([Text("Meta"), Text("torch-cpu")], "")], 80)
     assert "Meta    torch-cpu" in printed(short, 80)
     many = [([Text(f"{n}" * 30) for n in range(6)], "")]
-    said = printed(fit_table("t", [Head(f"column {n}", right=True) for n in range(6)], many, 80), 80)
+    said = printed(fit_table("t", [TableHead(f"column {n}", right=True) for n in range(6)], many, 80), 80)
     assert "    column 4: " + "4" * 30 in said.splitlines()
 
 
 def test_a_cell_of_two_lines_is_whole_where_it_stands_in_one() -> None:
-    heads = [Head("status"), Head("how far"), Head("backend"), Head("what", right=True)]
+    heads = [TableHead("status"), TableHead("how far"), TableHead("backend"), TableHead("what", right=True)]
     cells = [Text("wrong"), Text("31 units, limit 32\nwith 16 flips of 16"), Text("ort-cpu"), Text("y" * 70)]
     said = printed(fit_table("t", heads, [(cells, "")] * 9, 80), 80)
     assert said.count("units, limit 32 with 16 flips of 16  ort-cpu") == 9
 
 
 def test_the_lower_of_the_two_forms_is_taken() -> None:
-    heads = [Head("backend"), Head("dtype"), Head("what")]
+    heads = [TableHead("backend"), TableHead("dtype"), TableHead("what")]
     lines = [([Text("openvino-cpu"), Text("float32, float16, bfloat16"), Text("why " * 50)], "") for _ in range(9)]
     heights = {width: printed(fit_table("t", heads, lines, width), width).count("\n") for width in (80, 120, 250)}
     assert heights[80] <= 2 + 9 * 4 and heights[120] <= 5 + 9 * 3, heights

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from farm.fleet import fork_server
-from farm.fleet.child_process import ChildProcess, Death, Limits, child_env
-from farm.fleet.fork_server import Forked
+from farm.fleet.child_process import ChildDeath, ChildProcess, Limits, child_env
+from farm.fleet.fork_server import ForkedChild
 from farm.lake import from_stream
 from farm.work import child_pool
 from farm.work.child_pool import ChildPool
@@ -95,10 +95,10 @@ def gone(*pids: int) -> bool:
 )
 def test_a_death_is_told_exactly(begun: Callable[..., ChildProcess], does: str, status: str, kind: str) -> None:
     child = begun(limits=Limits(memory_gib=1.0))
-    assert isinstance(child.process, Forked)
+    assert isinstance(child.process, ForkedChild)
     told(child)
     death = child.ask(wire.List(does), 1.0 if does == "sleep" else START_S)
-    assert isinstance(death, Death)
+    assert isinstance(death, ChildDeath)
     assert (death.status, death.kind, death.number, death.stage) == (status, kind, 3, "run")
     assert ("RuntimeError: planted" in death.text) is (does == "raise")
     assert not child.alive() and gone(child.process.pid)
@@ -161,7 +161,7 @@ def test_what_cannot_be_forked_is_started_plainly(begun: Callable[..., ChildProc
         child = begun((f"planted_forked:{what}",))
         assert isinstance(child.process, subprocess.Popen)
         assert child.ask(wire.Hello(), START_S) == wire.Ready()
-    assert isinstance(begun().process, Forked)  # what others are forked from is unharmed
+    assert isinstance(begun().process, ForkedChild)  # what others are forked from is unharmed
 
 
 def test_plain_starts_may_be_asked_for(begun: Callable[..., ChildProcess], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,10 +187,10 @@ def test_a_child_may_kill_its_server_and_the_next_is_started_plainly(begun: Call
     killer, other = begun(**env), begun(**env)
     told(other)
     death = killer.ask(wire.List("parent"), START_S)
-    assert isinstance(death, Death) and death.was_killed and death.number == 3
+    assert isinstance(death, ChildDeath) and death.was_killed and death.number == 3
     assert gone(killer.process.pid, other.process.pid) and not other.alive()
     lost = other.ask(wire.List("itself"), START_S)
-    assert isinstance(lost, Death) and lost.was_killed
+    assert isinstance(lost, ChildDeath) and lost.was_killed
     assert isinstance(begun(**env).process, subprocess.Popen)
 
 
@@ -210,7 +210,7 @@ def test_a_run_whose_server_is_killed_loses_no_case_and_blames_none(
         if isinstance(message, wire.Rows):
             if not rows:
                 child = next(iter(pool._children.values()))[0]
-                assert isinstance(child.process, Forked)
+                assert isinstance(child.process, ForkedChild)
                 psutil.Process(psutil.Process(child.process.pid).ppid()).kill()
             rows += [row for batch in from_stream(message.stream) for row in batch.to_pylist()]
     pool.close()
@@ -256,7 +256,7 @@ def test_what_a_forked_process_prepares_is_what_any_other_does(cache: Path, tmp_
     made = []
     for number in range(2):
         child = ChildProcess(sys.executable, Limits(), None, TorchOpInfo.imports)
-        assert isinstance(child.process, Forked)
+        assert isinstance(child.process, ForkedChild)
         said = list(child.call(wire.Prepare(items, str(tmp_path / str(number))), START_S))
         child.close()
         made.append([PreparedGroup(Path(x.path)) for x in said[:-1]])

@@ -14,7 +14,7 @@ from farm.commands import fuzz as command
 from farm.commands import reproduce
 from farm.hunt import fuzz_request
 from farm.hunt import fuzz_rounds as fuzzing
-from farm.hunt.fuzz_schedule import CHUNK, KEPT, QUIET, Schedule, key_of
+from farm.hunt.fuzz_schedule import CHUNK, KEPT, QUIET, FuzzSchedule, key_of
 from farm.reproduction import find
 from tasks.catalogs.fuzz import catalog
 from tasks.model import Group
@@ -29,8 +29,8 @@ def row(backend: str, op: str, status: str = "pass", **values: Any) -> dict[str,
     return {"backend": backend, "op": f"fuzz:{op}", "status": status, "build_ms": 0.0} | blank | values
 
 
-def schedule(*backends: str) -> Schedule:
-    return Schedule({"Add": ["float32"], "Conv": ["float32", "float16"]}, backends or ("ort-cpu",), seed=7)
+def schedule(*backends: str) -> FuzzSchedule:
+    return FuzzSchedule({"Add": ["float32"], "Conv": ["float32", "float16"]}, backends or ("ort-cpu",), seed=7)
 
 
 def test_an_op_with_findings_is_run_more_often() -> None:
@@ -85,7 +85,7 @@ def test_what_cases_took_in_other_runs_is_known_from_the_first_round_on() -> Non
 
 
 def test_a_case_that_does_not_end_takes_its_deadline() -> None:
-    plan = Schedule({"Add": ["float32"]}, ["tvm-cpu"], 7, deadline_ms=60_000.0)
+    plan = FuzzSchedule({"Add": ["float32"]}, ["tvm-cpu"], 7, deadline_ms=60_000.0)
     plan.learn(row("tvm-cpu", "Add", "timeout", sample=n, run_ms=None, build_ms=None) for n in range(8))
     assert plan.ms("tvm-cpu", "Add") == 60_000.0
 
@@ -93,7 +93,7 @@ def test_a_case_that_does_not_end_takes_its_deadline() -> None:
 def test_who_takes_few_ops_begins_with_one_of_them() -> None:
     ops = {f"Op{n}": ["float32"] for n in range(100)}
     asked = {op: {"ort-cpu"} for op in ops} | {"Op7": {"ort-cpu", "torch-cpu"}, "Op9": {"jax-cpu"}}
-    plan = Schedule(ops, ["ort-cpu", "torch-cpu", "jax-cpu", "idle-cpu"], 7, asked)
+    plan = FuzzSchedule(ops, ["ort-cpu", "torch-cpu", "jax-cpu", "idle-cpu"], 7, asked)
     plan.learn(row("ort-cpu", "Op0", sample=n) for n in range(8))
     given = {(batch.op, backend) for batch in plan.round(4.0) for backend in batch.wanted}
     assert {("Op7", "torch-cpu"), ("Op9", "jax-cpu")} <= given
@@ -110,7 +110,7 @@ def test_a_backend_that_compiles_begins_with_one_batch() -> None:
 
 def test_each_backend_has_a_batch_in_the_first_round_however_little_time_there_is() -> None:
     asked = {"Add": {"inductor-cpu"}, "Conv": {"ort-cpu"}}
-    plan = Schedule(
+    plan = FuzzSchedule(
         {"Add": ["float32"], "Conv": ["float32"]}, ["inductor-cpu", "ort-cpu"], 7, asked, guess_ms={"inductor-cpu": 1e6}
     )
     assert {backend for batch in plan.round(0.1) for backend in batch.wanted} == {"inductor-cpu", "ort-cpu"}
@@ -184,7 +184,7 @@ def test_a_row_of_another_generator_is_made_of_its_choices(
     whole = find.find_row_of_key
 
     def older(key: Any, lake: Any, change: Any = None) -> Any:
-        row, rows = whole(find.Key(key.run_id, key.case_id.replace(".g0/", ".g1/"), key.backend), lake)
+        row, rows = whole(find.RowKey(key.run_id, key.case_id.replace(".g0/", ".g1/"), key.backend), lake)
         return row | {"variant": "g0"} | (change or {}), rows
 
     monkeypatch.setattr(find, "find_row_of_key", older)
@@ -258,10 +258,10 @@ def test_a_round_is_as_long_as_the_time_that_is_left(monkeypatch: pytest.MonkeyP
     now = [0.0]
     monkeypatch.setattr(fuzzing, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(fuzzing.lakes, "write_run", lambda *args: None)
-    run = object.__new__(fuzzing.Fuzzing)
+    run = object.__new__(fuzzing.FuzzRounds)
     run.plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda *args: 2), request=SimpleNamespace(lake=None))  # type: ignore[assignment]
     run.run = SimpleNamespace(record={}, run_id="r")  # type: ignore[assignment]
-    run.budget, run.schedule, run.rounds, run.planned = fuzzing.Budget(60.0), schedule(), 0, 0
+    run.budget, run.schedule, run.rounds, run.planned = fuzzing.FuzzBudget(60.0), schedule(), 0, 0
     run._before, run._pace, run._asked = (
         0.0,
         1.0,

@@ -16,11 +16,11 @@ import yaml
 
 from farm.fleet import detect
 from farm.fleet.child_process import Limits
-from farm.fleet.node import Devices, ray_node
+from farm.fleet.node import NodeDevices, ray_node
 from farm.work import gangs, ray_cluster
 from farm.work.job import Job
 from tasks import wire
-from tasks.backends.shared.rank_hosts import Hosts
+from tasks.backends.shared.rank_hosts import RankHosts
 from tasks.devices import BY_LABEL
 from tests.clusters import Cluster
 from tests.conftest import PATIENCE_S, ROOT, here
@@ -85,7 +85,7 @@ def test_no_failure_is_told_where_ranks_are_gone(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("farm.work.monitoring.observe", lambda *args: None)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = closed.getsockname()
-    gang = gangs.Gang(Hosts("127.0.0.1", (address,), "token", 2))
+    gang = gangs.DeviceGang(RankHosts("127.0.0.1", (address,), "token", 2))
     job = Job(name="gang", cache="", limits=Limits())
     for name, message in told.items():
         monkeypatch.setattr(ray_cluster, "run_job", lambda job, message=message: iter([message]))
@@ -110,7 +110,7 @@ def head() -> Iterator[Cluster]:
 @pytest.fixture
 def two(head: Cluster) -> Iterator[dict[str, Any]]:
     """Two nodes of two CPUs and two NPUs each, by name."""
-    devices = ray_node({"huawei": Devices(BY_LABEL["huawei"], 2)})
+    devices = ray_node({"huawei": NodeDevices(BY_LABEL["huawei"], 2)})
     made = {
         name: head.add_node(
             num_cpus=2,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from farm.fleet.child_process import ChildProcess, Death, Limits
+from farm.fleet.child_process import ChildDeath, ChildProcess, Limits
 from tasks import wire
 from tasks.aside import ask_aside
 from tasks.backends import BackendSpec
@@ -131,7 +131,7 @@ def test_what_a_kernel_raises_has_its_name_text_and_place(farm: Farm) -> None:
 )
 def test_a_kernel_that_ends_its_process_ends_the_child_alike(farm: Farm, source: str, kind: str) -> None:
     *_, death = farm.run(cheat=source)
-    assert isinstance(death, Death)
+    assert isinstance(death, ChildDeath)
     assert (death.status, death.kind, death.number, death.stage) == ("crash", kind, 0, "run")
 
 
@@ -149,7 +149,7 @@ def kernel(x):
     time.sleep(1000)
 """
     *_, death = farm.run(limits=Limits(deadline_s=1), cheat=source)
-    assert isinstance(death, Death) and (death.status, death.stage) == ("timeout", "run")
+    assert isinstance(death, ChildDeath) and (death.status, death.stage) == ("timeout", "run")
     assert farm.child is not None
     farm.child.close()
     wait_for(lambda: not find_sleeping(long), "the end of all that it has started")
@@ -249,7 +249,7 @@ def test_what_an_audited_call_did_is_not_hidden_by_the_next_one(farm: Farm, late
 def test_an_audited_call_that_dies_is_its_own_case(farm: Farm) -> None:
     dies = WRITES_AND.replace("LATER", "os._exit(3)").replace("WRITES", "False")
     (ended,) = farm.run("audit", dies=dies)
-    assert isinstance(ended, Death)
+    assert isinstance(ended, ChildDeath)
 
 
 def test_a_kernel_that_prints_without_end_has_its_row(farm: Farm) -> None:

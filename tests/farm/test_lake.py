@@ -30,7 +30,7 @@ from farm.lake import SCHEMA, Lake, LakeError, LakeWarning
 from farm.lake.origin_columns import KEY
 from farm.lake.store import list_parts
 from farm.work.launch import durable, run_id_at
-from farm.work.state import Before
+from farm.work.state import BeforeRun
 from tasks.model.row import Row
 from tests import prepared
 from tests.farm.test_compaction import at_once, compacted_by_two, filled
@@ -235,7 +235,7 @@ def test_resume_keys(local: Lake) -> None:
 
     config = Config.model_validate({"catalogs": ["torch"], "backends": ["torch-cpu", "ort-cpu"], "dtypes": ["float32"]})
     matrix = build(config, {"torch": [Entry("torch:abs", "", ("float32",)), Entry("torch:add", "", ("float32",))]})
-    assert durable(local.root, RUN, matrix) == Before()
+    assert durable(local.root, RUN, matrix) == BeforeRun()
     lake.append(local, RUN, [batch(0, 5), batch(5, attempts=2)])
     lake.append(local, RUN, [made([row(1, op="torch:add")], backend="ort-cpu")])
     lake.append(local, RUN, [made([row(1, op="torch:gone")]), made([row(1)], backend="x")])
@@ -246,7 +246,7 @@ def test_resume_keys(local: Lake) -> None:
         lake.append(local, RUN, [made([row(2, status="unavailable", attempts=3)])])
         assert durable(local.root, RUN, matrix).done == {(0, 0): {0, 2, 5}, (1, 1): {1}}
         again = durable(local.root, RUN, matrix, ["torch-cpu"])
-    assert again == Before({(0, 0): {0, 5}, (1, 1): {1}}, {(0, 0): {2: 3}})
+    assert again == BeforeRun({(0, 0): {0, 5}, (1, 1): {1}}, {(0, 0): {2: 3}})
 
 
 # --- runs -------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import pytest
 from farm import lake
 from farm.fleet import channel, envs, existing
 from farm.fleet.channel import LAUNCHER
-from farm.fleet.child_process import ChildProcess, Death, Limits
+from farm.fleet.child_process import ChildDeath, ChildProcess, Limits
 from farm.fleet.envs import EnvError, Environment
 from farm.plan.config import ConfigError, load
 from farm.plan.known import _of_version
@@ -79,7 +79,7 @@ def test_a_launcher_that_dies_takes_no_case_with_it(child: ChildProcess) -> None
     death = child.ask(wire.Hello(), 60)
     for process in below:
         process.resume()
-    assert isinstance(death, Death) and (death.status, death.kind, death.was_killed) == ("crash", LAUNCHER, True)
+    assert isinstance(death, ChildDeath) and (death.status, death.kind, death.was_killed) == ("crash", LAUNCHER, True)
     assert "ended (SIGKILL), and its process with it" in death.text
     child.close()
     assert not psutil.wait_procs(below, timeout=10)[1]
@@ -93,7 +93,7 @@ def test_a_launcher_that_is_heard_of_no_more_is_ended(child: ChildProcess, monke
     time.sleep(0.6)
     child.channel._heard_at -= 1.0  # type: ignore[attr-defined]
     said = list(child.call(wire.Hello(), 30))[-1]
-    assert isinstance(said, Death) and said.kind == LAUNCHER and "nothing is heard" in said.text
+    assert isinstance(said, ChildDeath) and said.kind == LAUNCHER and "nothing is heard" in said.text
 
 
 @pytest.mark.parametrize(

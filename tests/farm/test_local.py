@@ -22,11 +22,11 @@ from farm.fleet.child_process import Limits
 from farm.plan import request as requests
 from farm.plan.matrix import Matrix
 from farm.work import executor_registry, lanes, launch, local, ray_or_local, row_writer, supervisor
-from farm.work.claims import Claim
+from farm.work.claims import DeviceClaim
 from farm.work.job import Job
-from farm.work.lanes import Capacity, Line
-from farm.work.launch import Run, ready
-from farm.work.local import Inline
+from farm.work.lanes import JobLine, LaneCapacity
+from farm.work.launch import LaunchedRun, ready
+from farm.work.local import InlineExecutor
 from farm.work.run_state import RunState
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
@@ -94,7 +94,7 @@ def test_nodes_by_label_are_rays(config: Path) -> None:
 def test_where_a_run_goes(
     config: Path, monkeypatch: pytest.MonkeyPatch, how: str, more: dict[str, Any], groups: int, expected: str
 ) -> None:
-    class Cluster(Inline):
+    class Cluster(InlineExecutor):
         takes_address = True
 
     monkeypatch.setattr("farm.work.ray_cluster.RayCluster", Cluster)
@@ -156,7 +156,7 @@ def test_rows_and_figures_come_while_a_job_goes_on(
 
     where = lake.open_lake(str(results))
     with ready(requests.new(str(config), where, how=how, cpus=1)) as made:
-        run = Run(made)
+        run = LaunchedRun(made)
         run.begin()
         run.dispatch(progress)
         rows, missing = run.finish()
@@ -175,7 +175,7 @@ def test_inline_begins_a_backend_once_and_ends_it(
         whole = getattr(Backend, name)
         monkeypatch.setattr(Backend, name, lambda self, call=whole, name=name: told.append(name) or call(self))
     with ready(requests.new(str(config), lake.open_lake(str(results)), how="inline")) as made:
-        run = Run(made)
+        run = LaunchedRun(made)
         run.begin()
         run.dispatch(lambda state: None)
         rows, _ = run.finish()
@@ -230,9 +230,9 @@ def job(name: str) -> Job:
 @pytest.fixture
 def line(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A function that makes a line of two lanes whose jobs do ``work``; the jobs that each lane's children are of."""
-    made: list[Line] = []
+    made: list[JobLine] = []
 
-    def make(work: Callable[[Job], None]) -> tuple[Line, Any, list[FakeChildren]]:
+    def make(work: Callable[[Job], None]) -> tuple[JobLine, Any, list[FakeChildren]]:
         children = [FakeChildren(), FakeChildren()]
         left = iter(children)
         monkeypatch.setattr(lanes, "ChildPool", lambda: next(left))
@@ -244,7 +244,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         monkeypatch.setattr(lanes, "run_job", run)
         came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-        made.append(Line([Capacity(2.0)], came))
+        made.append(JobLine([LaneCapacity(2.0)], came))
         return made[-1], came, children
 
     yield make
@@ -252,7 +252,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Any:
         one.close(5)
 
 
-def until_idle(line: Line) -> None:
+def until_idle(line: JobLine) -> None:
     def busy() -> bool:
         with line._changed:  # else a lane may just have taken a job, and not yet be at it
             return bool(line._waiting or line._expected) or not all(x.idle and not x.starting for x in line._lanes)
@@ -296,8 +296,8 @@ def test_a_job_that_raises_ends_with_it(line: Any) -> None:
 
 def test_a_job_that_waits_can_be_called_back() -> None:
     executor = local.ChildProcesses(1)
-    executor._lines["CPU"] = Line([Capacity(0.0)], executor._came)
-    handle = executor.submit(job("a"), None, Claim())
+    executor._lines["CPU"] = JobLine([LaneCapacity(0.0)], executor._came)
+    handle = executor.submit(job("a"), None, DeviceClaim())
     executor.cancel(handle)
     assert list(executor.poll(1.0)) == [(handle, None)]
     executor.close()
@@ -330,10 +330,10 @@ def test_as_many_jobs_run_at_once_as_the_devices_have_shares(
     monkeypatch.setattr(lanes, "ChildPool", FakeChildren)
     monkeypatch.setattr(lanes, "run_job", run)
     came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-    made = Line([Capacity(1.0, Place("local", n), {"VISIBLE": n}) for n in "01"], came)
+    made = JobLine([LaneCapacity(1.0, Place("local", n), {"VISIBLE": n}) for n in "01"], came)
     try:
         for handle in range(1, 9):
-            made.put(handle, job(f"job {handle}"), Claim(share))
+            made.put(handle, job(f"job {handle}"), DeviceClaim(share))
         end = time.monotonic() + 30
         while len(running) < most:
             assert time.monotonic() < end
@@ -371,12 +371,12 @@ def test_a_job_of_several_devices_has_them_at_the_same_time_and_is_not_passed_ov
     monkeypatch.setattr(lanes, "ChildPool", FakeChildren)
     monkeypatch.setattr(lanes, "run_job", run)
     came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-    made = Line([Capacity(1.0, Place("local", str(n))) for n in range(5)], came)
-    made.join(4, lambda numbers, parts: Capacity(0.0, Place("local", ",".join(map(str, numbers))), {}, parts))
+    made = JobLine([LaneCapacity(1.0, Place("local", str(n))) for n in range(5)], came)
+    made.join(4, lambda numbers, parts: LaneCapacity(0.0, Place("local", ",".join(map(str, numbers))), {}, parts))
     try:
         for handle in range(1, 9):
             made.put(handle, job("single"))
-        made.put(9, job("gang"), Claim(devices=4))
+        made.put(9, job("gang"), DeviceClaim(devices=4))
         until_idle(made)
         found = drained(came)
         assert not [message for _, message in found if isinstance(message, BaseException)]
@@ -400,7 +400,7 @@ def test_a_device_that_is_to_be_avoided_is_given_no_job_and_a_job_without_a_devi
     monkeypatch.setattr(lanes, "run_job", run)
     came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     first, second = Place("local", "0"), Place("local", "1")
-    made = Line([Capacity(1.0, first), Capacity(1.0, second)], came)
+    made = JobLine([LaneCapacity(1.0, first), LaneCapacity(1.0, second)], came)
     try:
         for handle in range(1, 5):
             made.put(handle, replace(job("a"), avoid=(first,)))
@@ -420,18 +420,18 @@ def test_a_job_that_needs_a_whole_device_is_not_passed_over_for_ever(monkeypatch
     def run(job: Job, own: FakeChildren) -> Any:
         order.append(job.name)
         if job.name == "small" and len(order) < 60:  # there is always another one
-            made.put(len(order) + 100, of("small"), Claim(0.25))
+            made.put(len(order) + 100, of("small"), DeviceClaim(0.25))
         time.sleep(0.005)
         yield job.name
 
     monkeypatch.setattr(lanes, "ChildPool", FakeChildren)
     monkeypatch.setattr(lanes, "run_job", run)
     came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-    made = Line([Capacity(1.0)], came)
+    made = JobLine([LaneCapacity(1.0)], came)
     try:
         for handle in range(1, 9):
-            made.put(handle, job("small"), Claim(0.25))
-        made.put(9, job("whole"), Claim())
+            made.put(handle, job("small"), DeviceClaim(0.25))
+        made.put(9, job("whole"), DeviceClaim())
         until_idle(made)
         assert order.index("whole") < 20 and len(order) >= 60
     finally:
@@ -454,7 +454,7 @@ def test_a_child_that_is_started_ahead_holds_up_no_other_job(monkeypatch: pytest
     monkeypatch.setattr(lanes, "ChildPool", Slow)
     monkeypatch.setattr(lanes, "run_job", run)
     came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-    made = Line([Capacity(2.0)], came)
+    made = JobLine([LaneCapacity(2.0)], came)
     try:
         made.expect(job("slow"))
         assert begins.wait(30)
@@ -484,7 +484,7 @@ def test_a_child_that_cannot_be_started_ahead_costs_no_lane(monkeypatch: pytest.
     monkeypatch.setattr(lanes, "ChildPool", Full)
     monkeypatch.setattr(lanes, "run_job", run)
     came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-    made = Line([Capacity(2.0)], came)
+    made = JobLine([LaneCapacity(2.0)], came)
     try:
         made.expect(job("full"))
         until_idle(made)

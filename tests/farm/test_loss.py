@@ -9,7 +9,7 @@ import pytest
 
 from farm.commands.loss import main
 from tasks.training import networks
-from tasks.training.exact import Exact
+from tasks.training.exact import ExactTraining
 from tasks.training.free_running import JUMP, LossSpread, measure_spread
 
 pytest.importorskip("torch")
@@ -20,7 +20,7 @@ STEPS = 3
 @pytest.fixture(scope="module")
 def spread() -> LossSpread:
     network = networks.get("llama")
-    return measure_spread(Exact(network, network.recipe), 0, STEPS)
+    return measure_spread(ExactTraining(network, network.recipe), 0, STEPS)
 
 
 def ask(path: Path, losses: np.ndarray) -> int:

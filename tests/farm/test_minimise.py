@@ -22,9 +22,9 @@ from farm.fleet.child_process import Limits
 from farm.hunt import issue_text as issue
 from farm.hunt import show_minimal as show
 from farm.hunt.minimise_row import _sound_s
-from farm.hunt.minimise_search import HANG_S, Runner
+from farm.hunt.minimise_search import HANG_S, MinimiseRunner
 from farm.lake import minimal
-from farm.lake.key import Key
+from farm.lake.key import RowKey
 from farm.lake.minimal import finding_id
 from farm.report.tables import defects
 from farm.report.tables.coverage import distinct
@@ -175,7 +175,7 @@ def test_values_that_are_too_many_to_print_end_in_dots() -> None:
 def test_what_hangs_is_given_as_long_as_cases_that_end_take(cache: Path) -> None:
     def waits(sound_s: float, deadline_s: float = 60.0, **more: Any) -> float:
         job = Job(name="x", cache=str(cache), limits=Limits(deadline_s))
-        return Runner(job, None, sound_s, lambda runs, status: None, **more)._impatient().deadline_s
+        return MinimiseRunner(job, None, sound_s, lambda runs, status: None, **more)._impatient().deadline_s
 
     assert [waits(x) for x in (0.0, 0.02, 0.5, 7.0)] == [1.0, 1.0, 2.5, 10.0]
     assert waits(7.0, 3.0) == 3.0
@@ -190,7 +190,7 @@ def test_how_long_cases_that_end_take_is_learned_from_wrong_ones_too(made: Made)
 
     def learned(backend: str, status: str = "timeout") -> float | None:
         row = dict(wrong, status=status, op="small:softmax")
-        case: Any = SimpleNamespace(row=row, key=Key(wrong.run_id, wrong.case_id, backend))
+        case: Any = SimpleNamespace(row=row, key=RowKey(wrong.run_id, wrong.case_id, backend))
         return _sound_s(case, lake.open_lake(here.results))
 
     assert wrong.status == "wrong"

@@ -14,7 +14,7 @@ import pytest
 from farm.commands import monitor
 from farm.exits import BAD_INPUT
 from farm.work import monitoring
-from farm.work.run_counts import Count
+from farm.work.run_counts import BackendCount
 
 
 class Metric:
@@ -39,13 +39,13 @@ def test_a_driver_tells_totals_once_and_states_as_they_are(monkeypatch: pytest.M
     for kind in ("Counter", "Gauge"):
         monkeypatch.setattr(f"ray.util.metrics.{kind}", Metric)
     monkeypatch.setattr(monitoring, "EXPORT_S", 0.0)
-    counts = {"ort-cpu": Count(planned=10, done=3, status={"pass": 2, "wrong": 1})}
+    counts = {"ort-cpu": BackendCount(planned=10, done=3, status={"pass": 2, "wrong": 1})}
     run_counts = SimpleNamespace(counts=counts, spent={"ort-cpu": {"starts": 2.0}}, supervisors_lost=1)
     flights = {1: SimpleNamespace(begun=True), 2: SimpleNamespace(begun=False)}
     plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda offer, claim: 4))
     run: Any = SimpleNamespace(run_counts=run_counts, flights=flights, plan=plan)
     left: Any = lambda run: (7.0, "about")  # noqa: E731
-    watch = monitoring.Watch("r", left)
+    watch = monitoring.MetricsWatch("r", left)
     watch(run)
     counts["ort-cpu"].status = {"pass": 5, "wrong": 0}  # one was run again elsewhere
     watch(run)

@@ -18,10 +18,10 @@ from farm.commands import node as node_command
 from farm.fleet import asking, detect, inventory, node, visible
 from farm.fleet.channel import Interpreter
 from farm.fleet.child_process import Limits
-from farm.fleet.inventory import Offer
+from farm.fleet.inventory import BackendOffer
 from farm.plan.config import BackendConfig
 from farm.work import catalog_lists, child_pool, gangs, ray_cluster
-from farm.work.claims import Claim
+from farm.work.claims import DeviceClaim
 from farm.work.job import Job
 from tasks import wire
 from tasks.backends import BackendSpec
@@ -313,8 +313,10 @@ def test_a_job_is_told_its_share_of_a_device_and_which_one_it_is(
     cluster.nodes, cluster.ship, cluster._asked, cluster._next = [], False, None, 0
     cluster._running, cluster._load = {}, {}
     cluster._task = types.SimpleNamespace(options=lambda **how: sent.append(how) or task)  # type: ignore[func-returns-value]
-    offer = Offer("torch-cuda", "NVIDIA", "nvidia", "GPU", [], False, node_ids=["n"], resources={"n": "GPU"})
-    cluster.submit(Job(name="j", cache=str(tmp_path), limits=Limits(), env={FRACTION: "0.25"}), offer, Claim(0.25))
+    offer = BackendOffer("torch-cuda", "NVIDIA", "nvidia", "GPU", [], False, node_ids=["n"], resources={"n": "GPU"})
+    cluster.submit(
+        Job(name="j", cache=str(tmp_path), limits=Limits(), env={FRACTION: "0.25"}), offer, DeviceClaim(0.25)
+    )
     (how, (job, *where)) = sent
     assert how["num_gpus"] == 0.25 and job.env == {FRACTION: "0.25"}
     monkeypatch.setattr(gangs, "here", lambda: ("n", ["1"]))
@@ -447,7 +449,7 @@ def test_backends_of_a_device_that_one_process_may_open_are_asked_one_after_anot
     assert child_pool._is_exclusive(wire.Ready(BackendInfo(device_vendor=vendor))) is (most == 1)
     info = next(iter(answers.values()))
     assert isinstance(info, BackendInfo)
-    offer = Offer("x", "V", vendor, "GPU", [], False, True, nodes=["here"], info=info)
+    offer = BackendOffer("x", "V", vendor, "GPU", [], False, True, nodes=["here"], info=info)
     shared = ": nvidia-smi -c DEFAULT lets several share it" * (vendor == "nvidia")
     assert (f"one process at a time{shared}, on here" in offer.words) is (most == 1)
     detect.one_process.cache_clear()
@@ -594,7 +596,7 @@ def test_cores_are_counted_where_ray_counts_cores(root: Path) -> None:
 
 def test_one_vendor_owns_rays_resource_and_all_are_counted_in_labels() -> None:
     devices = {
-        label: node.Devices(BY_LABEL[label], n, (model,) * n)
+        label: node.NodeDevices(BY_LABEL[label], n, (model,) * n)
         for label, n, model in [
             ("intel", 1, "Intel(R) Arc(TM) A770"),
             ("nvidia", 2, "NVIDIA H200"),

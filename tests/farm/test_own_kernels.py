@@ -17,7 +17,7 @@ from farm.exits import BAD_INPUT
 from farm.lake import minimal
 from farm.reproduction import requirements
 from tasks.catalogs.user import load, sources
-from tasks.catalogs.user.load import Declared
+from tasks.catalogs.user.load import DeclaredKernel
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.gradients import autograd
@@ -64,7 +64,7 @@ def test_a_finding_takes_what_the_kernels_file_imports(tmp_path: Path) -> None:
     (tmp_path / "k.py").write_text("import beside, os, numpy, rich.table\ndef f(x): return x\n")
     assert sources.outside(tmp_path / "k.py", str(tmp_path)) == {"os", "numpy", "rich"}
     op = UserOp("f", f"{tmp_path}/k.py:f", reference=np.sin, inputs={"x": [3]}, dims={})
-    one = Declared(op, (), str(tmp_path))
+    one = DeclaredKernel(op, (), str(tmp_path))
     assert one.outside() == {"os", "numpy", "rich", "hypothesis"}
     with load.lent(op, str(tmp_path)):
         named = {
@@ -199,7 +199,7 @@ def test_what_a_backward_pass_must_leave_alone_is_watched_in_the_first_run_of_a_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watched: list[Any] = []
-    monkeypatch.setattr(autograd.Untouched, "note_outputs", lambda self, outputs: watched.append(self))
+    monkeypatch.setattr(autograd.UntouchedInputs, "note_outputs", lambda self, outputs: watched.append(self))
     found = farm.fuzz(_sound, reference=_sin, results=None, repeats=4, **SIZES)
     assert found.passed == 8 and len(watched) == 4
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from farm import lake
-from tasks.plugins import Part, PluginError
+from tasks.plugins import PluginError, PluginPart
 from tests.conftest import ROOT
 
 EXAMPLE = ROOT / "examples" / "plugin"
@@ -104,7 +104,7 @@ def test_an_entry_point_that_is_no_class_is_told() -> None:
     with pytest.raises(
         PluginError, match="backend 'x': planted:STRUCK is a tuple, not a class; name a class in the entry"
     ):
-        Part("backend", "x", "planted:STRUCK").load()
+        PluginPart("backend", "x", "planted:STRUCK").load()
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_plugin_for_another_version_is_one_line_with_the_fix(
     (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(PluginError) as caught:
-        Part("backend", "older", f"{name}:Older", "farm-older", "0.1").load()
+        PluginPart("backend", "older", f"{name}:Older", "farm-older", "0.1").load()
     said = str(caught.value)
     assert said.startswith(f"backend 'older' of the package farm-older 0.1: {name}:Older cannot be imported: ")
     assert ("bring farm-older up to date, or uninstall it" in said) == ours and "\n" not in said
@@ -152,7 +152,7 @@ def test_a_method_that_takes_other_arguments_than_ours_is_one_line_with_the_fix(
         f"from tasks.backends.base import Backend\nclass Older(Backend):\n    def {method}\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    part = Part("backend", "older", f"{name}:Older", "farm-older", "0.1")
+    part = PluginPart("backend", "older", f"{name}:Older", "farm-older", "0.1")
     if not says:
         assert part.load().__name__ == "Older"
         return

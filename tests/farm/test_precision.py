@@ -13,7 +13,7 @@ import pytest
 
 from farm import lake
 from farm.commands import run as launch
-from farm.fleet.inventory import Offer
+from farm.fleet.inventory import BackendOffer
 from farm.work.fleet_changes import FleetChanges
 from tasks.backends import BackendSpec
 from tasks.backends.shared.onnx_form import one_add
@@ -118,7 +118,7 @@ def test_a_node_with_coarser_products_than_those_a_run_began_with_is_not_admitte
     exact, coarse = (RuntimeInfo("1", "cuda", "", x, of_products=bool(x)) for x in ("", "tfloat32"))
     node = {"id": "2", "host": "new", "resources": {"CPU": 1.0}, "labels": {}}
     for first, admitted in ((exact, False), (coarse, True)):
-        offer = Offer("one", "", "", "CPU", [], False)
+        offer = BackendOffer("one", "", "", "CPU", [], False)
         offer.admit({**node, "id": "1", "host": "old"}, BackendInfo(runtime=first))
         state: Any = SimpleNamespace(plan=SimpleNamespace(offers={"one": offer}), notices=[])
         why = FleetChanges(state, cast(Any, None))._admit_node(offer, node, {"one": BackendInfo(runtime=coarse)})

@@ -73,11 +73,11 @@ def test_a_change_of_version_forgets_it(
     config: Path, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, info = BackendSpec.parse("ort-cpu"), RuntimeInfo("1", "cpu")
-    support = probing.Support.load(spec, info, tmp_path)
+    support = probing.ProbedSupport.load(spec, info, tmp_path)
     for run_id in ("run", "next"):
         support.learn("key", 3, {"stage": "build", "error": "no kernel"}, run_id)
     support.save()
-    assert probing.Support.load(spec, info, tmp_path).find_unsupported("key", 3) == {
+    assert probing.ProbedSupport.load(spec, info, tmp_path).find_unsupported("key", 3) == {
         "kind": "",
         "stage": "build",
         "error_type": "",
@@ -85,20 +85,20 @@ def test_a_change_of_version_forgets_it(
         "run": "run",
     }
     for changed in ({"runtime_version": "2"}, {"driver_version": "590.44"}, {"device": "NVIDIA H200, sm_90"}):
-        assert probing.Support.load(spec, replace(info, **changed), tmp_path).find_unsupported("key", 3) is None, (
-            changed
-        )
+        assert (
+            probing.ProbedSupport.load(spec, replace(info, **changed), tmp_path).find_unsupported("key", 3) is None
+        ), changed
     optioned = BackendSpec.parse("ort-cpu", options={"graph_optimization": "all"})
-    assert probing.Support.load(optioned, info, tmp_path).find_unsupported("key", 3) is None
+    assert probing.ProbedSupport.load(optioned, info, tmp_path).find_unsupported("key", 3) is None
     monkeypatch.setattr(probing, "_own_versions", lambda: "another onnxruntime")
-    assert probing.Support.load(spec, info, tmp_path).find_unsupported("key", 3) is None
+    assert probing.ProbedSupport.load(spec, info, tmp_path).find_unsupported("key", 3) is None
 
 
 def test_a_refusal_counts_once_two_runs_were_given_the_same_words_and_for_a_week(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = {"stage": "build", "error": "no memory for the compiler"}
-    support = probing.Support(tmp_path / "support.json")
+    support = probing.ProbedSupport(tmp_path / "support.json")
     for run_id, words in (("first", told), ("first", told), ("second", told | {"error": "no kernel"})):
         support.learn("key", 0, words, run_id)
         assert support.find_unsupported("key", 0) is None, "one run, or other words"
@@ -112,7 +112,7 @@ def test_a_refusal_counts_once_two_runs_were_given_the_same_words_and_for_a_week
 def test_what_cannot_be_written_is_kept_for_the_next_time_and_what_is_not_whole_is_asked_again(tmp_path: Path) -> None:
     words, path = dict.fromkeys(probing.WORDS, ""), tmp_path / "support" / "one.json"
     path.parent.write_text("a file, where a folder is to be")
-    support = probing.Support(path)
+    support = probing.ProbedSupport(path)
     support.forget()
     support.learn("key", 0, words, "run 1")
     support.save()
@@ -128,8 +128,8 @@ def test_what_cannot_be_written_is_kept_for_the_next_time_and_what_is_not_whole_
 def test_runs_at_the_same_time_keep_what_each_of_them_has_learned(tmp_path: Path) -> None:
     spec, info, words = BackendSpec.parse("null-cpu"), RuntimeInfo("cpu", "1"), dict.fromkeys(probing.WORDS, "")
 
-    def read() -> probing.Support:
-        return probing.Support.load(spec, info, tmp_path)
+    def read() -> probing.ProbedSupport:
+        return probing.ProbedSupport.load(spec, info, tmp_path)
 
     first, second = read(), read()
     first.learn("key", 0, words, "run 1")

@@ -16,8 +16,8 @@ from rich.console import Console
 from farm.commands.run import main
 from farm.exits import OK
 from farm.work import durations, left, progress
-from farm.work.run_counts import Count
-from farm.work.state import Flight, Flights
+from farm.work.run_counts import BackendCount
+from farm.work.state import JobFlight, JobFlights
 
 CONFIG = """
 name: mine
@@ -42,8 +42,8 @@ def test_who_is_waited_for_is_said_until_all_have_answered(monkeypatch: pytest.M
     monkeypatch.setattr(progress, "time", clock)
     log, terminal = io.StringIO(), io.StringIO()
     awaited = [
-        progress.Awaited(Console(file=log, width=80)),
-        progress.Awaited(Console(file=terminal, width=80, force_terminal=True)),
+        progress.AwaitedJob(Console(file=log, width=80)),
+        progress.AwaitedJob(Console(file=terminal, width=80, force_terminal=True)),
     ]
     for clock.s, names in ((0.0, {"b", "a", "c"}), (11.0, {"a", "b"}), (12.0, {"b"})):
         for one in awaited:
@@ -61,7 +61,7 @@ class Said:
         self.clock, self.out = Clock(), io.StringIO()
         monkeypatch.setattr(progress, "time", self.clock)
         monkeypatch.setattr(left, "time", self.clock)
-        self.counts = {"torch-cpu": Count(), "tvm-cpu": Count()}
+        self.counts = {"torch-cpu": BackendCount(), "tvm-cpu": BackendCount()}
         self.asked = np.array([600.0, 400.0])
         untimed = self.asked * (timed_ms is None)
         self.to_come = np.stack([self.asked, untimed, self.asked * (timed_ms or (0.0, 0.0))], axis=1)
@@ -95,9 +95,9 @@ class Said:
             plan=plan,
             notices=[],
             come=[],
-            flights=Flights(),
+            flights=JobFlights(),
         )
-        self.progress = progress.Progress(Console(file=self.out, width=200), left.Left())
+        self.progress = progress.RunProgress(Console(file=self.out, width=200), left.WorkLeft())
 
     def prepare(self) -> None:
         """All groups are prepared, in no time."""
@@ -129,7 +129,7 @@ class Said:
 
     def told(self) -> float:
         """Seconds left."""
-        return left.Left()(self.run)[0]
+        return left.WorkLeft()(self.run)[0]
 
 
 def test_a_log_has_a_line_at_once_and_then_what_changed_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,10 +190,10 @@ def test_where_nothing_comes_a_log_says_every_few_minutes_what_is_at_work(monkey
     said = Said(monkeypatch)
     said.run.plan.matrix.groups = [SimpleNamespace(label=n, dtype="float32") for n in ("abs", "exp")]
     said.run.plan.name = lambda b: "tvm-cpu"
-    said.run.flights[1] = Flight(SimpleNamespace(prepare=True, kind="prepare"), groups=[0, 1], done={0}, begun=True)  # type: ignore[arg-type]
+    said.run.flights[1] = JobFlight(SimpleNamespace(prepare=True, kind="prepare"), groups=[0, 1], done={0}, begun=True)  # type: ignore[arg-type]
     batch = SimpleNamespace(prepare=(), kind="batch")
-    said.run.flights[2] = Flight(batch, backend=0, cases=[(0, 0, 0)], heard=100.0, begun=True)  # type: ignore[arg-type]
-    said.run.flights[3] = Flight(batch, backend=0, cases=[(0, 1, 0)])  # type: ignore[arg-type]
+    said.run.flights[2] = JobFlight(batch, backend=0, cases=[(0, 0, 0)], heard=100.0, begun=True)  # type: ignore[arg-type]
+    said.run.flights[3] = JobFlight(batch, backend=0, cases=[(0, 1, 0)])  # type: ignore[arg-type]
     said.at(0.0)
     said.at(12.0, torch_cpu={"pass": 10})
     assert said.at(150.0) == ""
@@ -210,9 +210,9 @@ def test_the_time_left_is_there_from_the_first_line(monkeypatch: pytest.MonkeyPa
     assert "at least 8 s left" in alone.at(0.0)  # 1000 cases of 10 ms and 40 sets of 31 ms on two slots, and the report
     alone.prepare()
     alone.take("torch-cpu", 100, 20.0)
-    assert left.Left()(alone.run)[1] == "at least", "what the cases of a backend take that has run none is a guess"
+    assert left.WorkLeft()(alone.run)[1] == "at least", "what the cases of a backend take that has run none is a guess"
     alone.take("tvm-cpu", 30, 3.0)
-    assert left.Left()(alone.run)[1] == "about"
+    assert left.WorkLeft()(alone.run)[1] == "about"
     said = Said(monkeypatch, (10.0, 1000.0))
     assert "about" in said.at(0.0) and said.told() == pytest.approx(206, abs=2)
     said.prepare()
@@ -246,7 +246,7 @@ def test_what_is_at_work_is_done_in_part(monkeypatch: pytest.MonkeyPatch) -> Non
     said.take("torch-cpu", 600, 6.0)
     said.take("tvm-cpu", 399, 399.0)
     job = SimpleNamespace(kind="batch", prepare=())
-    said.run.flights[1] = Flight(  # type: ignore[arg-type]
+    said.run.flights[1] = JobFlight(  # type: ignore[arg-type]
         job, backend=1, cases=[(0, 0, 0)], work=np.array([1.0, 0.0, 1000.0]), begun=True, heard=10.0, began=10.0
     )
     told = []

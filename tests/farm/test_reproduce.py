@@ -164,7 +164,7 @@ def test_a_single_other_bit_of_a_metric_is_told(rows: pd.DataFrame, column: str)
     row[column] = 0.5 if pd.isna(row[column]) else row[column]
     other = row | {column: row[column] + 1 if isinstance(row[column], int) else float(np.nextafter(row[column], 1e9))}
     case = find.StoredCase(
-        find.Key(row["run_id"], row["case_id"], row["backend"]),
+        find.RowKey(row["run_id"], row["case_id"], row["backend"]),
         row,
         row,
         {},

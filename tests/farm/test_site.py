@@ -23,11 +23,11 @@ from farm.commands import report, site
 from farm.report import summaries
 from farm.report.faces import site as faces_site
 from farm.report.faces.site import pages
-from farm.report.faces.site_defects import Minimal
-from farm.report.faces.strip import Bar, badge, bars, spark, strip
+from farm.report.faces.site_defects import SiteMinimal
+from farm.report.faces.strip import StripBar, badge, bars, spark, strip
 from farm.report.tables.overview import rate_columns
-from farm.report.tables.trends import Trends, count_failing_runs, find_changes, list_outcome_stretches, summarise_run
-from farm.report.tables.view import Column, Report
+from farm.report.tables.trends import RunTrends, count_failing_runs, find_changes, list_outcome_stretches, summarise_run
+from farm.report.tables.view import Report, ViewColumn
 from farm.work.launch import run_id_at
 from tasks.model.row import Row
 from tests.bench import nights
@@ -114,7 +114,9 @@ def test_every_page_is_there_and_every_link_leads_to_one(made: Path) -> None:
 def test_a_long_table_goes_on_in_pages_that_lead_to_one_another(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faces_site, "LINES", 2)
     told = dict(
-        pages(Trends.of([summarise_run(lake.read(many, run), lake.read_run(many, run)) for run in lake.run_ids(many)]))
+        pages(
+            RunTrends.of([summarise_run(lake.read(many, run), lake.read_run(many, run)) for run in lake.run_ids(many)])
+        )
     )
     assert list(told)[-1] == "index.html" and {"index-ops-2.html", "index-runs-5.html"} < set(told)
     assert "Ops, worst first: 3 ops" in told["index-ops-2.html"] and "torch:gelu" in told["index.html"]
@@ -147,19 +149,19 @@ def test_the_gate_and_the_release_that_closed_it_are_told() -> None:
         every.append(summarise_run(mine, run, earlier))
         earlier = mine, run
     assert [one.facts["gate"] for one in every] == ["open", "open", "closed"]
-    told = dict(pages(Trends.of(every)))
+    told = dict(pages(RunTrends.of(every)))
     front = told["index.html"]
     assert "gate CLOSED: 3 cells with new failures" in front and "1.0 → 1.1" in front and "1 of 3" in front
     assert "open 2025-01-01 to 2025-01-02 (2 runs)" in front and "closed 2025-01-03 (1 run)" in front
     mine = next(text for path, text in told.items() if path.startswith("backend/"))
     assert "Versions of its runtime" in mine and "1.0 → 1.1" in mine
-    bare = Trends.of([summarise_run(rows, {**RECORD, "run_id": "r"})])
+    bare = RunTrends.of([summarise_run(rows, {**RECORD, "run_id": "r"})])
     assert "Gates" not in dict(pages(bare))["index.html"]
 
 
 def test_a_flaky_square_is_told_by_how_often_it_turned(many: Path) -> None:
     every = [summarise_run(lake.read(many, run), lake.read_run(many, run)) for run in lake.run_ids(many)]
-    trends = Trends.of(every[::-1])
+    trends = RunTrends.of(every[::-1])
     assert [n.facts["run_id"] for n in trends.runs] == lake.run_ids(many)
     turned = {
         (line.label, line.backend): (
@@ -182,7 +184,7 @@ def test_modes_of_one_code_count_once_for_their_vendor() -> None:
     rows = source().to_pandas().query("op == 'torch:abs' and sample == 0").assign(run_id="r", status="wrong")
     for like, failed in (("good-cpu", 1), ("", 2)):
         config = {"backends": [{"name": "good-cpu"}, {"name": "flaky-cpu", "like": like}]}
-        trends = Trends.of([summarise_run(rows, {"run_id": "r", "config": config})])
+        trends = RunTrends.of([summarise_run(rows, {"run_id": "r", "config": config})])
         assert trends.once()["failed"].sum() == failed and trends.squares["failed"].sum() == 2
 
 
@@ -263,22 +265,22 @@ def test_what_cannot_be_shown_costs_a_line(many: Path, tmp_path: Path, capsys: A
 
 
 def test_pictures_escape_what_they_say() -> None:
-    hostile = Bar("<b>", "<b>", 3, 1)
+    hostile = StripBar("<b>", "<b>", 3, 1)
     drawn = strip([("pass", 2, "<b>"), ("wrong", 1, "x")]) + bars([hostile], "<b>") + badge("<b>", "&", "ok")
     assert "<b>" not in drawn
-    assert 'height="2.0"' in bars([Bar("a day", "one of thousands", 5000, 1)], "failures")
+    assert 'height="2.0"' in bars([StripBar("a day", "one of thousands", 5000, 1)], "failures")
     assert bars([], "failures") and strip([("pass", 1, "once")]).count("<rect") == 1
     assert spark((0, -1, 3)).count("M") == 2 and "0, –, 3" in spark((0, -1, 3))
 
 
 def test_a_chart_has_axes_ticks_that_differ_and_thin_bars_for_few_runs() -> None:
-    two = bars([Bar("2025-01-01 00:10", "one", 0, 0), Bar("2025-01-01 00:15", "two", 4, 1)], "failures")
+    two = bars([StripBar("2025-01-01 00:10", "one", 0, 0), StripBar("2025-01-01 00:15", "two", 4, 1)], "failures")
     assert ">failures<" in two and ">runs by their start (UTC)<" in two
     assert [two.count(f">{tick}</text>") for tick in range(5)] == [1] * 5
     assert two.count(">2025-01-01 00:10</text>") == two.count(">2025-01-01 00:15</text>") == 1
     wide = [float(one) for one in re.findall(r'<rect[^>]* width="([0-9.]+)"', two)]
     assert len(wide) == 3 and max(wide) <= 18
-    year = bars([Bar(f"day {at}", "x", at * 7, 0) for at in range(120)], "failures")
+    year = bars([StripBar(f"day {at}", "x", at * 7, 0) for at in range(120)], "failures")
     assert year.count(">day ") == 3 and ">500</text>" in year and ">1,000</text>" in year
 
 
@@ -340,7 +342,7 @@ def test_the_last_night_of_a_flaky_backend_is_said_to_be_of_one() -> None:
         every.append(summarise_run(mine, run, earlier))
         earlier = mine, run
     for nights_told, said in ((every, 1), (every[2:], 0)):
-        front = dict(pages(Trends.of(nights_told)))["index.html"]
+        front = dict(pages(RunTrends.of(nights_told)))["index.html"]
         stayed = front.partition("Changes that stayed")[2].partition("</table>")[0]
         assert stayed.count("regression, of a flaky backend") == said and stayed.count("regression") == 2
 
@@ -368,8 +370,8 @@ LISTED = {
 }
 
 
-def told_of(runs: list[Any], minimal: tuple[Minimal, ...] = ()) -> dict[str, str]:
-    return dict(pages(Trends.of(runs), minimal))
+def told_of(runs: list[Any], minimal: tuple[SiteMinimal, ...] = ()) -> dict[str, str]:
+    return dict(pages(RunTrends.of(runs), minimal))
 
 
 def one_page(told: dict[str, str], begin: str) -> str:
@@ -409,12 +411,12 @@ def test_a_defects_page_shows_the_minimal_case_that_its_lake_has() -> None:
         "folder": "lake/run=r5/_minimal/abc",
     }
     made = [summarise_run(failing(run_id="r5"), run_of(5))]
-    told = told_of(made, (Minimal(record, f"torch.gelu(x)  # {HOSTILE}"),))
+    told = told_of(made, (SiteMinimal(record, f"torch.gelu(x)  # {HOSTILE}"),))
     (raw,) = (text for path, text in told.items() if path.startswith("defect/"))
     assert HOSTILE not in raw and "torch.gelu(x)" in raw and "x float32 [1] [-8.0]" in raw
     assert "lake/run=r5/_minimal/abc" in raw and "farm minimise" not in raw
     other = {**record, "original": {**record["original"], "kind": "shape"}, "case_id": "forward/torch:gelu/float32/9"}
-    (raw,) = (text for path, text in told_of(made, (Minimal(other, "x"),)).items() if path.startswith("defect/"))
+    (raw,) = (text for path, text in told_of(made, (SiteMinimal(other, "x"),)).items() if path.startswith("defect/"))
     assert "Minimal case" not in raw, "it is another defect's"
 
 
@@ -434,7 +436,7 @@ def test_the_site_names_coverage_and_pass_rate_as_the_report_does() -> None:
     rows, run = failing(run_id="r1"), run_of(1)
     front = told_of([summarise_run(rows, run)])["index.html"]
     view = next(one for one in Report.of(rows, run).views if one.name == "coverage")
-    words = {one.words for one in view.columns if isinstance(one, Column)} & {one.words for one in rate_columns()}
+    words = {one.words for one in view.columns if isinstance(one, ViewColumn)} & {one.words for one in rate_columns()}
     assert len(words) == 2 and all(f">{one}</th>" in front for one in words)
     for line in view.all_lines():
         for column in rate_columns():

@@ -15,17 +15,17 @@ from unittest import mock
 
 import pytest
 
-from farm.fleet.child_process import ChildProcess, Death, Limits
+from farm.fleet.child_process import ChildDeath, ChildProcess, Limits
 from farm.lake import from_stream
 from farm.work import child_pool
-from farm.work.child_pool import ChildPool, Children
+from farm.work.child_pool import ChildPool, PooledChildren
 from farm.work.job import Job
 from farm.work.supervisor import run_job
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.model import BackendInfo, Group
 from tasks.prepare.cases import prepare
-from tasks.relay import Starved
+from tasks.relay import StarvedTime
 
 
 class FakeChild:
@@ -125,11 +125,11 @@ def test_a_child_that_spins_while_it_waits_is_ended(pool: Any, monkeypatch: pyte
     assert (quiet.closed, busy.closed) == (False, True)
 
 
-class Nursery(Children):
+class Nursery(PooledChildren):
     """Children that die of one death after another, and then do all there is; ``bad``: samples that are left out
     then."""
 
-    def __init__(self, deaths: list[Death]) -> None:
+    def __init__(self, deaths: list[ChildDeath]) -> None:
         self.deaths, self.bad = deaths, 0
 
     def get(self, job: Job) -> Any:
@@ -148,7 +148,7 @@ class Nursery(Children):
 def test_sigkills_of_a_preparer_are_a_samples_own_only_if_it_repeats_them(times: int, in_flight: int, bad: int) -> None:
     group = Group("planted:none", "", "float32", 2)
     work = Job(name="", cache="", limits=Limits(), prepare=(wire.ToPrepare(group), wire.ToPrepare(group)), env={})
-    children = Nursery([Death("crash", "SIGKILL", "died", in_flight, "load", 1, 0)] * times)
+    children = Nursery([ChildDeath("crash", "SIGKILL", "died", in_flight, "load", 1, 0)] * times)
     said = list(run_job(work, children))
     # Without work in flight: the dispatcher is to hand the work out again.
     assert [type(message) for message in said[:-1]] == ([wire.Prepared] * 2 if in_flight >= 0 else [wire.Gone])
@@ -195,7 +195,7 @@ def test_time_in_which_the_machine_did_not_let_it_run_is_no_cases(tmp_path: Path
         )
 
     clock = iter(range(100))
-    kept = Starved(7, tmp_path)
+    kept = StarvedTime(7, tmp_path)
     processors = mock.patch("os.sched_getaffinity", lambda pid: {0, 1})
     with processors, mock.patch("time.monotonic", lambda: float(next(clock))):  # one second from look to look
         assert kept.s(1.0) == 0.0  # a kernel that does not tell
@@ -252,7 +252,7 @@ def test_what_its_own_processes_take_from_one_another_is_its_own_doing(
         mock.patch("os.sched_getaffinity", lambda pid: processors),
         mock.patch("tasks.relay.read_quota", lambda: quota),
     ):
-        kept = Starved(7, tmp_path)
+        kept = StarvedTime(7, tmp_path)
         for seconds in (0.0, ran_s):
             write_thread(tmp_path, 7, "S", 0.0)
             for number in range(100, 100 + spinning):

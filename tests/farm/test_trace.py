@@ -13,7 +13,7 @@ from farm import lake
 from farm.lake import LakeWarning, beside, manifest, store
 from farm.report.faces.page import STEPS
 from tasks.model.row import Row
-from tasks.model.trace import Step
+from tasks.model.trace import TraceStep
 from tests.conftest import ROOT
 from tests.farm.test_lake import CONSTANT, RUN, row
 from tests.farm.test_page import Shown
@@ -21,11 +21,11 @@ from tests.farm.test_page import Shown
 ORIGIN = lake.Origin(**CONSTANT)
 
 
-def steps(count: int, wrong: int = -1) -> tuple[Step, ...]:
-    return tuple(Step(k, f"step {k}", "wrong" if k == wrong else "pass", error_units=k / 2) for k in range(count))
+def steps(count: int, wrong: int = -1) -> tuple[TraceStep, ...]:
+    return tuple(TraceStep(k, f"step {k}", "wrong" if k == wrong else "pass", error_units=k / 2) for k in range(count))
 
 
-def write(opened: lake.Lake, sample: int, some: tuple[Step, ...], **more: Any) -> None:
+def write(opened: lake.Lake, sample: int, some: tuple[TraceStep, ...], **more: Any) -> None:
     case = Row(**row(sample, **more))
     beside.append(
         opened, RUN, [lake.to_batch([case], ORIGIN)], beside.from_stream(beside.TRACE.to_stream([(case, some)], ORIGIN))
@@ -160,7 +160,11 @@ def test_a_sound_session_is_the_same_whenever_it_is_run_as_a_whole(results: Path
 
 
 def test_the_panel_of_a_row_shows_its_steps_and_the_first_that_is_off(opened: lake.Lake) -> None:
-    off = (*steps(2), Step(2, "all", "imprecise", error_units=40.0), Step(3, "again", "wrong", apart_units=9.0))
+    off = (
+        *steps(2),
+        TraceStep(2, "all", "imprecise", error_units=40.0),
+        TraceStep(3, "again", "wrong", apart_units=9.0),
+    )
     for sample, (op, some) in enumerate(
         (("abs", steps(3)), ("exp", off), ("neg", ()), ("sin", steps(1000, wrong=700)))
     ):

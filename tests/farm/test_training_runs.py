@@ -13,15 +13,15 @@ from farm.report.faces.heat import heat
 from farm.report.tables.training_runs import PHASE_OF_KIND, _show_steps, list_training_phases
 from tasks.checks.train import FLAG_SLOPE, KIND_FORWARD, KIND_REDUCTION, KIND_SLOPE
 from tasks.model.row import Row
-from tasks.model.trace import Step
+from tasks.model.trace import TraceStep
 from tests.farm.test_lake import CONSTANT, RUN, row
 
 ORIGIN = lake.Origin(**CONSTANT)
 
 
-def step(at: int, number: int, phase: str, rank: int | None, units: float) -> Step:
+def step(at: int, number: int, phase: str, rank: int | None, units: float) -> TraceStep:
     status = "wrong" if units > 16 else "pass"
-    return Step(at, "for people alone", status, error_units=units, number=number, phase=phase, rank=rank)
+    return TraceStep(at, "for people alone", status, error_units=units, number=number, phase=phase, rank=rank)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from farm import lake
 from farm.__main__ import main
 from farm.report import causes, summaries
-from farm.report.tables.changes import KINDS, Counts, compare_cells, diff
+from farm.report.tables.changes import KINDS, ChangeCounts, compare_cells, diff
 from farm.report.tables.history import last_step, list_outcome_spans
 from farm.report.tables.history import load_history as load_history
 from farm.report.tables.view import Report
@@ -30,7 +30,7 @@ OPS = {
     "same": [("wrong", "wrong")],
     "added": [("", "wrong")],
 }
-COUNTS = Counts(new=3, fixed=1, changed=3, cells=8)
+COUNTS = ChangeCounts(new=3, fixed=1, changed=3, cells=8)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_every_face_counts_the_same(results: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    counts = Counts(COUNTS.new, COUNTS.fixed, COUNTS.changed + 1, COUNTS.cells + 1)
+    counts = ChangeCounts(COUNTS.new, COUNTS.fixed, COUNTS.changed + 1, COUNTS.cells + 1)
     words = counts.sentence()
     assert words == "3 new, 1 fixed, 4 changed of 9 cells in both"
 
@@ -75,7 +75,7 @@ def test_every_face_counts_the_same(results: str, tmp_path: Path, capsys: pytest
 def test_the_diff_of_two_runs_is_what_changed_since_the_last(results: str) -> None:
     rows = lake.read(results)
     table = diff(rows, f"{DAYS[0]}:ort-cpu", f"{DAYS[1]}:ort-cpu")
-    assert Counts.of(table) == COUNTS and table.attrs["only_b"] == 1
+    assert ChangeCounts.of(table) == COUNTS and table.attrs["only_b"] == 1
     found = dict(zip(table["op"], table["change"]))
     assert found["torch:hidden"] == "regression" and found["torch:same"] == "same"
     kept = summaries.read_summary(lake.open_lake(results), DAYS[1])

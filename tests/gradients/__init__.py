@@ -48,7 +48,9 @@ def judge(
     call = getattr(function, reference)
     named: Callable[..., Any] = (lambda x, y: call(x, y)) if len(inputs) > 1 else (lambda x: call(x))
     given = judging.build_given_kernel(kernel, inputs, named, backward=True, reference_framework=reference)
-    (row,) = running.run(given, running.Options("torch-cpu"), samples=1, checks=[check]).rows.to_dict("records")
+    (row,) = running.run(given, running.KernelRunOptions("torch-cpu"), samples=1, checks=[check]).rows.to_dict(
+        "records"
+    )
     return dict(row)
 
 

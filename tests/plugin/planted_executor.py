@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from farm.fleet.inventory import Offer
-from farm.work.claims import Claim
+from farm.fleet.inventory import BackendOffer
+from farm.work.claims import DeviceClaim
 from farm.work.executor import Executor
 from farm.work.job import Job
-from farm.work.local import Inline
+from farm.work.local import InlineExecutor
 
 
-class Counted(Inline):
+class Counted(InlineExecutor):
     notice = "one job after another, and counted"
     jobs: int = 0
 
-    def submit(self, job: Job, offer: Offer | None, claim: Claim, among: Sequence[str] = ()) -> int:
+    def submit(self, job: Job, offer: BackendOffer | None, claim: DeviceClaim, among: Sequence[str] = ()) -> int:
         type(self).jobs += 1
         return super().submit(job, offer, claim, among)
 
@@ -23,5 +23,5 @@ class Counted(Inline):
 class Half(Executor):
     """It says how many jobs run at once, and no more."""
 
-    def slots(self, offer: Offer | None, claim: Claim) -> int:
+    def slots(self, offer: BackendOffer | None, claim: DeviceClaim) -> int:
         return 1

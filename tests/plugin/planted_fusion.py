@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.backends.base import Backend
 from tasks.backends.shared.onnx_form import inputs_by_name
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.model import Form, Program, RuntimeInfo
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype
 
@@ -38,7 +38,7 @@ class Fusing(Backend):
         model = onnx.load_from_string(form.model or b"")
         feeds = dict(inputs_by_name(form))
         dtypes = [DTYPE_OF_ELEMENT[x.type.tensor_type.elem_type] for x in model.graph.output]
-        graph = Graph(model)
+        graph = EvaluatedGraph(model)
         if self.device in FUSED:
             forgotten = set(_fused(model.graph, *FUSED[self.device]))
             nodes = [dataclasses.replace(n, op="Identity") if n.outputs[0] in forgotten else n for n in graph.nodes]

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.backends.base import Backend
 from tasks.backends.shared.onnx_form import inputs_by_name
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.widening import NoOracle
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype
@@ -205,7 +205,7 @@ class Mutant(Backend):
 
         def run() -> list[np.ndarray]:
             try:
-                graph = Graph(site.model, EVALUATED)
+                graph = EvaluatedGraph(site.model, EVALUATED)
                 found = graph.run(site.feeds)
             except NoOracle as error:
                 raise Unsupported(str(error)) from None

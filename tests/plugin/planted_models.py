@@ -13,11 +13,11 @@ from tasks.arrays.tree import TensorSpec
 from tasks.arrays.widened import compute_in_float64
 from tasks.backends.base import Backend
 from tasks.backends.shared.onnx_form import inputs_by_name
-from tasks.backends.shared.recipe import Recipe, check_program
+from tasks.backends.shared.recipe import ProgramRecipe, check_program
 from tasks.backends.shared.torch_run import to_arrays
 from tasks.catalogs.base import Catalog, Entry, Sample
 from tasks.graphs import program as programs
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.floor import reference_and_floor
 from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo
 from tasks.model.dtypes import EPS
@@ -39,7 +39,7 @@ class TinyCatalog(Catalog):
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         model, feeds = MODELS[group.op_name]()
-        exact, floors, *_ = reference_and_floor(Graph(model), feeds, draws)
+        exact, floors, *_ = reference_and_floor(EvaluatedGraph(model), feeds, draws)
         expected = [Leaf("float32", y.shape, y, delta) for y, delta in zip(exact, floors)]
         arrays = [np.asarray(x) for x in feeds.values()]
         args = tuple(TensorSpec(i) for i in range(len(arrays)))
@@ -195,10 +195,10 @@ class FaultyTorch(Backend):
 
         return Program(run, "cpu")
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         """Of what is left of a program, whose last result is off."""
         check_program(form)
-        return Recipe(run_off, {"threads": 1}, (to_arrays,))
+        return ProgramRecipe(run_off, {"threads": 1}, (to_arrays,))
 
 
 def run_off(module: Any, inputs: list, threads: int) -> list:

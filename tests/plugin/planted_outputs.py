@@ -54,9 +54,9 @@ class Residual(Catalog):
         return [Entry(f"residual:{name}", "", ("float32",)) for name in ("nan_floor", "sound")]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
-        from tasks.catalogs.models.network_samples import Network
+        from tasks.catalogs.models.network_samples import CatalogNetwork
 
-        network = Network(Tiny(), Path())
+        network = CatalogNetwork(Tiny(), Path())
         for index in range(group.samples):
             sample = network.sample(index, network.model.inputs(index, group.seed, Path()), draws)
             if group.op_name == "nan_floor":

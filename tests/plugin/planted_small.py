@@ -15,12 +15,12 @@ from tasks import checks
 from tasks.arrays.tree import TensorSpec
 from tasks.backends.base import Backend
 from tasks.backends.shared.onnx_form import inputs_by_name
-from tasks.backends.shared.recipe import NoProgram, Recipe
+from tasks.backends.shared.recipe import NoProgram, ProgramRecipe
 from tasks.catalogs.base import Catalog, Entry, Sample
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.expected import compute_expected
 from tasks.graphs.harvest import dtype_of
-from tasks.graphs.nodes import Node
+from tasks.graphs.nodes import GraphNode
 from tasks.model import Form, Group, Program, RuntimeInfo, np_dtype
 
 
@@ -77,47 +77,47 @@ class SmallCatalog(Catalog):
         model = onnx.shape_inference.infer_shapes(GRAPHS[group.op_name]())
         random = np.random.default_rng(7)
         feeds = {x.name: random.uniform(-2, 2, (4, 6)).astype(np.float32) for x in model.graph.input}
-        leaves, op_class = compute_expected(Graph(model), feeds, draws)
+        leaves, op_class = compute_expected(EvaluatedGraph(model), feeds, draws)
         arrays = list(feeds.values())
         args = tuple(TensorSpec(i) for i in range(len(arrays)))
         yield Sample(0, args, {}, arrays, leaves, op_class, model=model.SerializeToString())
 
 
 #: (node, its inputs, its outputs, float64, to be changed in place)
-Fault = Callable[[Node, list[Any], list[Any]], None]
+Fault = Callable[[GraphNode, list[Any], list[Any]], None]
 
 
-def _axis(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
+def _axis(node: GraphNode, inputs: list[Any], outputs: list[Any]) -> None:
     """Softmax's axis is ignored."""
     if node.op == "Softmax":
         e = np.exp(inputs[0] - inputs[0].max(-1, keepdims=True))
         outputs[0] = e / e.sum(-1, keepdims=True)
 
 
-def _wide(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
+def _wide(node: GraphNode, inputs: list[Any], outputs: list[Any]) -> None:
     """Relu is wrong in the fifth column and behind it."""
     if node.op == "Relu":
         outputs[0] = np.where(np.arange(outputs[0].shape[-1]) < 4, outputs[0], outputs[0] + 1)
 
 
-def _negative(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
+def _negative(node: GraphNode, inputs: list[Any], outputs: list[Any]) -> None:
     """Gather takes the first for a negative index."""
     if node.op == "Gather":
         axis = node.attributes.get("axis", 0)
         outputs[0] = np.take(inputs[0], np.maximum(inputs[1], 0), axis=axis)
 
 
-def _segfault(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
+def _segfault(node: GraphNode, inputs: list[Any], outputs: list[Any]) -> None:
     if node.op == "Sigmoid" and inputs[0].size > 3:
         os.kill(os.getpid(), signal.SIGSEGV)
 
 
-def _hang(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
+def _hang(node: GraphNode, inputs: list[Any], outputs: list[Any]) -> None:
     if node.op == "Tanh" and inputs[0].shape[-1] > 2:
         time.sleep(600)
 
 
-def _raises(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
+def _raises(node: GraphNode, inputs: list[Any], outputs: list[Any]) -> None:
     if node.op == "Abs":
         raise RuntimeError(f"no kernel for '{node.name}' of tensor<{inputs[0].shape}> at {id(inputs):#x}")
     if node.op == "Neg" and inputs[0].size < 4:
@@ -132,13 +132,13 @@ def _odd() -> bool:
         return os.fstat(file.fileno()).st_size % 2 == 1
 
 
-def _sometimes(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
+def _sometimes(node: GraphNode, inputs: list[Any], outputs: list[Any]) -> None:
     """Wrong in every second run."""
     if _odd():
         outputs[0] = outputs[0] + 1
 
 
-def _stalls(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
+def _stalls(node: GraphNode, inputs: list[Any], outputs: list[Any]) -> None:
     """Hangs in every second run."""
     if node.op == "Tanh" and _odd():
         time.sleep(600)
@@ -148,7 +148,7 @@ def _stalls(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
 _left: set[str] = set()
 
 
-def _after(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
+def _after(node: GraphNode, inputs: list[Any], outputs: list[Any]) -> None:
     """Neg dies in a process that has seen Gather."""
     if node.op == "Neg" and "Gather" in _left:
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -156,7 +156,7 @@ def _after(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
 
 
 def _all(*faults: Fault) -> Fault:
-    def struck(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
+    def struck(node: GraphNode, inputs: list[Any], outputs: list[Any]) -> None:
         for fault in faults:
             fault(node, inputs, outputs)
 
@@ -194,7 +194,7 @@ class Small(Backend):
     def build(self, form: Form) -> Program:
         import onnx
 
-        model = Graph(onnx.load_from_string(form.model))
+        model = EvaluatedGraph(onnx.load_from_string(form.model))
         if self.device == "unbuilt" and any(node.op == "Abs" for node in model.nodes):
             raise RuntimeError("no lowering of Abs")
         dims = [d for x in onnx.load_from_string(form.model).graph.input for d in x.type.tensor_type.shape.dim]
@@ -206,7 +206,7 @@ class Small(Backend):
 
         return Program(given(form.arrays), "CPU", given=given)
 
-    def recipe(self, form: Form) -> Recipe:
+    def recipe(self, form: Form) -> ProgramRecipe:
         """What a device computes that ignores Softmax's axis, dies of Neg after Gather, or is wrong, or hangs, in every
         second run; of Sigmoid, nothing that shows a crash."""
         import onnx
@@ -222,9 +222,9 @@ class Small(Backend):
         if len(ops) > 1 or ops[0] not in known:
             raise NoProgram("no folder: none is planted")
         uses = (count_run,) if known[ops[0]] in (run_and_stall, run_sometimes_wrong) else ()
-        return Recipe(known[ops[0]], {}, uses)
+        return ProgramRecipe(known[ops[0]], {}, uses)
 
-    def _run(self, model: Graph, feeds: Mapping[str, Any]) -> list[Any]:
+    def _run(self, model: EvaluatedGraph, feeds: Mapping[str, Any]) -> list[Any]:
         values: dict[str, Any] = {k: x.astype(np.float64) if x.dtype.kind == "f" else x for k, x in feeds.items()}
         made_by = {name: node.op for node in model.nodes for name in node.outputs}
         values |= {k: x.astype(np.float64) if x.dtype.kind == "f" else x for k, x in model.weights.items()}
@@ -241,7 +241,7 @@ class Small(Backend):
             for x in model.outputs
         ]
 
-    def _fault(self, node: Node, inputs: list[Any], outputs: list[Any], sources: list[str]) -> None:
+    def _fault(self, node: GraphNode, inputs: list[Any], outputs: list[Any], sources: list[str]) -> None:
         kind, _, ops = self.device.partition(".")
         if kind in FAULTS:
             FAULTS[kind](node, inputs, outputs)

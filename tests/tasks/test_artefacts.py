@@ -9,7 +9,7 @@ import pytest
 
 from tasks.backends import BackendSpec, inductor
 from tasks.backends.shared import artefacts
-from tasks.stranger.proxy import LINKED, Rooms
+from tasks.stranger.proxy import LINKED, StrangerRooms
 
 
 @pytest.fixture
@@ -83,12 +83,14 @@ def _raise(error: Exception) -> None:
 
 def test_what_is_compiled_without_a_kernel_is_kept_once_for_all_kernels(folder: Path) -> None:
     # Inductor's compiled headers are 150 MB: a copy for each of a hundred kernels filled a disk.
-    made = Path(Rooms(BackendSpec("torch-cpu", "torch", "cpu")).request("")["variables"]["TORCHINDUCTOR_CACHE_DIR"])
+    made = Path(
+        StrangerRooms(BackendSpec("torch-cpu", "torch", "cpu")).request("")["variables"]["TORCHINDUCTOR_CACHE_DIR"]
+    )
     made.mkdir()
     (made / "headers.gch").write_bytes(bytes(LINKED))
     (made / "small.so").write_bytes(b"code")
     own = Path(
-        Rooms(BackendSpec("torch-cpu", "torch", "cpu")).request('{"sources": []}')["variables"][
+        StrangerRooms(BackendSpec("torch-cpu", "torch", "cpu")).request('{"sources": []}')["variables"][
             "TORCHINDUCTOR_CACHE_DIR"
         ]
     )

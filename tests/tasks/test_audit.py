@@ -27,7 +27,7 @@ from tasks.model.kind import KIND_FIRST, KIND_LIBRARY, OF_AUDIT
 from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.runner import Runner, ask_whole_group
 from tasks.stranger.nursery import Nursery
-from tasks.stranger.proxy import Rooms, remote
+from tasks.stranger.proxy import StrangerRooms, remote
 from tasks.stranger.serve import serve
 
 torch = pytest.importorskip("torch")
@@ -88,7 +88,10 @@ def test_what_was_sound_is_looked_at_again_where_it_has_changed(monkeypatch: pyt
     own = lambda *given: None  # noqa: E731
     own.__name__ = "send"
     for change, where in (
-        (lambda: monkeypatch.setattr(wire.Connection, "send", own), "tasks.stranger.wire.Connection.send"),
+        (
+            lambda: monkeypatch.setattr(wire.StrangerConnection, "send", own),
+            "tasks.stranger.wire.StrangerConnection.send",
+        ),
         (lambda: monkeypatch.setattr(wire._make_room, "__code__", own.__code__), "tasks.stranger.wire._make_room"),
         (lambda: monkeypatch.setattr(wire, "new", own, raising=False), "tasks.stranger.wire.new"),
     ):
@@ -377,7 +380,7 @@ def test_without_places_values_and_order_are_left(tmp_path: Path, monkeypatch: p
 
     program = Program(lambda: [], given=given)
     seen = list(checks.get("audit").stages(program, form))
-    assert {x.given for x in seen if isinstance(x, audit.Call)} == set(range(len(form.sets)))
+    assert {x.given for x in seen if isinstance(x, audit.AuditedCall)} == set(range(len(form.sets)))
     assert "not_reached=memory,pause,stream" in program.flags and next(count) > 20
 
 
@@ -464,7 +467,7 @@ def _found(
     program = Program(lambda: [], placed=placed, begin_placed=begin if room else None)
     seen = list(checks.get("audit").stages(program, form))
 
-    def is_right(x: audit.Call) -> bool:
+    def is_right(x: audit.AuditedCall) -> bool:
         return all(np.allclose(a, leaf.reference, 1e-5, 1e-6) for a, leaf in zip(x.outputs, x.expected(expected)))
 
     held = [x for x in seen if not x.noted]  # as the runner does
@@ -586,7 +589,7 @@ def in_a_stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[J
     kernels = [{"name": x, "kernel": f"counting.py:{x}"} | given for x in names]
     text = json.dumps({"sources": [{"at": 0, "root": str(tmp_path), "modules": [], "kernels": kernels}]})
     monkeypatch.setattr(user_definitions, "_told", [text])
-    backend = remote(Nursery(serve), Rooms(BackendSpec.parse("torch-cpu"), text))
+    backend = remote(Nursery(serve), StrangerRooms(BackendSpec.parse("torch-cpu"), text))
     runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda *step: None)
 
     def judge(name: str) -> list[Row]:
@@ -626,6 +629,8 @@ def test_a_kernel_that_counts_its_calls_has_counted_those_of_other_checks(
     ],
 )
 def test_few_sets_tell_less_of_what_is_kept_by_content(sets: int, first_us: int, again_us: int, kept: bool) -> None:
-    calls = audit._Calls(Program(run=list, placed=lambda arrays, placing: []), Form("torch", "user:op", "float32", []))
+    calls = audit._AuditedCalls(
+        Program(run=list, placed=lambda arrays, placing: []), Form("torch", "user:op", "float32", [])
+    )
     calls.counts = {k: [(0, 0, 1000 * first_us), (0, 0, 1000 * again_us)] for k in range(sets)}
     assert calls.repeats_less is kept

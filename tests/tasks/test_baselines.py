@@ -298,7 +298,7 @@ def judge_with_small_cache(tmp_path: Path, kernel: Any, monkeypatch: pytest.Monk
 
 def test_inputs_that_the_result_does_not_depend_on_need_not_be_read(tmp_path: Path) -> None:
     from tasks.arrays.tree import TensorSpec, encode
-    from tasks.checks.roofline import Work, without_unread
+    from tasks.checks.roofline import CallWork, without_unread
     from tasks.model import Form
 
     x, table = np.ones((4, 4), np.float32), np.ones((1000,), np.float32)
@@ -310,7 +310,7 @@ def test_inputs_that_the_result_does_not_depend_on_need_not_be_read(tmp_path: Pa
         args=encode(()),
         kwargs=encode({"x": TensorSpec(0), "t": TensorSpec(1)}),
     )
-    found = without_unread(Work((64.0, 4000.0), 64), form, lambda arrays: [arrays[0] + arrays[1][:1]])
+    found = without_unread(CallWork((64.0, 4000.0), 64), form, lambda arrays: [arrays[0] + arrays[1][:1]])
     assert found.read == (64.0, 0.0)
 
 

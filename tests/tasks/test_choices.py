@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.draw import seeds
-from tasks.draw.choices import MOST, Choices, TooMany
+from tasks.draw.choices import MOST, DrawnChoices, TooMany
 
 
 def test_the_seeds_are_those_of_other_languages() -> None:
     """Vectors from the description of the generator that tools in other languages share."""
     assert (seeds.mix_seed(42), seeds.mix_seed(43)) == (13679457532755275413, 13432527470776545160)
-    generator = seeds.Generator(42)
+    generator = seeds.SeededGenerator(42)
     assert [generator.next() for _ in range(5)] == [
         14921385303349856026,
         836881716698787820,
@@ -28,7 +28,7 @@ def test_the_seeds_are_those_of_other_languages() -> None:
     ]
     assert seeds.derive(42, "test") == 11905773293262258603
     assert seeds.derive(42, "iter_0") == 8039093521837583556
-    assert seeds.Generator(42).float64() == 0.8088899181192595
+    assert seeds.SeededGenerator(42).float64() == 0.8088899181192595
 
 
 @pytest.mark.parametrize("seed", [0, 42, 2**63, 2**64 - 1])
@@ -37,7 +37,7 @@ def test_many_words_are_those_of_one_after_the_other(seed: int) -> None:
     assert made == [seeds.mix_seed(seed + place * 0x9E3779B97F4A7C15) for place in range(5)]
 
 
-def _case(choose: Choices) -> Any:
+def _case(choose: DrawnChoices) -> Any:
     """What a generator does with choices: nested, of lengths that depend on earlier ones."""
     made: list[Any] = []
     for _ in range(choose.int(1, 5)):
@@ -52,9 +52,9 @@ def _case(choose: Choices) -> Any:
 @settings(deadline=None)
 @given(st.integers(0, 2**64 - 1))
 def test_a_list_makes_the_case_of_its_seed_again(seed: int) -> None:
-    first = Choices.from_seed(seed)
+    first = DrawnChoices.from_seed(seed)
     made = _case(first)
-    again = Choices.from_list(first.taken)
+    again = DrawnChoices.from_list(first.taken)
     assert _case(again) == made
     assert (again.taken, again.bounds, again.spans) == (first.taken, first.bounds, first.spans)
 
@@ -62,32 +62,32 @@ def test_a_list_makes_the_case_of_its_seed_again(seed: int) -> None:
 @settings(deadline=None)
 @given(st.data())
 def test_hypothesis_drives_the_same_code(data: Any) -> None:
-    choose = Choices.from_hypothesis(data.draw)
+    choose = DrawnChoices.from_hypothesis(data.draw)
     made = _case(choose)
-    assert _case(Choices.from_list(choose.taken)) == made
+    assert _case(DrawnChoices.from_list(choose.taken)) == made
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(-3, 2**70)))
 def test_any_list_makes_a_case(taken: list[int]) -> None:
-    choose = Choices.from_list(taken)
+    choose = DrawnChoices.from_list(taken)
     _case(choose)
     assert all(0 <= x <= bound for x, bound in zip(choose.taken, choose.bounds))
     assert len(choose.taken) == len(choose.bounds)
 
 
 def test_the_empty_list_makes_the_simplest_case() -> None:
-    assert _case(Choices.from_list([])) == [1, [0], ["a"], (False, "x", -7)]
+    assert _case(DrawnChoices.from_list([])) == [1, [0], ["a"], (False, "x", -7)]
 
 
 def test_spans_say_which_choices_belong_together() -> None:
-    choose = Choices.from_list([1, 3, 5, 0])
+    choose = DrawnChoices.from_list([1, 3, 5, 0])
     _case(choose)
     assert choose.spans[0] == ("dim", 1, 3) and choose.spans[1][0] == "dim"
 
 
 def test_draws_are_spread_evenly() -> None:
-    choose = Choices.from_seed(7)
+    choose = DrawnChoices.from_seed(7)
     counts = [0] * 4
     for _ in range(4000):
         counts[choose.int(0, 3)] += 1
@@ -95,7 +95,7 @@ def test_draws_are_spread_evenly() -> None:
 
 
 def test_what_does_not_end_is_ended() -> None:
-    choose = Choices.from_list([])
+    choose = DrawnChoices.from_list([])
     with pytest.raises(TooMany, match=str(MOST)):
         while True:
             choose.int(0, 1)
@@ -104,9 +104,7 @@ def test_what_does_not_end_is_ended() -> None:
 
 
 def test_other_processes_and_hash_seeds_make_the_same_choices() -> None:
-    code = (
-        "from tests.tasks.test_choices import _case, Choices; print(*[_case(Choices.from_seed(x)) for x in range(50)])"
-    )
+    code = "from tests.tasks.test_choices import _case, DrawnChoices; print(*[_case(DrawnChoices.from_seed(x)) for x in range(50)])"
     found = {
         subprocess.run(
             [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True

@@ -11,7 +11,7 @@ import pytest
 
 from tasks.arrays.tree import TensorSpec, encode
 from tasks.graphs.coarse import product_weights, rounded_to, with_weights_in
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.floor import reference_and_floor
 from tasks.judge import coarser, verdict
 from tasks.judge.plain import compare
@@ -26,7 +26,7 @@ POLICY = verdict.load("error_units")
 def prepared() -> tuple[Any, dict[str, np.ndarray], list[Leaf], dict[str, list[np.ndarray]]]:
     """(a model, its inputs, what its outputs are to be, what rounded weights make of them)."""
     model = residual_model.residual()
-    graph, feeds = Graph(model), residual_model.inputs(model)
+    graph, feeds = EvaluatedGraph(model), residual_model.inputs(model)
     references, floors, *_ = reference_and_floor(graph, feeds, 4)
     leaves = [Leaf("float32", y.shape, y, noise, meaning="logits") for y, noise in zip(references, floors)]
     return model, feeds, leaves, {name: with_weights_in(graph, feeds, name) for name in coarser.SUSPECTS}
@@ -51,7 +51,7 @@ def status(outputs: Sequence[np.ndarray], precision: str = "") -> Status:
 
 
 def test_the_weights_of_products_are_found_and_no_others() -> None:
-    assert product_weights(Graph(prepared()[0])) == {"up0", "down0", "up1", "down1", "head"}
+    assert product_weights(EvaluatedGraph(prepared()[0])) == {"up0", "down0", "up1", "down1", "head"}
 
 
 def test_numbers_are_rounded_to_so_many_digits() -> None:

@@ -21,7 +21,7 @@ import pytest
 from tasks.backends import BackendSpec, collectives
 from tasks.backends.collectives import Collectives
 from tasks.backends.shared import ranks
-from tasks.backends.shared.rank_hosts import Hosts, start_here
+from tasks.backends.shared.rank_hosts import RankHosts, start_here
 from tasks.catalogs.collective.catalog import DTYPES, OPS, RANKS, SIZES
 from tasks.judge import verdict
 from tasks.model import Group
@@ -204,7 +204,7 @@ def test_a_group_that_does_not_come_together_says_why_and_leaves_no_folder(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(collectives, "_AFTER_S", 1.0)
     with pytest.raises(RuntimeError, match="rank 0 alone: OSError: no link"):
-        collectives.Group("gloo", "cpu", RANKS, "", None)
+        collectives.RankGroup("gloo", "cpu", RANKS, "", None)
     assert not list(tmp_path.glob("farm-ranks-*"))
 
 
@@ -257,12 +257,12 @@ host.serve()
 
 
 @pytest.fixture
-def lent(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hosts, subprocess.Popen[str]]]:
+def lent(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RankHosts, subprocess.Popen[str]]]:
     """A host of ranks, in a process that stands for another node's, and told to backends of this one."""
     process = subprocess.Popen([sys.executable, "-c", LENT, "secret"], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process.stdout as said:
-        hosts = Hosts("127.0.0.1", (("127.0.0.1", int(said.readline())),), "secret", 2)
+        hosts = RankHosts("127.0.0.1", (("127.0.0.1", int(said.readline())),), "secret", 2)
     for name, value in hosts.variables.items():
         monkeypatch.setenv(name, value)
     yield hosts, process
@@ -271,7 +271,7 @@ def lent(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hosts, subprocess.Po
 
 
 def test_ranks_on_two_nodes_compute_together_until_one_is_gone(
-    lent: tuple[Hosts, subprocess.Popen[str]], cache: Path
+    lent: tuple[RankHosts, subprocess.Popen[str]], cache: Path
 ) -> None:
     hosts, process = lent
     made = backend()
@@ -288,7 +288,7 @@ def test_ranks_on_two_nodes_compute_together_until_one_is_gone(
     assert hosts.silent() == ["127.0.0.1"]  # so whoever gave the job takes neither for the backend's fault
 
 
-def test_a_host_of_ranks_serves_nobody_without_its_token(lent: tuple[Hosts, subprocess.Popen[str]]) -> None:
+def test_a_host_of_ranks_serves_nobody_without_its_token(lent: tuple[RankHosts, subprocess.Popen[str]]) -> None:
     hosts, _ = lent
     stranger = replace(hosts, token="guessed")
     assert stranger.silent() == ["127.0.0.1"]

@@ -18,15 +18,15 @@ from tasks.judging import Judgement, judge_outputs
 from tasks.model import EPS, Flushes, Form, Group, Leaf, OpClass, RuntimeInfo, Status
 from tasks.model.dtypes import TABLE, np_dtype
 from tasks.model.kind import CAUSE_ARITHMETIC, KIND_ACCUMULATOR, KIND_ARITHMETIC
-from tasks.passport.adder import Adder
-from tasks.passport.bounded import Bounded, Steps
+from tasks.passport.adder import SumAdder
+from tasks.passport.bounded import BoundedArray, BoundedSteps
 from tasks.passport.bounds import share_of_sum
 from tasks.passport.composites import find_composite
 from tasks.passport.explain import read_order
 from tasks.passport.locate import locate_order
 from tasks.passport.own import OwnArithmetic, hold_to_bounds
-from tasks.passport.predict import Model
-from tasks.passport.reading import NodeRule, Reading
+from tasks.passport.predict import SumModel
+from tasks.passport.reading import NodeRule, SumReading
 from tasks.passport.trees import encode_tree, make_sequential
 from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
 
@@ -34,7 +34,7 @@ INFO, POLICY = RuntimeInfo("1", "cpu"), verdict.load("error_units")
 ROWS, TERMS = 8, 64
 Run = Callable[[Sequence[Any]], list[np.ndarray]]
 #: What was read of another sum of a device that adds in float32.
-FLOAT32 = Reading(
+FLOAT32 = SumReading(
     terms=TERMS, rows=ROWS, made_of="products", bits=24, rounding="nearest even", predicted=100, unseen=100
 )
 
@@ -45,7 +45,9 @@ def add_terms(terms: np.ndarray, bits: int = 24, drops: int = -1) -> np.ndarray:
     some = np.array(terms, np.float64)
     some[..., drops] *= drops < 0
     count = some.shape[-1]
-    model = Model(make_sequential(list(range(count))), Adder(NodeRule(bits, "nearest even"), {}, ()), "float32", "", 0)
+    model = SumModel(
+        make_sequential(list(range(count))), SumAdder(NodeRule(bits, "nearest even"), {}, ()), "float32", "", 0
+    )
     return np.asarray(model.compute(some), np.float32)[..., None]
 
 
@@ -198,17 +200,17 @@ def test_a_formula_is_bounded_by_the_tree_of_its_sum_where_it_was_read_at_its_sh
     shallow = replace(parts[0], tree=tuple(encode_tree(((0, 1, 2, 3), *range(4, TERMS)))))
     bounds = []
     for known in ((), parts, (shallow,)):
-        steps = Steps("float32", known, (FLOAT32,), ROWS)
+        steps = BoundedSteps("float32", known, (FLOAT32,), ROWS)
         found = find_composite(x, exact)
         assert found is not None
-        bounds.append(np.asarray(found.compute([Bounded.make(x[0], steps)]).off[0]).max())
+        bounds.append(np.asarray(found.compute([BoundedArray.make(x[0], steps)]).off[0]).max())
     assert bounds[2] < bounds[1] <= bounds[0]
 
 
 # --- verdicts --------------------------------------------------------------------------------------------------------
 
 
-def passport_of(run: Run, arrays: Sequence[np.ndarray]) -> tuple[Reading, ...]:
+def passport_of(run: Run, arrays: Sequence[np.ndarray]) -> tuple[SumReading, ...]:
     """What is read of the sum of exponentials of a device."""
     terms = locate_order(arrays, ref.softmax(arrays[0].astype(np.float64), -1), 0)
     assert terms is not None
@@ -217,7 +219,7 @@ def passport_of(run: Run, arrays: Sequence[np.ndarray]) -> tuple[Reading, ...]:
     return (reading,)
 
 
-def judge(tmp_path: Path, run: Run, parts: Sequence[Reading], noise: float = 1.0, asks: bool = True) -> Judgement:
+def judge(tmp_path: Path, run: Run, parts: Sequence[SumReading], noise: float = 1.0, asks: bool = True) -> Judgement:
     """The judgement of a softmax by a device with a passport. noise: of the floor, in units of what rounding its input
     makes."""
     arrays = draw((ROWS, TERMS))

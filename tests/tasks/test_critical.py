@@ -18,7 +18,7 @@ from tasks.catalogs.base import Sample
 from tasks.catalogs.critical import encoder
 from tasks.catalogs.critical import reference as ref
 from tasks.catalogs.critical.catalog import DTYPES, Critical
-from tasks.catalogs.critical.ops import OPS, Call, Op, call
+from tasks.catalogs.critical.ops import OPS, Call, CriticalOp, call
 from tasks.model import EPS, SMALLEST_NORMAL, Group, Leaf
 
 torch = pytest.importorskip("torch")
@@ -204,7 +204,7 @@ def test_needs_numpy_and_ml_dtypes_alone_where_there_is_no_torch() -> None:
 
 
 def planted(name: str, reference: Callable[..., Any], made: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OPS, name, Op(name, lambda g: made, reference, lambda torch: torch.relu))
+    monkeypatch.setitem(OPS, name, CriticalOp(name, lambda g: made, reference, lambda torch: torch.relu))
 
 
 def test_noise_is_zero_where_nothing_moves_and_infinite_where_finiteness_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from tasks.backends import BackendSpec
 from tasks.backends.base import FRACTION, Backend
 from tasks.devices import cuda_driver
-from tasks.devices.base import Driver
+from tasks.devices.base import DeviceDriver
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo
 from tasks.prepare.cases import PreparedGroup, prepare
@@ -36,7 +36,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_a_device_says_what_it_is(library: Any) -> None:
-    gpu = cuda_driver.Device(library)
+    gpu = cuda_driver.CudaDevice(library)
     assert (gpu.name, gpu.capability, gpu.driver_version) == ("Stub GPU", "9.0", "13.0")
 
 
@@ -94,7 +94,7 @@ def test_rows_of_every_runtime_say_which_gpu_they_are_of(
     monkeypatch.setattr("tasks.devices.nvidia.metadata", installed)
     monkeypatch.setattr("tasks.devices.nvidia.system_libraries", lambda: ("libcudnn.so.9 of /apps",))
     for driver, version in (("580.95.05", "580.95.05"), ("", "13.0")):
-        monkeypatch.setattr(Driver, "version", lambda self, root=None, driver=driver: driver)
+        monkeypatch.setattr(DeviceDriver, "version", lambda self, root=None, driver=driver: driver)
         backend = OnGpu(device, told)
         info = backend.start()
         assert (info.device, info.driver_version) == (said, version)
@@ -148,7 +148,7 @@ def test_a_provider_of_onnx_runtimes_is_told_its_share_of_the_memory(
 
 
 def test_memory_goes_there_and_back(library: Any) -> None:
-    gpu, data = cuda_driver.Device(library), np.arange(24, dtype=np.float32)
+    gpu, data = cuda_driver.CudaDevice(library), np.arange(24, dtype=np.float32)
     address, back = gpu.allocate(data.nbytes), np.empty_like(data)
     gpu.to_device(address, data)
     gpu.to_host(back, address)
@@ -160,7 +160,7 @@ def test_memory_goes_there_and_back(library: Any) -> None:
 
 
 def test_events_measure_what_lies_between(library: Any) -> None:
-    gpu = cuda_driver.Device(library)
+    gpu = cuda_driver.CudaDevice(library)
     first, last, stream = gpu.event(), gpu.event(), gpu.stream()
     gpu.record(first, stream)
     gpu.record(last, stream)
@@ -169,7 +169,7 @@ def test_events_measure_what_lies_between(library: Any) -> None:
 
 
 def test_errors_carry_the_name_that_cuda_gives_them(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = cuda_driver.Device(library)
+    gpu = cuda_driver.CudaDevice(library)
     monkeypatch.setenv("FARM_STUB_CUDA_BYTES", "1000")
     with pytest.raises(cuda_driver.CudaError, match=r"cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY \(2\)") as full:
         gpu.allocate(4096)
@@ -179,4 +179,4 @@ def test_errors_carry_the_name_that_cuda_gives_them(library: Any, monkeypatch: p
         gpu.wait(gpu.stream())
     assert cuda_driver.STICKY.search(str(lost.value))
     with pytest.raises(cuda_driver.CudaError, match="INVALID_DEVICE"):
-        cuda_driver.Device(library, 1)
+        cuda_driver.CudaDevice(library, 1)

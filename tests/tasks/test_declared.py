@@ -253,10 +253,10 @@ def made(op: Callable[..., Any], x: Any) -> Any:
     """The sample of an op that no list knows."""
     import types
 
-    from tasks.catalogs.torch.samples import Maker
+    from tasks.catalogs.torch.samples import OpInfoSampleMaker
 
     info = types.SimpleNamespace(name="planted", op=op, variant_test_name="", ref=None)
-    return Maker(info, "float32", 2).make(0, types.SimpleNamespace(input=x, args=(), kwargs={}))
+    return OpInfoSampleMaker(info, "float32", 2).make(0, types.SimpleNamespace(input=x, args=(), kwargs={}))
 
 
 def test_an_op_that_draws_is_found_by_drawing_and_one_that_ignores_what_it_drew_is_not_random() -> None:

@@ -19,8 +19,8 @@ from farm.lake.upgrade import code_of
 from farm.report import Report
 from tasks import diagnose
 from tasks.arrays import noise, torch_tree
-from tasks.diagnose.model import Model, Result
-from tasks.graphs.evaluate import Graph
+from tasks.diagnose.model import ErrorModel, WrongResult
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, round_to_dtype
 
 ELEMENTARY, EXACT, REDUCTION = OpClass.ELEMENTARY, OpClass.EXACT, OpClass.REDUCTION
@@ -417,7 +417,7 @@ def test_an_ignored_attribute_or_input_is_named_and_its_sound_twin_has_no_cause(
 
 
 def computed(model: bytes, inputs: Inputs) -> np.ndarray:
-    graph = Graph(onnx.load_from_string(model))
+    graph = EvaluatedGraph(onnx.load_from_string(model))
     return np.asarray(graph.run(dict(zip(graph.inputs, inputs)))["y"])
 
 
@@ -432,8 +432,8 @@ def test_what_a_cause_leaves_is_not_far_larger_than_what_it_explains(end: float,
     given = model.copy()
     given[3] *= left
     with np.errstate(all="ignore"):
-        found = Result.of(given, Leaf("float32", exact.shape, exact), OpClass.COMPOSITE)
-        assert (found.score_model(Model("a cause", model)) > 0) == named
+        found = WrongResult.of(given, Leaf("float32", exact.shape, exact), OpClass.COMPOSITE)
+        assert (found.score_model(ErrorModel("a cause", model)) > 0) == named
 
 
 def test_nothing_is_computed_again_where_it_would_take_long() -> None:

@@ -84,7 +84,7 @@ USE = """
 import numpy as np
 from pathlib import Path
 from tasks.arrays.inputs import fill_array
-from tasks.arrays.pack import Pack, save_pack
+from tasks.arrays.pack import ArrayPack, save_pack
 from tasks.judge import verdict
 from tasks.judge.plain import compare
 from tasks.judge.policy import judge
@@ -94,7 +94,7 @@ name = "float8_e3m4"
 assert name in DTYPES
 x = fill_array((50,), name, "boundary", np.random.default_rng(0))
 save_pack(Path("x.pack"), {}, [x])
-a = Pack(Path("x.pack")).array(0)
+a = ArrayPack(Path("x.pack")).array(0)
 assert a.dtype == np_dtype(name) and np.array_equal(a.astype(float), x.astype(float))
 leaf = Leaf(name, a.shape, x.astype(wide(name)))
 policy = verdict.load("error_units")

@@ -12,7 +12,7 @@ import pytest
 from tasks.backends import BackendSpec
 from tasks.backends.checkpoint_of_decoder import make_served
 from tasks.catalogs.engine import catalog
-from tasks.checks.engine_answers import WAYS, Answer, count_units, measure_distances
+from tasks.checks.engine_answers import WAYS, EngineAnswer, count_units, measure_distances
 from tasks.checks.engine_answers import ask as ask_engine
 from tasks.checks.engine_greedy import measure_margins
 from tasks.engines.endpoint import EndpointEngine
@@ -72,7 +72,7 @@ def test_logits_that_are_no_numbers_are_no_answer() -> None:
 
 
 def test_a_token_that_is_certain_has_a_unit() -> None:
-    one, other = (Answer((3,), np.array([[np.nan, np.nan, np.nan, x]])) for x in (0.0, -1e-7))
+    one, other = (EngineAnswer((3,), np.array([[np.nan, np.nan, np.nan, x]])) for x in (0.0, -1e-7))
     assert (
         measure_distances([one], [one], 0, "float32") == 0 and 0 < measure_distances([one], [other], 0, "float32") < 2
     )

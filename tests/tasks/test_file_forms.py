@@ -23,7 +23,7 @@ from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec, tensorflow
 from tasks.catalogs.base import Catalog, Sample
 from tasks.catalogs.models import network_samples, wheels
-from tasks.catalogs.models.own_models import Own
+from tasks.catalogs.models.own_models import OwnModelFile
 from tasks.graphs.given import GivenError
 from tasks.judge import verdict
 from tasks.model import FILES, Form, Group, Leaf, OpClass, RuntimeInfo, Unsupported
@@ -79,24 +79,24 @@ def test_a_folder_is_the_same_bytes_whenever_it_is_packed(tmp_path: Path) -> Non
     (folder / "variables").mkdir(parents=True)
     (folder / "saved_model.pb").write_bytes(b"graph")
     (folder / "variables" / "variables.index").write_bytes(b"index")
-    own = Own("net", str(folder), (), str(tmp_path))
+    own = OwnModelFile("net", str(folder), (), str(tmp_path))
     packed = own.files_in(tmp_path)["saved_model"]
     assert packed == wheels.build_zip({"variables/variables.index": b"index", "saved_model.pb": b"graph"})
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         assert sorted(archive.namelist()) == ["saved_model.pb", "variables/variables.index"]
-    assert not Own("net", str(folder / "saved_model.pb"), (), str(tmp_path)).files_in(tmp_path)
+    assert not OwnModelFile("net", str(folder / "saved_model.pb"), (), str(tmp_path)).files_in(tmp_path)
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Own:
+def saved(tmp_path: Path) -> OwnModelFile:
     """A SavedModel's folder, of which nothing is read here."""
     folder = tmp_path / "net"
     folder.mkdir()
     (folder / "saved_model.pb").write_bytes(bytes(1000))
-    return Own("net", str(folder), (), str(tmp_path))
+    return OwnModelFile("net", str(folder), (), str(tmp_path))
 
 
-def refusal(own: Own, cache: Path) -> str:
+def refusal(own: OwnModelFile, cache: Path) -> str:
     with pytest.raises(GivenError) as refused:
         own.model(cache)
     assert "\n" not in str(refused.value)
@@ -104,7 +104,7 @@ def refusal(own: Own, cache: Path) -> str:
 
 
 def test_without_a_converter_a_saved_model_is_told_how_to_make_its_onnx_form(
-    saved: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved: OwnModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     said = refusal(saved, tmp_path)
@@ -113,7 +113,7 @@ def test_without_a_converter_a_saved_model_is_told_how_to_make_its_onnx_form(
 
 
 def test_a_saved_model_is_converted_in_an_environment_that_the_farm_built(
-    saved: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved: OwnModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = json.dumps({"models": [{"name": "net", "model": saved.source}]})
     monkeypatch.setattr(envs, "build", lambda environment, cache: Path("/built") / environment.packages[1])
@@ -142,7 +142,7 @@ def test_a_saved_model_is_converted_in_an_environment_that_the_farm_built(
     ],
 )
 def test_what_tf2onnx_does_not_convert_is_one_line(
-    stderr: str, says: str, saved: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stderr: str, says: str, saved: OwnModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(
@@ -153,7 +153,7 @@ def test_what_tf2onnx_does_not_convert_is_one_line(
 
 
 def test_a_model_larger_than_memory_is_refused_before_it_is_read(
-    saved: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved: OwnModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 2999}[name])
     assert "need 3 times as much memory" in refusal(saved, tmp_path)

@@ -16,7 +16,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs.base import Catalog, Sample
 from tasks.catalogs.models import exporting
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.judge import verdict
 from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import prepare
@@ -70,7 +70,7 @@ class Tiny(Catalog):
     def samples(self, group: Group, draws: int, skip: Any = ()) -> Iterator[Sample]:
         x = np.random.default_rng(1).standard_normal((2, 2, 8, 8)).astype(np.float32)
         proto = self.exported(exporting.PLAIN)
-        y = np.asarray(Graph(proto).run({"x": x})["y"])
+        y = np.asarray(EvaluatedGraph(proto).run({"x": x})["y"])
         floor = np.full(y.shape, 1e-7)
         yield Sample(
             0,
@@ -81,7 +81,7 @@ class Tiny(Catalog):
             model=proto.SerializeToString(),
         )
 
-    def exported(self, how: exporting.How) -> Any:
+    def exported(self, how: exporting.ModelExport) -> Any:
         return exporting.export_module(Net().eval(), [torch.zeros(2, 2, 8, 8)], ("x",), ("y",), how)
 
     def at_opset(self, group: Group, made: Sample, opset: int) -> Iterator[tuple[str, bytes | Exception]]:

@@ -12,7 +12,7 @@ import pytest
 
 from tasks.catalogs.base import Sample
 from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz, variant_of
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.draw.seeds import derive
 from tasks.fuzz import table
 from tasks.fuzz.onnx import generate
@@ -27,7 +27,7 @@ def digest(seed: int, ops: list[str]) -> str:
     for op in ops:
         for dtype in table.dtypes(op):
             try:
-                one = generate.case(op, dtype, Choices.from_seed(derive(seed, f"{op} {dtype}")))
+                one = generate.case(op, dtype, DrawnChoices.from_seed(derive(seed, f"{op} {dtype}")))
                 exact = generate.evaluate(one)
             except NoOracle:
                 continue
@@ -50,7 +50,7 @@ def test_nearly_all_cases_are_models_that_onnx_takes(part: int) -> None:
             for seed in range(4):
                 made += 1
                 try:
-                    one = generate.case(op, dtype, Choices.from_seed(derive(seed, f"{op} {dtype}")))
+                    one = generate.case(op, dtype, DrawnChoices.from_seed(derive(seed, f"{op} {dtype}")))
                     exact = generate.evaluate(one)
                 except NoOracle:
                     refused += 1
@@ -66,7 +66,7 @@ def test_nearly_all_cases_are_models_that_onnx_takes(part: int) -> None:
 def test_the_simplest_choices_make_a_case_of_every_op() -> None:
     for op in table.SPECS:
         for dtype in table.dtypes(op)[:1]:
-            generate.evaluate(generate.case(op, dtype, Choices.from_list([])))
+            generate.evaluate(generate.case(op, dtype, DrawnChoices.from_list([])))
 
 
 def test_the_same_bytes_in_other_processes() -> None:

@@ -14,7 +14,7 @@ import pytest
 from tasks.backends.shared.network import in_torch
 from tasks.catalogs.fuzz.catalog import Fuzz, choices_of, variant_of
 from tasks.catalogs.fuzz.graphs import AND, VARIANT
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.draw.seeds import derive
 from tasks.fuzz.graphs import build
 from tasks.model import Form, Group, OpClass
@@ -24,7 +24,7 @@ def digest(seed: int) -> str:
     """Of the models and inputs of some graphs."""
     total = hashlib.sha256()
     for n in range(12):
-        made = build.graph(build.DTYPES[n % 2], Choices.from_seed(derive(seed, str(n))))
+        made = build.graph(build.DTYPES[n % 2], DrawnChoices.from_seed(derive(seed, str(n))))
         total.update(made.model)
         for array in made.feeds.values():
             total.update(array.tobytes())
@@ -36,7 +36,7 @@ def test_nearly_all_pairs_are_models_that_hold_both_operators() -> None:
     for n, first in enumerate(build.STEPS):
         for second in range(n % 5, len(build.PARTNERS), 5):
             dtype = build.DTYPES[second % 2]
-            one = build.pair(first, dtype, Choices.from_seed(derive(n, dtype), [second]))
+            one = build.pair(first, dtype, DrawnChoices.from_seed(derive(n, dtype), [second]))
             model = onnx.load_from_string(one.model)
             onnx.checker.check_model(model, full_check=True)
             ops = [node.op_type for node in model.graph.node]
@@ -53,7 +53,7 @@ def test_a_few_groups_hold_every_pair() -> None:
 
 def test_graphs_are_models_of_three_to_fifteen_operators() -> None:
     for n in range(60):
-        one = build.graph(build.DTYPES[n % 2], Choices.from_seed(derive(n, "graph")))
+        one = build.graph(build.DTYPES[n % 2], DrawnChoices.from_seed(derive(n, "graph")))
         model = onnx.load_from_string(one.model)
         onnx.checker.check_model(model, full_check=True)
         assert 3 <= len(model.graph.node) <= 30
@@ -69,8 +69,8 @@ def test_what_is_written_otherwise_is_the_same_to_the_bit() -> None:
 
 def test_the_simplest_choices_make_a_graph_of_each() -> None:
     for first in build.STEPS:
-        build.pair(first, "float32", Choices.from_list([]))
-    build.graph("float32", Choices.from_list([]))
+        build.pair(first, "float32", DrawnChoices.from_list([]))
+    build.graph("float32", DrawnChoices.from_list([]))
 
 
 def test_the_same_bytes_in_other_processes() -> None:
@@ -107,7 +107,7 @@ def test_a_graph_is_a_torch_program_of_its_own_operations() -> None:
 
 def test_what_no_rewrite_takes_stays_as_it_is() -> None:
     """A Gather with an index of two axes makes six of five, and more than five axes are not rewritten."""
-    made = build.twice("float16", Choices.from_seed(99))
+    made = build.twice("float16", DrawnChoices.from_seed(99))
     model = onnx.load_from_string(made.model)
     onnx.checker.check_model(model, full_check=True)
     ranks = [len(x.type.tensor_type.shape.dim) for x in model.graph.output]

@@ -12,10 +12,10 @@ import pytest
 from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz
 from tasks.catalogs.onnx import node_suite
 from tasks.fuzz import table
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.widening import widen
 from tasks.model import Group
-from tasks.operators.call import Call
+from tasks.operators.call import OperatorCall
 from tasks.operators.left_open import LeftOpen
 from tasks.operators.table import EVALUATED
 
@@ -36,7 +36,7 @@ AT_FAULT = {spec.op: spec.at_fault for spec in table.SPECS.values() if spec.at_f
 
 
 def _given(case: Any, inputs: list[Any]) -> tuple[Any, list[Any]]:
-    graph = Graph(case.model, EVALUATED)
+    graph = EvaluatedGraph(case.model, EVALUATED)
     (node,) = graph.nodes
     feeds = {x.name: node_suite._to_dense_array(y) for x, y in zip(case.model.graph.input, inputs)}
     return node, [widen(feeds.get(name, graph.weights.get(name))) if name else None for name in node.inputs]
@@ -60,7 +60,7 @@ def test_the_references_compute_what_the_node_suite_stores() -> None:
             node, given = _given(case, inputs)
             with np.errstate(all="ignore"):
                 try:
-                    found = EVALUATED[node.op](Call(given, node.attributes, node.version, len(node.outputs)))
+                    found = EVALUATED[node.op](OperatorCall(given, node.attributes, node.version, len(node.outputs)))
                 except LeftOpen:
                     continue
             if found is None:  # casts to few bits
@@ -106,11 +106,11 @@ def test_the_sentences_are_those_of_the_specification(op: str) -> None:
 
 def test_a_slope_of_prelu_that_is_larger_than_the_input_is_no_case() -> None:
     with pytest.raises(LeftOpen, match="unidirectional broadcastable"):
-        EVALUATED["PRelu"](Call([np.ones((1, 1)), np.ones((2, 2))], {}, 16, 1))
+        EVALUATED["PRelu"](OperatorCall([np.ones((1, 1)), np.ones((2, 2))], {}, 16, 1))
 
 
 def test_indices_of_one_hot_that_are_no_integers_are_cast_to_integers_first() -> None:
     """As the operator's text has it; the suite has whole numbers alone."""
     given = [np.array([0.5, 1.9, -0.5, -1.0, 3.0]), np.int64(3), np.array([0.0, 1.0])]
-    (found,) = EVALUATED["OneHot"](Call(given, {}, 11, 1))
+    (found,) = EVALUATED["OneHot"](OperatorCall(given, {}, 11, 1))
     assert found.argmax(-1).tolist()[:4] == [0, 1, 0, 2] and not found[4].any()

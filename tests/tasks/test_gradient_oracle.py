@@ -37,8 +37,8 @@ def differentiate(function: Callable[[Any], Any], trust: Trust, rounds: tuple[st
         with torch.no_grad():
             return [function(torch.from_numpy(values[0])).numpy()]
 
-    def pose(check: str, point: Point) -> autograd.Problem:
-        return autograd.Problem(evaluate, [point.inputs], list(point.cotangents))
+    def pose(check: str, point: Point) -> autograd.GradientProblem:
+        return autograd.GradientProblem(evaluate, [point.inputs], list(point.cotangents))
 
     return Derivative("backward", "float32", trust, compute, pose, rounds=rounds)
 

@@ -324,7 +324,7 @@ def test_an_output_in_an_input_that_the_backward_pass_may_write_to_is_no_mutatio
             return g
 
     x = torch.ones(3)
-    left = gradients.Untouched([], [], [x] * may)
+    left = gradients.UntouchedInputs([], [], [x] * may)
     gradients.backward("backward", Spoils.apply, (x,), {}, [0], [torch.ones(3)], made=left.note_outputs)
     assert bool(left.describe_change()) != may
 

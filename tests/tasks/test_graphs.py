@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tasks.catalogs.onnx import node_suite
 from tasks.counterparts import by_torch
 from tasks.graphs.adequacy import find_unobserved, layers
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.floor import node_floor, reference_and_floor
 from tasks.graphs.widening import NoOracle
 from tasks.model import EPS, row_floor
@@ -63,7 +63,7 @@ def run_one(
     made = [f"y{i}" for i in range(outputs)]
     given = {name: x for name, x in zip(names, inputs) if x is not None}
     node = helper.make_node(op, names, made, **attributes)
-    graph = Graph(model([node], given, made, opset=opset, kind=TensorProto.DOUBLE), operators)
+    graph = EvaluatedGraph(model([node], given, made, opset=opset, kind=TensorProto.DOUBLE), operators)
     found = graph.run(given)
     return [found[name] for name in made]
 
@@ -76,7 +76,7 @@ def test_every_operator_computes_what_the_node_suite_expects(operators: Any) -> 
         op = node_suite._op_type(name, cases)
         if op not in {*EVALUATED, "If", "Loop", "Scan", "Resize", "Attention"} or name == "test_scan_sum":
             continue  # that one is of opset 8
-        graph = Graph(case.model, operators)
+        graph = EvaluatedGraph(case.model, operators)
         for inputs, outputs in case.data_sets:
             found = graph.run({x.name: node_suite._dense_all(v) for x, v in zip(case.model.graph.input, inputs)})
             for value, expected in zip(case.model.graph.output, outputs):
@@ -272,7 +272,7 @@ def test_a_loop_stacks_what_each_turn_gives() -> None:
     )
     loop = helper.make_node("Loop", ["turns", "", "x"], ["last", "rows"], body=body)
     w, x = np.full((2, 3), 2.0, np.float32), np.ones((2, 3), np.float32)
-    graph = Graph(model([loop], {"x": x}, ["last", "rows"], {"w": w, "turns": np.array(3)}))
+    graph = EvaluatedGraph(model([loop], {"x": x}, ["last", "rows"], {"w": w, "turns": np.array(3)}))
     found = graph.run({"x": x})
     assert found["last"][0, 0] == 8.0 and found["rows"].shape == (3, 2, 3)
     assert [n.op for n in graph.block.walk()] == ["Loop", "Mul", "Identity", "Identity"]
@@ -283,7 +283,7 @@ def test_a_loop_stacks_what_each_turn_gives() -> None:
 def test_a_tensor_is_freed_when_nothing_reads_it_any_more() -> None:
     size = 1 << 17  # 1 MiB of float64
     nodes = [helper.make_node("Add", [f"x{i}", f"x{i}"], [f"x{i + 1}"]) for i in range(40)]
-    graph = Graph(model(nodes, {"x0": [size]}, ["x40"]))
+    graph = EvaluatedGraph(model(nodes, {"x0": [size]}, ["x40"]))
     x = np.ones(size, np.float32)
     tracemalloc.start()
     try:
@@ -311,7 +311,7 @@ def test_noise_moves_weights_and_outputs_but_nothing_that_says_what_is_computed(
         helper.make_node("Mul", ["powers", "two"], ["y"]),
     ]
     x = RNG.normal(size=(1, 1, 4, 8)).astype(np.float32)
-    graph = Graph(model(nodes, {"x": x}, ["y"], weights))
+    graph = EvaluatedGraph(model(nodes, {"x": x}, ["y"], weights))
     assert set(graph.movable) == {"w"}
     moved: dict[str, float] = {}
 
@@ -336,7 +336,7 @@ def test_a_model_of_integers_has_a_floor_and_float32_lies_within_it_where_bfloat
         helper.make_node("MatMul", ["active", "w"], ["y"]),
     ]
     ids = RNG.integers(0, 50, (2, 12))
-    graph = Graph(model(nodes, {"ids": ids}, ["y"], {"table": table, "w": w}, opset=20))
+    graph = EvaluatedGraph(model(nodes, {"ids": ids}, ["y"], {"table": table, "w": w}, opset=20))
     (y,), _, (floor,), *_ = reference_and_floor(graph, {"ids": ids}, 4)
 
     def units(round_to: Any) -> float:
@@ -350,7 +350,7 @@ def test_a_model_of_integers_has_a_floor_and_float32_lies_within_it_where_bfloat
 
 def test_a_node_alone_has_an_element_floor() -> None:
     w = RNG.normal(size=(16, 16)).astype(np.float32)
-    graph = Graph(model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [4, 16]}, ["y"], {"w": w}))
+    graph = EvaluatedGraph(model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [4, 16]}, ["y"], {"w": w}))
     x = RNG.normal(size=(4, 16))
     (floor,) = node_floor(graph, graph.nodes[0], [x, w], 4)
     size = EPS["float32"] * (np.abs(x) @ np.abs(w))
@@ -361,7 +361,7 @@ def test_a_transform_in_a_graph_has_a_floor_where_it_cancels() -> None:
     x = RNG.normal(size=(1, 16, 1)).astype(np.float32)
     both = np.concatenate([x, x[:, ::-1]], axis=1)  # what is the same from both ends has sines that cancel
     (y,), (floor,), *_ = reference_and_floor(
-        Graph(model([helper.make_node("DFT", ["x"], ["y"])], {"x": both}, ["y"])), {"x": both}, 4
+        EvaluatedGraph(model([helper.make_node("DFT", ["x"], ["y"])], {"x": both}, ["y"])), {"x": both}, 4
     )
     alone = torch.fft.fft(torch.from_numpy(both[0, :, 0]))
     off = np.abs(np.stack([alone.real.numpy(), alone.imag.numpy()], axis=-1) - y[0])
@@ -388,7 +388,7 @@ def test_what_does_not_fit_together_has_no_reference(op: str, inputs: list[Any],
 def test_the_floor_of_a_sum_lets_a_device_take_subnormal_numbers_as_nothing() -> None:
     w = (RNG.normal(size=(16, 16)) * 1e-40).astype(np.float32)  # a channel of a trained network that died
     w[:, 8:] = RNG.normal(size=(16, 8))
-    graph = Graph(model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [4, 16]}, ["y"], {"w": w}))
+    graph = EvaluatedGraph(model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [4, 16]}, ["y"], {"w": w}))
     x = RNG.normal(size=(4, 16))
     (floor,) = node_floor(graph, graph.nodes[0], [x, w], 4)
     (y,) = graph.run_node(graph.nodes[0], [x, w])
@@ -399,7 +399,7 @@ def test_the_floor_of_a_sum_lets_a_device_take_subnormal_numbers_as_nothing() ->
 def test_a_number_below_the_least_of_float16_may_become_nothing() -> None:
     nodes = [helper.make_node("Cast", ["x"], ["low"], to=TensorProto.FLOAT16)]
     nodes += [helper.make_node("Cast", ["low"], ["y"], to=TensorProto.FLOAT)]
-    graph = Graph(model(nodes, {"x": [3]}, ["y"]))
+    graph = EvaluatedGraph(model(nodes, {"x": [3]}, ["y"]))
     x = np.array([8.6e-9, 1.0, -2e-8], np.float32)
     (y,), (floor,), *_ = reference_and_floor(graph, {"x": x}, 4)
     error = np.abs(x.astype(np.float16).astype(np.float64) - y)
@@ -411,7 +411,7 @@ def test_nodes_without_a_name_or_with_one_name_are_told_apart() -> None:
         helper.make_node("Relu", ["x"], ["a"]),
         *(helper.make_node("Relu", [a], [b], name="n") for a, b in ("ab", "by")),
     ]
-    graph = Graph(model(nodes, {"x": [2]}, ["y"]))
+    graph = EvaluatedGraph(model(nodes, {"x": [2]}, ["y"]))
     assert [node.name for node in graph.nodes] == ["Relu_a", "n", "n#2"]
     assert graph.node("n#2").outputs == ("y",)
 
@@ -421,13 +421,13 @@ def test_what_has_no_float64_evaluation_is_said_in_one_line() -> None:
     proto = model([custom], {"x": [2]}, ["y"])
     proto.opset_import.append(helper.make_opsetid("com.vendor", 1))
     with pytest.raises(NoOracle, match=r"node 'here': com.vendor.Fused is no operator of ONNX: .+ user") as caught:
-        Graph(proto).run({"x": np.ones(2, np.float32)})
+        EvaluatedGraph(proto).run({"x": np.ones(2, np.float32)})
     assert "\n" not in str(caught.value)
     grid = helper.make_node("MelWeightMatrix", ["a", "b", "c", "d", "e"], ["y"], name="mel")
     values = [np.array(v) for v in (8, 16, 8192)] + [np.array(v, np.float32) for v in (0.0, 4096.0)]
     given = dict(zip("abcde", values))
     with pytest.raises(NoOracle, match="onnx computes MelWeightMatrix in float32"):
-        Graph(model([grid], given, ["y"])).run(given)
+        EvaluatedGraph(model([grid], given, ["y"])).run(given)
 
 
 def test_a_layer_whose_weights_can_be_scaled_unnoticed_is_named() -> None:
@@ -441,7 +441,7 @@ def test_a_layer_whose_weights_can_be_scaled_unnoticed_is_named() -> None:
             helper.make_node("Add", ["x", "b"], ["c"]),
             helper.make_node("MatMul", ["c", "head"], ["y"]),
         ]
-        graph = Graph(model(nodes, {"x": [4, 16]}, ["y"], {"inside": w, "gain": gain, "head": w}))
+        graph = EvaluatedGraph(model(nodes, {"x": [4, 16]}, ["y"], {"inside": w, "gain": gain, "head": w}))
         feeds = {"x": RNG.normal(size=(4, 16)).astype(np.float32)}
         references, _, rows, *_ = reference_and_floor(graph, feeds, 4)
         assert find_unobserved(graph, feeds, references, rows, among=["head"]) == []
@@ -460,7 +460,7 @@ def test_a_layer_inside_a_branch_is_looked_at_too() -> None:
     )
     node = helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)
     weights = {"w": RNG.normal(size=(8, 8)).astype(np.float32), "yes": np.array(True)}
-    graph = Graph(model([node], {"x": [2, 8]}, ["y"], weights))
+    graph = EvaluatedGraph(model([node], {"x": [2, 8]}, ["y"], weights))
     feeds = {"x": RNG.normal(size=(2, 8)).astype(np.float32)}
     references, _, rows, *_ = reference_and_floor(graph, feeds, 4)
     assert layers(graph) == ["w"] and find_unobserved(graph, feeds, references, rows) == []

@@ -20,7 +20,7 @@ from farm.commands.harvest import main  # noqa: E402
 from tasks.catalogs.models.table import MODELS  # noqa: E402
 from tasks.catalogs.nodes import folder  # noqa: E402
 from tasks.graphs.given import GivenError, read_case  # noqa: E402
-from tasks.graphs.harvest import Harvest  # noqa: E402
+from tasks.graphs.harvest import NodeHarvest  # noqa: E402
 from tests.conftest import here  # noqa: E402
 from tests.farm.test_report import make_row  # noqa: E402
 
@@ -49,8 +49,8 @@ def model(*layers: str, opset: int = 17, weights: dict[str, np.ndarray] | None =
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
-def harvested(*models: Any, x: np.ndarray = X) -> Harvest:
-    found = Harvest()
+def harvested(*models: Any, x: np.ndarray = X) -> NodeHarvest:
+    found = NodeHarvest()
     for k, one in enumerate(models):
         found.add(one, {"x": x}, f"m{k}")
     return found

@@ -14,10 +14,10 @@ from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.judge import verdict
 from tasks.judge.plain import Metrics
-from tasks.judging import Case, Judgement, judge_outputs
+from tasks.judging import JudgedCase, Judgement, judge_outputs
 from tasks.model import Flushes, Form, Group, Leaf, OpClass, Oracle, RuntimeInfo, Status
 from tasks.passport.composites import Composite
-from tasks.passport.own import Held, OwnArithmetic
+from tasks.passport.own import HeldSum, OwnArithmetic
 from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
 
 EVERY = (*judging.READING, *judging.STEPS, *judging.SECOND_LOOK, *judging.LAST_LOOK)
@@ -42,7 +42,7 @@ def test_the_steps_run_in_their_order(tmp_path: Path, monkeypatch: pytest.Monkey
     seen: list[str] = []
 
     def spied(step: judging.Step) -> judging.Step:
-        def run(case: Case, found: Judgement) -> Judgement:
+        def run(case: JudgedCase, found: Judgement) -> Judgement:
             seen.append(step.__name__)
             return step(case, found)
 
@@ -93,7 +93,7 @@ def test_a_flag_stands_beside_those_that_other_steps_wrote(tmp_path: Path, monke
     one = sample(tmp_path, expected=[Leaf("float32", Y.shape, exact)])
     own, form = OwnArithmetic(()), Form("torch", op="user:f", dtype="float32", arrays=[exact.astype(np.float32)])
     for is_bounded, said in ((False, "own=unbounded flushes=float32"), (True, "flushes=float32")):
-        held = Held(0.5, 0.5, 0, Composite("softmax", 0, lambda arrays: exact), is_bounded=is_bounded)
+        held = HeldSum(0.5, 0.5, 0, Composite("softmax", 0, lambda arrays: exact), is_bounded=is_bounded)
         monkeypatch.setattr(judging, "_hold_to_bounds", lambda *given, held=held: held)
         found = judge_outputs(one, [[np.zeros(64, np.float32)]], POLICY, INFO, form, measure_flushes=Flushes, own=own)
         assert found.fails and found.columns["flags"] == said

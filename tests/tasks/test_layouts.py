@@ -18,7 +18,7 @@ from tasks.backends import BackendSpec
 from tasks.catalogs.user import input_layouts, load
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.judge import verdict
 from tasks.model import FUZZ, Form, Group
 from tasks.model.row import Row
@@ -211,9 +211,9 @@ def test_gradients_are_checked_in_other_layouts_too(tmp_path: Path) -> None:
 def test_a_case_that_is_drawn_without_its_last_choices_is_contiguous() -> None:
     op = op_of(honest)
     arrays = {name: np.ones((3, 4), np.float32) for name in "xy"}
-    assert input_layouts.draw_layouts(op, Choices.from_list([]))(arrays) == {}
+    assert input_layouts.draw_layouts(op, DrawnChoices.from_list([]))(arrays) == {}
     found = [
-        input_layouts.describe_layouts(arrays, input_layouts.draw_layouts(op, Choices.from_seed(seed))(arrays))
+        input_layouts.describe_layouts(arrays, input_layouts.draw_layouts(op, DrawnChoices.from_seed(seed))(arrays))
         for seed in range(40)
     ]
     assert 10 < found.count("") < 35 and any("transposed" in said for said in found)

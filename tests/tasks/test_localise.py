@@ -10,14 +10,14 @@ import pytest
 
 from tasks.backends.shared.onnx_form import one_add
 from tasks.graphs.cut import producers
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.floor import reference_and_floor
 from tasks.hunt.dialogue import Ask, NotFailing, Ran
 from tasks.hunt.localise import nodes
-from tasks.hunt.localise.question import Clock, Question
+from tasks.hunt.localise.question import CulpritQuestion, SearchClock
 from tasks.hunt.localise.search import Culprit, search_culprit
 from tasks.hunt.localise.serving import read_onnx_form
-from tasks.hunt.localise.settings import NOTHING, Settings
+from tasks.hunt.localise.settings import NOTHING, BackendSettings
 from tasks.hunt.onnx_program import OnnxProgram
 from tasks.judge.plain import compare
 from tasks.model import Form, Leaf, OpClass, Unsupported, culprit
@@ -33,7 +33,7 @@ class Case:
 
     def __init__(self, make: Callable[[], tuple[Any, dict[str, np.ndarray]]]) -> None:
         self.model, self.feeds = make()
-        self.exact, self.floors, *_ = reference_and_floor(Graph(self.model), self.feeds, 4)
+        self.exact, self.floors, *_ = reference_and_floor(EvaluatedGraph(self.model), self.feeds, 4)
         self.graph = self.model.graph
 
     def fails(self, outputs: Sequence[np.ndarray]) -> bool:
@@ -41,11 +41,13 @@ class Case:
         metrics = compare(outputs, leaves, OpClass.MODEL)
         return bool(metrics.kind) or float(metrics.error_units or 0) > nodes.LIMIT
 
-    def question(self, model: Any = None, seconds: float = 60) -> Question:
+    def question(self, model: Any = None, seconds: float = 60) -> CulpritQuestion:
         program = OnnxProgram.inlined(self.model if model is None else model, self.feeds)
-        return Question(program, self.fails, Clock(seconds))
+        return CulpritQuestion(program, self.fails, SearchClock(seconds))
 
-    def culprit(self, *faults: Fault, settings: Settings = NOTHING, run: Callable[..., Ran] | None = None) -> Culprit:
+    def culprit(
+        self, *faults: Fault, settings: BackendSettings = NOTHING, run: Callable[..., Ran] | None = None
+    ) -> Culprit:
         def backend(model: Any, feeds: Any) -> Ran:
             for fault in faults:
                 model = fault.planted(model)
@@ -55,7 +57,7 @@ class Case:
 
     def fault(self, at: str, kind: str) -> Fault:
         place = producers(self.graph)[at]
-        shape = Graph(self.model).run(self.feeds, keep=[at])[at].shape
+        shape = EvaluatedGraph(self.model).run(self.feeds, keep=[at])[at].shape
         return Fault(kind, at, dict(stand_in.kinds(Site(self.graph, place), shape))[kind])
 
 
@@ -169,7 +171,7 @@ def test_a_pass_that_makes_the_difference_takes_the_blame(image: Case, hide: boo
         return stand_in.run(*model_of(asked, image.model, image.feeds), fault if on else None)
 
     question = image.question()
-    found = driven(search_culprit(question, Settings(passes=passes)), ran)
+    found = driven(search_culprit(question, BackendSettings(passes=passes)), ran)
     assert found.name == "optimiser Faulty"
     assert found.why[-1] == ("at window Conv_4..Sigmoid_5" if hide else "at node Sigmoid_5 (Sigmoid)")
 
@@ -182,7 +184,7 @@ def test_the_lowest_level_that_is_wrong_is_named_where_no_pass_is(image: Case) -
         return stand_in.run(*model_of(asked, image.model, image.feeds), None if sound else fault)
 
     question = image.question()
-    settings = Settings(levels=("disable", "basic", "extended", "all"), passes=("One", "Two"))
+    settings = BackendSettings(levels=("disable", "basic", "extended", "all"), passes=("One", "Two"))
     assert driven(search_culprit(question, settings), ran).name == "optimiser level extended, right at level basic"
 
 
@@ -248,7 +250,7 @@ def test_a_backend_that_takes_no_pieces_is_asked_for_its_settings_alone(image: C
         return stand_in.run(image.model, image.feeds, None if asked.setting == "level eager" else fault)
 
     question = image.question()
-    found = driven(search_culprit(question, Settings(levels=("eager", "compiled")), "it takes functions"), ran)
+    found = driven(search_culprit(question, BackendSettings(levels=("eager", "compiled")), "it takes functions"), ran)
     assert (found.name, found.effect) == ("optimiser level compiled, right at level eager", "")
 
 

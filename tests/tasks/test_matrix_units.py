@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 from tasks.matrix_units import ARCHITECTURES, UNITS, find_unit, multiply, published
-from tasks.matrix_units.adders import Truncating, powers_of, round_to_single
-from tasks.matrix_units.table import SOURCES, Unit
+from tasks.matrix_units.adders import TruncatingAdder, powers_of, round_to_single
+from tasks.matrix_units.table import SOURCES, MatrixUnit
 from tasks.model import np_dtype
 from tests.devices import products
 
 
-def unit(architecture: str, dtype: str, scale: str = "") -> Unit:
+def unit(architecture: str, dtype: str, scale: str = "") -> MatrixUnit:
     found = find_unit(architecture, dtype, scale)
     assert found is not None, f"{architecture} takes no {dtype}"
     return found
 
 
-def dot(used: Unit, *pairs: tuple[float, float]) -> float:
+def dot(used: MatrixUnit, *pairs: tuple[float, float]) -> float:
     """The sum of some products, in their order."""
     a, b = np.array(pairs, np.float64).T
     dtype = np_dtype(used.dtype)
@@ -162,7 +162,7 @@ def test_infinities_and_nan_are_as_in_any_sum() -> None:
 # --- faults -------------------------------------------------------------------------------------------------------
 
 
-def count_same(adder: Truncating | None, promoted: int = 128) -> int:
+def count_same(adder: TruncatingAdder | None, promoted: int = 128) -> int:
     """How many recorded float8 products of the H200 an emulated unit gives to the byte, where its row is another
     one."""
     key = ("hopper", "float8_e4m3fn", "")
@@ -185,14 +185,14 @@ def test_recorded_float8_products_of_an_h200_are_the_emulated_ones_to_the_byte()
 @pytest.mark.parametrize(
     ("adder", "promoted", "same"),
     [
-        (Truncating(32, 14, -133, digits=13), 128, range(14)),  # a bit more while aligning
-        (Truncating(32, 13, -133), 128, range(14)),  # all digits of float32 in the accumulator
-        (Truncating(16, 13, -133, digits=13), 128, range(22)),  # half as many products a step
+        (TruncatingAdder(32, 14, -133, digits=13), 128, range(14)),  # a bit more while aligning
+        (TruncatingAdder(32, 13, -133), 128, range(14)),  # all digits of float32 in the accumulator
+        (TruncatingAdder(16, 13, -133, digits=13), 128, range(22)),  # half as many products a step
         (None, 0, range(20, 21)),  # never promoted: seen in long sums alone
         (None, 64, range(20, 21)),
     ],
 )
-def test_another_adder_is_told_from_the_recorded_one(adder: Truncating | None, promoted: int, same: range) -> None:
+def test_another_adder_is_told_from_the_recorded_one(adder: TruncatingAdder | None, promoted: int, same: range) -> None:
     pytest.importorskip("torch")
     assert count_same(adder, promoted) in same
 

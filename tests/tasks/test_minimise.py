@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from tasks.ddmin import bisect, fewest, thin
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.hunt.case import count_case_elements
 from tasks.hunt.dialogue import Ran, Unfit
 from tasks.hunt.minimise.choices import search_simplest_choices
-from tasks.hunt.minimise.same import Failure
+from tasks.hunt.minimise.same import StoredFailure
 from tasks.model import Group, Leaf
 from tasks.model.errors import mask_details, shorten_error
 from tasks.model.row import Row
@@ -69,7 +69,7 @@ def test_the_smallest_that_fails_is_found_between_one_that_does_not_and_one_that
         assert ran(bisect(0, 19, fails)) == threshold
 
 
-def generated(choose: Choices) -> list[int]:
+def generated(choose: DrawnChoices) -> list[int]:
     """A list of numbers, as a generator makes one."""
     found = []
     with choose.span("length"):
@@ -91,17 +91,17 @@ def generated(choose: Choices) -> list[int]:
 def test_choices_become_the_simplest_that_fail(fails: Callable[[list[int]], bool], smallest: list[int] | None) -> None:
     counts = []
     for seed in range(40):
-        choose = Choices.from_seed(seed)
+        choose = DrawnChoices.from_seed(seed)
         if not fails(generated(choose)):
             continue
         runs = [0]
 
-        def taken(items: list[int]) -> Choices | None:
-            again = Choices.from_list(items)
+        def taken(items: list[int]) -> DrawnChoices | None:
+            again = DrawnChoices.from_list(items)
             return again if fails(generated(again)) else None
 
         best = ran(search_simplest_choices(choose, asked(taken, runs)))
-        made = generated(Choices.from_list(best.taken))
+        made = generated(DrawnChoices.from_list(best.taken))
         assert fails(made) and len(best.taken) <= len(choose.taken)
         assert made == smallest if smallest is not None else sum(made) == 501
         counts.append(runs[0])
@@ -135,25 +135,25 @@ def test_a_long_error_ends_with_what_caused_it() -> None:
 
 def test_a_failure_must_not_slide_into_noise() -> None:
     far = {"kind": "numbers", "error_units": 32_000.0, "limit": 32.0, "op_class": "composite"}
-    wanted = Failure.of(row(**far))
-    assert wanted.again(Failure.of(row(**far | {"error_units": 321.0})))
-    assert not wanted.again(Failure.of(row(**far | {"error_units": 200.0})))
-    near = Failure.of(row(**far | {"error_units": 64.0}))
-    assert near.again(Failure.of(row(**far | {"error_units": 64.0})))
-    assert not near.again(Failure.of(row(**far | {"error_units": 60.0})))
+    wanted = StoredFailure.of(row(**far))
+    assert wanted.again(StoredFailure.of(row(**far | {"error_units": 321.0})))
+    assert not wanted.again(StoredFailure.of(row(**far | {"error_units": 200.0})))
+    near = StoredFailure.of(row(**far | {"error_units": 64.0}))
+    assert near.again(StoredFailure.of(row(**far | {"error_units": 64.0})))
+    assert not near.again(StoredFailure.of(row(**far | {"error_units": 60.0})))
     ulps = {"kind": "numbers", "max_ulp": 400.0, "limit": 4.0, "op_class": "elementary", "error_units": 3.0}
-    assert Failure.of(row(**ulps)).times == 100
-    assert Failure.of(row(**far | {"kind": "cast"})).again(wanted), "numbers with an explanation are numbers"
+    assert StoredFailure.of(row(**ulps)).times == 100
+    assert StoredFailure.of(row(**far | {"kind": "cast"})).again(wanted), "numbers with an explanation are numbers"
 
 
 def test_another_status_kind_or_reference_is_another_failure() -> None:
-    wanted = Failure.of(row(kind="nonfinite"), [Leaf("float32", (1,), np.ones(1))])
-    assert not wanted.again(Failure.of(row(kind="shape"), [Leaf("float32", (1,), np.ones(1))]))
-    some = Failure.of(row(kind="nonfinite"), [Leaf("float32", (1,), np.full(1, np.nan))])
+    wanted = StoredFailure.of(row(kind="nonfinite"), [Leaf("float32", (1,), np.ones(1))])
+    assert not wanted.again(StoredFailure.of(row(kind="shape"), [Leaf("float32", (1,), np.ones(1))]))
+    some = StoredFailure.of(row(kind="nonfinite"), [Leaf("float32", (1,), np.full(1, np.nan))])
     assert not wanted.again(some) and some.again(wanted), "Inf and NaN of the reference may go, and may not come"
-    crash = Failure.of(row(status="crash", kind="SIGSEGV", stage="run", error="at 0x1"))
-    assert crash.again(Failure.of(row(status="crash", kind="SIGSEGV", stage="run", error="something else")))
-    assert not crash.again(Failure.of(row(status="crash", kind="SIGABRT", stage="run")))
+    crash = StoredFailure.of(row(status="crash", kind="SIGSEGV", stage="run", error="at 0x1"))
+    assert crash.again(StoredFailure.of(row(status="crash", kind="SIGSEGV", stage="run", error="something else")))
+    assert not crash.again(StoredFailure.of(row(status="crash", kind="SIGABRT", stage="run")))
 
 
 @pytest.mark.parametrize(("op_class", "left"), [("model", "Tanh"), ("composite", "")])
@@ -249,13 +249,13 @@ def test_what_the_reference_or_the_specification_forbids_is_no_case() -> None:
 
 
 def test_sizes_that_are_bound_to_each_other_shrink_together() -> None:
-    from tasks.hunt.minimise.question import Question
+    from tasks.hunt.minimise.question import MinimiseQuestion
     from tasks.hunt.minimise.sizes import smaller_dims
 
     case = graph_case("h = MatMul(x, w)", "y = Reshape(h, s)", w=np.ones((6, 5), np.float32), s=np.int64([5, 4]))
     wrong = row(kind="numbers", error_units=np.inf, limit=32.0, op_class="composite")
 
-    question = Question(Failure.of(wrong), case, 200)
+    question = MinimiseQuestion(StoredFailure.of(wrong), case, 200)
     search = smaller_dims(question)
     try:
         next(search)
@@ -272,7 +272,7 @@ def test_seeds_of_random_lists_shrink_within_their_bounds() -> None:
     """Whatever a list is cut to, the generator takes it: there is no list that is none."""
     for seed in range(20):
         items = [random.Random(seed).randrange(5000) for _ in range(9)]
-        assert len(generated(Choices.from_list(items))) <= 12
+        assert len(generated(DrawnChoices.from_list(items))) <= 12
 
 
 def test_a_size_or_step_of_0_is_no_case_whatever_a_reference_makes_of_it() -> None:

@@ -45,7 +45,7 @@ def made() -> bytes:
 
 def test_a_graph_is_read_without_onnx() -> None:
     graph = onnx_graph.read_onnx_graph(made())
-    value = onnx_graph.Value
+    value = onnx_graph.OnnxValue
     assert graph.inputs == (
         value("x", "tensor", "bfloat16", (None, 3)),
         value("i", "tensor", "int64", ()),

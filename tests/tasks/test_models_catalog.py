@@ -14,9 +14,9 @@ import pytest
 from tasks import catalogs
 from tasks.backends.onnxruntime import OnnxRuntime
 from tasks.catalogs.models import catalog, inputs, table, wheels
-from tasks.catalogs.models.inputs import Inputs
+from tasks.catalogs.models.inputs import ModelInputs
 from tasks.catalogs.models.sources import TRAINED
-from tasks.catalogs.models.wheels import Wheel
+from tasks.catalogs.models.wheels import PinnedWheel
 from tasks.judge import verdict
 from tasks.judge.meaning import parse_meaning
 from tasks.model import Group, Unavailable, Unsupported
@@ -27,14 +27,14 @@ from tests import residual_model
 TEXT = residual_model.residual().SerializeToString()
 
 
-def a_wheel(cache: Path, members: dict[str, bytes], file: str = "tiny_nets-1.2-py3-none-any.whl") -> Wheel:
+def a_wheel(cache: Path, members: dict[str, bytes], file: str = "tiny_nets-1.2-py3-none-any.whl") -> PinnedWheel:
     """A wheel that lies in the cache as if it had been fetched."""
     made = cache / "made.zip"
     cache.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(made, "w") as archive:
         for name, content in members.items():
             archive.writestr(name, content)
-    wheel = Wheel(file, hashlib.sha256(made.read_bytes()).hexdigest(), "MIT")
+    wheel = PinnedWheel(file, hashlib.sha256(made.read_bytes()).hexdigest(), "MIT")
     kept = cache / "wheels" / wheel.sha256[:16] / file
     kept.parent.mkdir(parents=True)
     made.rename(kept)
@@ -47,7 +47,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
     monkeypatch.setenv("FARM_CACHE", str(tmp_path))
     wheel = a_wheel(tmp_path, {"nets/tiny.onnx": TEXT})
     made = residual_model.residual()
-    given = Inputs(
+    given = ModelInputs(
         lambda index, cache: residual_model.inputs(made, 100 + index),
         lambda g: {"x": g.normal(size=(8, 48)).astype(np.float32)},
     )
@@ -82,10 +82,10 @@ def test_a_file_of_a_wheel_is_read_and_what_is_wrong_with_the_wheel_is_one_line(
 
 
 def test_pip_is_told_to_take_the_very_file() -> None:
-    assert Wheel("tiny-1-py2.py3-none-any.whl", "", "").options() == []
+    assert PinnedWheel("tiny-1-py2.py3-none-any.whl", "", "").options() == []
     file = "big_net-1.0-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.whl"
-    assert Wheel(file, "", "").requirement == "big-net==1.0"
-    assert Wheel(file, "", "").options() == [
+    assert PinnedWheel(file, "", "").requirement == "big-net==1.0"
+    assert PinnedWheel(file, "", "").options() == [
         *("--platform", "manylinux2014_x86_64", "--implementation", "cp", "--abi", "cp311", "--python-version", "3.11")
     ]
 
@@ -105,7 +105,7 @@ def test_a_network_s_samples_are_judged_and_its_weights_kept_once(tiny: Group, t
 
 
 def test_real_inputs_come_first_then_a_seeded_one(tiny: Group) -> None:
-    given = Inputs(lambda index, cache: {"real": np.array(index)}, lambda g: {"seeded": g.normal(size=3)}, 2)
+    given = ModelInputs(lambda index, cache: {"real": np.array(index)}, lambda g: {"seeded": g.normal(size=3)}, 2)
     of = [given.of(index, 0, "name", Path()) for index in range(4)]
     assert [next(iter(x)) for x in of] == ["real", "seeded", "real", "seeded"]
     assert of[0]["real"] == 0 and of[2]["real"] == 1 and (of[1]["seeded"] != of[3]["seeded"]).any()
@@ -115,7 +115,7 @@ def test_real_inputs_come_first_then_a_seeded_one(tiny: Group) -> None:
 def test_a_network_that_cannot_be_had_is_a_line_and_the_others_are_made(
     tiny: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(wheel: Wheel, path: str, cache: Path) -> bytes:
+    def gone(wheel: PinnedWheel, path: str, cache: Path) -> bytes:
         raise Unavailable("the wheel is gone")
 
     monkeypatch.setattr(wheels, "member", gone)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.judge import verdict
-from tasks.judge.meaning import Meaning, interpret, parse_meaning
+from tasks.judge.meaning import ModelMeaning, interpret, parse_meaning
 from tasks.judge.plain import Metrics, compare
 from tasks.judge.policy import judge
 from tasks.judge.prepared import (
@@ -129,11 +129,11 @@ def test_a_declared_precision_is_judged_in_it(precision: str, limit: float) -> N
 
 
 def test_a_meaning_is_stated_in_words_that_there_are() -> None:
-    assert parse_meaning("") is None and parse_meaning("logits") == Meaning("logits")
-    assert parse_meaning("probabilities axis 1") == Meaning("probabilities", axis=1)
-    assert parse_meaning("mask above 0.3") == Meaning("mask", above=0.3) and parse_meaning("embedding") == Meaning(
+    assert parse_meaning("") is None and parse_meaning("logits") == ModelMeaning("logits")
+    assert parse_meaning("probabilities axis 1") == ModelMeaning("probabilities", axis=1)
+    assert parse_meaning("mask above 0.3") == ModelMeaning("mask", above=0.3) and parse_meaning(
         "embedding"
-    )
+    ) == ModelMeaning("embedding")
     for text in ("logit", "mask axis 1", "logits above 2", "logits axis 1.5", "mask above", "logits "):
         with pytest.raises(ValueError, match="no meaning of an output"):
             parse_meaning(text)
@@ -145,8 +145,8 @@ def test_what_the_catalog_s_models_state_has_a_meaning() -> None:
     stated = {
         label: {name: parse_meaning(text) for name, text in model.outputs.items()} for label, model in MODELS.items()
     }
-    assert stated["unet", "small"] == {"logits": Meaning("logits", axis=1)}  # classes by pixel
-    assert stated["gpt2", "small"] == {"logits": Meaning("logits")}
+    assert stated["unet", "small"] == {"logits": ModelMeaning("logits", axis=1)}  # classes by pixel
+    assert stated["gpt2", "small"] == {"logits": ModelMeaning("logits")}
     assert stated["ppocr_det", ""] and sum(map(bool, stated.values())) > len(stated) / 2
 
 

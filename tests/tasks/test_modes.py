@@ -182,14 +182,14 @@ def test_attention_runs_the_kernel_that_was_asked_for_or_says_that_it_does_not(c
 
 def test_a_kernel_of_attention_is_asked_for_a_call_before_it_is_made() -> None:
     torch = pytest.importorskip("torch")
-    from tasks.backends.shared.torch_modes import Modes
+    from tasks.backends.shared.torch_modes import TorchModes
 
     called = {"flash": torch.randn(1, 2, 8, 8), "with dropout": torch.randn(1, 2, 8, 8)}
 
     def ask(dropout: float) -> str:
         q = called["flash"]
         try:
-            with torch.no_grad(), Modes(sdpa="flash").watch_fallbacks(Program(lambda: [])):
+            with torch.no_grad(), TorchModes(sdpa="flash").watch_fallbacks(Program(lambda: [])):
                 torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=dropout)
         except Unsupported as error:
             return str(error)
@@ -244,17 +244,17 @@ def test_a_convolution_says_which_algorithm_it_took(cache: Path) -> None:
 
 def test_what_was_taken_in_place_of_what_was_asked_for_is_a_fallback() -> None:
     torch = pytest.importorskip("torch")
-    from tasks.backends.shared.torch_modes import Modes
+    from tasks.backends.shared.torch_modes import TorchModes
 
     q = torch.randn(1, 2, 8, 8)
     for asked, said in (("flash", None), ("math", "asked for sdpa math, it ran flash")):
         program = Program(lambda: [])
-        with torch.no_grad(), Modes(sdpa=asked).watch_fallbacks(program):  # not set: torch takes flash
+        with torch.no_grad(), TorchModes(sdpa=asked).watch_fallbacks(program):  # not set: torch takes flash
             torch.nn.functional.scaled_dot_product_attention(q, q, q)
         assert program.fallback == said
     program = Program(lambda: [])
     x, w = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
-    with torch.no_grad(), Modes(convolution="onednn").watch_fallbacks(program):
+    with torch.no_grad(), TorchModes(convolution="onednn").watch_fallbacks(program):
         torch.nn.functional.conv2d(x, w)
     assert (program.fallback is None) == ("Mkldnn" in program.flags)
 

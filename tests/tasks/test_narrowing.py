@@ -18,9 +18,9 @@ from tasks.catalogs import user_definitions
 from tasks.catalogs.user import inside
 from tasks.catalogs.user.ops import UserOp
 from tasks.graphs import module as modules
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.floor import reference_and_floor
-from tasks.graphs.roundings import Roundings, uncast
+from tasks.graphs.roundings import CastRoundings, uncast
 from tasks.judge import verdict
 from tasks.judge.plain import compare
 from tasks.judge.policy import judge
@@ -127,7 +127,7 @@ def folded(content: bytes) -> bytes:
 
 
 def leaves(content: bytes, x: np.ndarray = X) -> list[Leaf]:
-    graph = Graph(onnx.load_from_string(content))
+    graph = EvaluatedGraph(onnx.load_from_string(content))
     found = reference_and_floor(graph, {"x": x}, 4)
     return [
         Leaf(graph.dtypes[name], y.shape, y, delta if delta.any() else None, jumps=jumps)
@@ -153,9 +153,9 @@ def test_the_cause_is_said_to_be_a_missing_cast(name: str) -> None:
     content = model(*PROGRAMS[name])
     expected, wrong = leaves(content), run(folded(content))
     cause = diagnose.cause([X], wrong, expected, OpClass.MODEL, lambda: content)
-    assert cause == diagnose.Cause("a cast that was asked for is missing", CAUSE_CAST)
+    assert cause == diagnose.ErrorCause("a cast that was asked for is missing", CAUSE_CAST)
     other = [y * 1.5 for y in run(content)]
-    assert diagnose.cause([X], other, expected, OpClass.MODEL, lambda: content) == diagnose.Cause()
+    assert diagnose.cause([X], other, expected, OpClass.MODEL, lambda: content) == diagnose.ErrorCause()
 
 
 def test_one_of_several_casts_may_be_what_is_missing() -> None:
@@ -186,7 +186,9 @@ def test_a_low_cast_that_is_missing_is_told_within_the_limit(left: Sequence[str]
     expected, found = leaves(content, x), run(three_products(left), x)
     assert status(found, expected) is Status.PASS or len(left) > 1
     cause = diagnose.lost_cast([x], found, expected, lambda: content)
-    assert cause == (diagnose.Cause("a cast that was asked for is missing", CAUSE_CAST) if left else diagnose.Cause())
+    assert cause == (
+        diagnose.ErrorCause("a cast that was asked for is missing", CAUSE_CAST) if left else diagnose.ErrorCause()
+    )
 
 
 def test_who_keeps_the_digits_of_a_cast_that_nothing_compensates_is_right() -> None:
@@ -231,7 +233,7 @@ def test_a_network_of_float16_is_not_blamed_for_digits_that_it_keeps() -> None:
 
 def test_a_cast_to_more_digits_rounds_nothing() -> None:
     content = model([node("Exp", "x", "e"), node("Cast", "e", "d", to=11), node("Cast", "d", "y", to=FLOAT)], ["y"])
-    graph = Graph(onnx.load_from_string(content))
+    graph = EvaluatedGraph(onnx.load_from_string(content))
     assert list(graph.casts.values()) == ["float32"]  # the way down alone
     assert holds("float64", "int32") and not holds("float32", "int32") and holds("float16", "int8")
     assert not holds("float16", "bfloat16") and not holds("bfloat16", "float16") and holds("float32", "bfloat16")
@@ -273,7 +275,7 @@ def module(call: Callable[[Any], Any]) -> Any:
 )
 def test_a_module_rounds_where_it_casts(call: Callable[[Any], Any]) -> None:
     given = module(call)
-    casts = Roundings()
+    casts = CastRoundings()
     (y,) = modules.exactly(given, [X], round=casts.first)
     (eager,) = modules.run(given, [X])
     np.testing.assert_array_equal(y, eager.numpy())

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tasks.backends.shared import function_form, network
 from tasks.counterparts import by_torch
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.model import Form, Unsupported
 from tasks.operators.table import NAMED
 
@@ -66,7 +66,7 @@ def test_a_graph_is_walked_with_its_large_weights_as_inputs() -> None:
     arrays = function_form.input_arrays(form)
     assert [a.shape for a in arrays] == [(1, 3, 8, 7), (4, 3, 3, 3)]  # the bias is small: a constant
     (y,) = function_form.invoke_counterpart(form, [torch.from_numpy(np.array(a)) for a in arrays], str)
-    expected = Graph(model).run({"x": x})["y"]
+    expected = EvaluatedGraph(model).run({"x": x})["y"]
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5)
     assert function_form.describe_framework_call(form) == "composed=onnx_graph"
 
@@ -75,16 +75,18 @@ def test_the_table_computes_what_the_network_does_and_a_planted_fault_shows(monk
     model, x = small_image_network(), RNG.standard_normal((1, 3, 8, 7)).astype(np.float32)
     sound = NAMED["HardSigmoid"]
     monkeypatch.setitem(network.NAMED, "HardSigmoid", lambda o: sound(o) + 0.001)
-    made = network.Network("jax", model.SerializeToString())
+    made = network.OnnxNetwork("jax", model.SerializeToString())
     (y,) = made(*[torch.from_numpy(np.array(a)) for a in (x, *made.weights)])
-    assert np.abs(y.numpy() - Graph(model).run({"x": x})["y"]).max() > 5e-4
+    assert np.abs(y.numpy() - EvaluatedGraph(model).run({"x": x})["y"]).max() > 5e-4
 
 
 def test_what_has_no_counterpart_is_unsupported_in_one_line() -> None:
-    def of(node: Any) -> network.Network:
+    def of(node: Any) -> network.OnnxNetwork:
         x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
         y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-        return network.Network("jax", helper.make_model(helper.make_graph([node], "g", [x], [y])).SerializeToString())
+        return network.OnnxNetwork(
+            "jax", helper.make_model(helper.make_graph([node], "g", [x], [y])).SerializeToString()
+        )
 
     with pytest.raises(Unsupported, match="no counterpart of ONNX's Shrink for jax"):
         of(helper.make_node("Shrink", ["x"], ["y"]))(torch.ones(2))

@@ -18,9 +18,9 @@ from tasks.arrays import noise
 from tasks.arrays.widened import compute_in_float64
 from tasks.catalogs import user_definitions
 from tasks.catalogs.base import Sample
-from tasks.catalogs.critical.ops import OPS, Op
+from tasks.catalogs.critical.ops import OPS, CriticalOp
 from tasks.catalogs.onnx import float64
-from tasks.catalogs.torch.samples import Maker
+from tasks.catalogs.torch.samples import OpInfoSampleMaker
 from tasks.catalogs.user import load
 from tasks.model import EPS, Group, Leaf, OpClass
 
@@ -33,7 +33,7 @@ def in_critical(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypat
         seen.append(x.copy())
         return np.cumsum(x)
 
-    op = Op(op_class, lambda g: ((X.astype(np.float64),), {}), reference, lambda torch: lambda x: x.cumsum(0))
+    op = CriticalOp(op_class, lambda g: ((X.astype(np.float64),), {}), reference, lambda torch: lambda x: x.cumsum(0))
     monkeypatch.setitem(OPS, op_class, op)
     list(catalogs.get("critical").samples(Group(f"critical:{op_class}", "", "float32", 1), 4))
 
@@ -61,20 +61,20 @@ def in_torch(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypatch:
         seen.append(x.numpy().copy())
         return x.cumsum(0)
 
-    maker = Maker(SimpleNamespace(name=op_class, variant_test_name="", op=op, ref=None), "float32", 4)
+    maker = OpInfoSampleMaker(SimpleNamespace(name=op_class, variant_test_name="", op=op, ref=None), "float32", 4)
     maker.make(0, SimpleNamespace(input=torch.from_numpy(X), args=(), kwargs={}))
 
 
 def in_onnx(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from onnx import TensorProto, helper
 
-    run = float64.Graph.run
+    run = float64.EvaluatedGraph.run
 
-    def watched(self: float64.Graph, feeds: dict[str, Any]) -> dict[str, Any]:
+    def watched(self: float64.EvaluatedGraph, feeds: dict[str, Any]) -> dict[str, Any]:
         seen.append(feeds["x"].copy())
         return run(self, feeds)
 
-    monkeypatch.setattr(float64.Graph, "run", watched)
+    monkeypatch.setattr(float64.EvaluatedGraph, "run", watched)
     axis = helper.make_node("Constant", [], ["axis"], value_int=0)
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [40]) for name in "xy")
     graph = helper.make_graph([axis, helper.make_node("CumSum", ["x", "axis"], ["y"])], "g", [x], [y])

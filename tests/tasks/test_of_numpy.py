@@ -15,7 +15,7 @@ import pytest
 
 from tasks.arrays import noise
 from tasks.catalogs.user import of_numpy, of_torch
-from tasks.graphs.roundings import Roundings
+from tasks.graphs.roundings import CastRoundings
 from tasks.model import round_to_dtype
 
 X = np.random.default_rng(0).uniform(1, 200, (16, 48)).astype(np.float32).astype(np.float64)
@@ -135,7 +135,7 @@ def test_a_reference_that_takes_no_watched_arrays_is_called_as_it_is() -> None:
 
 def test_a_given_number_has_one_nearest_and_a_computed_one_may_take_its_neighbour() -> None:
     def cast(reference: Callable[..., Any]) -> tuple[np.ndarray, list[np.ndarray], bool]:
-        casts, evaluate = Roundings(), of_numpy.make_evaluator(reference, [])
+        casts, evaluate = CastRoundings(), of_numpy.make_evaluator(reference, [])
         (first,) = evaluate({"x": X}, casts.first, None)
         draws = [evaluate({"x": X * (1 + s * 2.0**-20)}, casts.either(), None)[0] for s in (-1, 1)]
         return first, draws, casts.open
@@ -161,7 +161,7 @@ def by_hand(x: np.ndarray) -> np.ndarray:
 def test_what_is_rounded_by_its_bits_is_rounded_as_by_a_cast(to: Callable[..., Any]) -> None:
     """A draw moves inputs by less than such a rounding, which would leave no noise at all of the product of what it
     made."""
-    casts, told, read = Roundings(), list[str](), list[np.ndarray]()
+    casts, told, read = CastRoundings(), list[str](), list[np.ndarray]()
     evaluate = of_numpy.make_evaluator(lambda x, w: to(x) @ to(x - to(x)).T, told)
     (y,) = evaluate({"x": X, "w": W}, casts.first, None)
     np.testing.assert_array_equal(y, np.asarray(to(X), float) @ np.asarray(to(X - to(X)), float).T)

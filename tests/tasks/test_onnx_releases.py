@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tasks import catalogs
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.models.wheels import Wheel
+from tasks.catalogs.models.wheels import PinnedWheel
 from tasks.catalogs.onnx import node_suite, releases
 from tasks.judge import verdict
 from tasks.model import Group
@@ -64,7 +64,7 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     kept.parent.mkdir(parents=True)
     file.rename(kept)
     monkeypatch.setenv("FARM_CACHE", str(cache))
-    monkeypatch.setattr(releases.Onnx116, "wheel", Wheel(FILE, digest, "Apache-2.0"))
+    monkeypatch.setattr(releases.Onnx116, "wheel", PinnedWheel(FILE, digest, "Apache-2.0"))
     cases._catalog_version.cache_clear()
     return cache
 
@@ -106,7 +106,7 @@ def test_data_that_are_none_of_their_model_are_invalid(release: Path) -> None:
 
 
 def test_a_wheel_that_is_another_one_is_said_in_one_line(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = Wheel(FILE, releases.Onnx116.wheel.sha256[:16] + "0" * 48, "Apache-2.0")
+    other = PinnedWheel(FILE, releases.Onnx116.wheel.sha256[:16] + "0" * 48, "Apache-2.0")
     monkeypatch.setattr(releases.Onnx116, "wheel", other)
     with pytest.raises(CatalogError, match=r"the catalog onnx-1\.16 is made of onnx==0\.1\.0: .*SHA-256"):
         catalogs.get("onnx-1.16").entries()

@@ -11,7 +11,7 @@ import pytest
 from tasks.model import OpClass
 from tasks.model.placement import MOVES
 from tasks.operators import formulas, table
-from tasks.operators.table import ROWS, Operator
+from tasks.operators.table import ROWS, OnnxOperator
 
 SCHEMAS = {schema.name: schema for schema in onnx.defs.get_all_schemas_with_history()}
 for _schema in onnx.defs.get_all_schemas():
@@ -19,7 +19,7 @@ for _schema in onnx.defs.get_all_schemas():
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_row_says_what_fits_the_schema(row: Operator) -> None:
+def test_a_row_says_what_fits_the_schema(row: OnnxOperator) -> None:
     schema = SCHEMAS[row.name]
     places = [*row.structural, *row.not_zero, *([] if row.added is None else [row.added])]
     assert all(place < schema.max_input for place in places)
@@ -41,7 +41,7 @@ def test_an_operator_without_a_row_is_judged_as_composite() -> None:
 
 def test_two_rows_of_an_operator_are_refused() -> None:
     with pytest.raises(ValueError, match="Tile has two rows"):
-        table.index_rows([Operator("Tile", MOVES), Operator("Size", MOVES), Operator("Tile", MOVES)])
+        table.index_rows([OnnxOperator("Tile", MOVES), OnnxOperator("Size", MOVES), OnnxOperator("Tile", MOVES)])
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ EXACT: dict[str, Callable[..., np.ndarray]] = {
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("row", [row for row in ROWS if row.defined], ids=lambda row: row.name)
-def test_of_integers_what_is_not_defined_is_replaced_and_nothing_else(row: Operator, dtype: str) -> None:
+def test_of_integers_what_is_not_defined_is_replaced_and_nothing_else(row: OnnxOperator, dtype: str) -> None:
     if (row.name, dtype) == ("Neg", "uint8"):
         return  # ONNX has none
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max

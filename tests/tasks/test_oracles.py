@@ -192,12 +192,12 @@ def test_where_torch_is_known_to_be_wrong_in_float64_the_reference_is_the_first_
 
     info = _op_db()["special.ndtr", ""]
     far = torch.tensor([-9.0])
-    from tasks.catalogs.torch.samples import Maker
+    from tasks.catalogs.torch.samples import OpInfoSampleMaker
 
     class Source:
         input, args, kwargs = far, (), {}
 
-    made = Maker(info, "float32", 4).make(0, Source())
+    made = OpInfoSampleMaker(info, "float32", 4).make(0, Source())
     assert made.oracle == "numpy" and not made.others
     reference = made.expected[0].reference
     # Φ(−9) = erfc(9/√2)/2, from math's own erfc; torch's float64 gives 0.
@@ -257,9 +257,9 @@ def test_a_case_that_moves_rounds_or_selects_keeps_its_stored_output() -> None:
 def test_a_float64_evaluation_of_another_op_disagrees_with_the_stored_output(monkeypatch: pytest.MonkeyPatch) -> None:
     from tasks.catalogs.onnx import float64 as onnx_float64
 
-    run = onnx_float64.Graph.run
+    run = onnx_float64.EvaluatedGraph.run
     monkeypatch.setattr(
-        onnx_float64.Graph, "run", lambda self, feeds: {k: y * 1.01 for k, y in run(self, feeds).items()}
+        onnx_float64.EvaluatedGraph, "run", lambda self, feeds: {k: y * 1.01 for k, y in run(self, feeds).items()}
     )
     made = case("Softmax", "softmax_axis_0")
     found = compare_oracles(made.others[0].references, made.expected, made.op_class)

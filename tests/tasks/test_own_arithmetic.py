@@ -21,14 +21,14 @@ from tasks.judging import Judgement, judge_outputs
 from tasks.model import EPS, Flushes, Form, Group, Leaf, OpClass, RuntimeInfo, Status
 from tasks.model.dtypes import np_dtype
 from tasks.model.kind import CAUSE_ORDER, KIND_ACCUMULATOR, KIND_ARITHMETIC
-from tasks.passport.adder import Adder
+from tasks.passport.adder import SumAdder
 from tasks.passport.bounds import bound_sums
 from tasks.passport.explain import read_located
 from tasks.passport.known import KnownSum, Passport, choose_passport
 from tasks.passport.locate import locate_gated, locate_order, locate_sum
 from tasks.passport.own import OwnArithmetic, hold_to_bounds
-from tasks.passport.predict import Model
-from tasks.passport.reading import NodeRule, Reading
+from tasks.passport.predict import SumModel
+from tasks.passport.reading import NodeRule, SumReading
 from tasks.passport.trees import Tree, encode_tree, list_blocks, make_fused, make_pairwise, make_sequential
 from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
 
@@ -53,10 +53,10 @@ def device(
     """A device that multiplies matrices, each element's terms in this order, with products that are not rounded. drops:
     the number of a term that it forgets."""
     count = TERMS
-    adder = Adder(
+    adder = SumAdder(
         rule or NodeRule(bits, rounding), {}, tuple(range(count)), taken=taken, taking="truncated" * bool(taken)
     )
-    model = Model(tree, adder, output, "", count)
+    model = SumModel(tree, adder, output, "", count)
 
     def run(arrays: list[Any]) -> list[np.ndarray]:
         a, b = (np.array(x, np.float64) for x in arrays)
@@ -74,7 +74,7 @@ def factors(dtype: str, rows: int = ROWS) -> list[np.ndarray]:
 
 
 @functools.cache
-def passport_of(run: Run, dtype: str) -> tuple[Reading, ...]:
+def passport_of(run: Run, dtype: str) -> tuple[SumReading, ...]:
     arrays = factors(dtype)
     where = locate_sum(arrays, run(arrays)[0])
     assert where is not None
@@ -84,7 +84,7 @@ def passport_of(run: Run, dtype: str) -> tuple[Reading, ...]:
 
 
 def judge(
-    tmp_path: Path, run: Run, dtype: str, readings: Sequence[Reading], noise: float = 1.0, asks: bool = True
+    tmp_path: Path, run: Run, dtype: str, readings: Sequence[SumReading], noise: float = 1.0, asks: bool = True
 ) -> Judgement:
     """The judgement of a product of matrices by a device with a passport. noise: of the floor, in units of what
     rounding the factors makes."""
@@ -285,7 +285,7 @@ def compute_held(arrays: Sequence[np.ndarray], bits: int, drops: int = -1) -> np
     left[:, drops] *= drops < 0
     count = left.shape[1]
     fused = () if right is None else tuple(range(count))
-    model = Model(in_order(count), Adder(NodeRule(bits, "nearest even"), {}, fused), "float32", "", len(fused))
+    model = SumModel(in_order(count), SumAdder(NodeRule(bits, "nearest even"), {}, fused), "float32", "", len(fused))
     return np.asarray(model.compute(left, right), np.float32).reshape(exact.shape)
 
 
@@ -305,7 +305,7 @@ def test_a_narrow_adder_and_a_dropped_term_are_beyond_the_bound_and_the_sound_tw
     arrays = [g.standard_normal(shape).astype(np.float32) for shape in shapes]
     exact = HELD_CALLS[len(arrays)]([x.astype(np.float64) for x in arrays])
     count = 33 if len(arrays) == 1 else 36
-    reading = Reading(
+    reading = SumReading(
         terms=count, rows=shapes[0][0], made_of="terms" if len(arrays) == 1 else "products", predicted=100, unseen=100,
         tree=tuple(encode_tree(in_order(count))), bits=24, rounding="nearest even",
     )  # fmt: skip

@@ -11,26 +11,26 @@ import pytest
 import torch
 
 from tasks.catalogs.models import drawn_inputs, of_file
-from tasks.catalogs.models.drawn_inputs import Drawn
-from tasks.catalogs.models.own_models import Own
+from tasks.catalogs.models.drawn_inputs import DrawnInput
+from tasks.catalogs.models.own_models import OwnModelFile
 from tasks.graphs.given import GivenError
 
 
 @pytest.mark.parametrize(
     ("text", "made"),
     [
-        ("x=float32[4,8]", Drawn("x", "float32", (4, 8))),
-        ("x = float32[4, 8]", Drawn("x", "float32", (4, 8))),
-        ("ids=int64[2,16]<100", Drawn("ids", "int64", (2, 16), 100.0)),
-        ("image=float32[1,3,8,8]<1", Drawn("image", "float32", (1, 3, 8, 8), 1.0)),
-        ("sr=int64[]", Drawn("sr", "int64", ())),
-        ("empty=float32[0,3]", Drawn("empty", "float32", (0, 3))),
-        ("serving_default_input_2:0", Drawn("serving_default_input_2:0")),
-        ("x=[4,8]", Drawn("x", "", (4, 8))),
-        ("ids<100", Drawn("ids", "", None, 100.0)),
+        ("x=float32[4,8]", DrawnInput("x", "float32", (4, 8))),
+        ("x = float32[4, 8]", DrawnInput("x", "float32", (4, 8))),
+        ("ids=int64[2,16]<100", DrawnInput("ids", "int64", (2, 16), 100.0)),
+        ("image=float32[1,3,8,8]<1", DrawnInput("image", "float32", (1, 3, 8, 8), 1.0)),
+        ("sr=int64[]", DrawnInput("sr", "int64", ())),
+        ("empty=float32[0,3]", DrawnInput("empty", "float32", (0, 3))),
+        ("serving_default_input_2:0", DrawnInput("serving_default_input_2:0")),
+        ("x=[4,8]", DrawnInput("x", "", (4, 8))),
+        ("ids<100", DrawnInput("ids", "", None, 100.0)),
     ],
 )
-def test_an_input_is_read(text: str, made: Drawn) -> None:
+def test_an_input_is_read(text: str, made: DrawnInput) -> None:
     assert drawn_inputs.parse_input(text) == made
 
 
@@ -84,7 +84,7 @@ def graph(text: str) -> Any:
 def test_an_onnx_model_knows_what_its_inputs_are() -> None:
     model = graph("(float[2, 3] x, int64[4] ids)")
     found = drawn_inputs.of_graph(model, {"ids": drawn_inputs.parse_input("ids<9")}, "m.onnx")
-    assert found == [Drawn("x", "float32", (2, 3)), Drawn("ids", "int64", (4,), 9.0)]
+    assert found == [DrawnInput("x", "float32", (2, 3)), DrawnInput("ids", "int64", (4,), 9.0)]
     for given, says in {
         "y=float32[2]": "the model has no input 'y'; valid: x, ids",
         "x=float64[2,3]": "'x' is float64, the model takes float32",
@@ -99,9 +99,9 @@ def test_an_onnx_model_knows_what_its_inputs_are() -> None:
 HEAD = "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x, y=None):\n        return x\n"
 
 
-def own(folder: Path, source: str, *inputs: str, name: str = "Model") -> Own:
+def own(folder: Path, source: str, *inputs: str, name: str = "Model") -> OwnModelFile:
     (folder / "m.py").write_text(HEAD + source)
-    return Own("m", f"{folder}/m.py:{name}", (), str(folder), inputs)
+    return OwnModelFile("m", f"{folder}/m.py:{name}", (), str(folder), inputs)
 
 
 @pytest.mark.parametrize(

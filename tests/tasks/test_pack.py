@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.arrays import pack
-from tasks.arrays.pack import ALIGN, MAGIC, Pack, PackError, save_pack
+from tasks.arrays.pack import ALIGN, MAGIC, ArrayPack, PackError, save_pack
 from tasks.model import np_dtype
 
 DTYPES = (
@@ -54,7 +54,7 @@ def test_round_trip(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
     g = np.random.default_rng(0)
     array = np.asarray(g.integers(0, 2, shape)).astype(np_dtype(dtype))
     save_pack(tmp_path / "a.pack", {"k": [1]}, [array, array])
-    back = Pack(tmp_path / "a.pack")
+    back = ArrayPack(tmp_path / "a.pack")
     assert back.header == {"k": [1]}
     for i in range(2):
         assert (back.array(i).dtype, back.array(i).shape) == (array.dtype, array.shape)
@@ -68,7 +68,7 @@ def test_every_bit_pattern_survives(tmp_path: Path, dtype: str) -> None:
     raw = np.random.default_rng(1).integers(0, 16 if dtype == "int4" else 256, 4096 * size).astype(np.uint8)
     array = raw.view(np_dtype(dtype))  # NaN payloads and subnormals among them
     save_pack(tmp_path / "a.pack", {}, [array])
-    assert Pack(tmp_path / "a.pack").array(0).tobytes() == array.tobytes()
+    assert ArrayPack(tmp_path / "a.pack").array(0).tobytes() == array.tobytes()
 
 
 def test_layouts(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_layouts(tmp_path: Path) -> None:
         np.asfortranarray(base),
     ]
     save_pack(tmp_path / "a.pack", {}, arrays)
-    back = Pack(tmp_path / "a.pack")
+    back = ArrayPack(tmp_path / "a.pack")
     for i, array in enumerate(arrays):
         np.testing.assert_array_equal(back.array(i), array)
         assert back.array(i).dtype.isnative
@@ -96,7 +96,7 @@ def test_strings(tmp_path: Path) -> None:
         np.array([b"x", b"yz"]),
     ]
     save_pack(tmp_path / "a.pack", {}, arrays)
-    back = Pack(tmp_path / "a.pack")
+    back = ArrayPack(tmp_path / "a.pack")
     for i, array in enumerate(arrays):
         assert (back.array(i).dtype, back.array(i).shape) == (np.dtype(object), array.shape)
         assert back.array(i).ravel().tolist() == [
@@ -107,7 +107,7 @@ def test_strings(tmp_path: Path) -> None:
 def test_arrays_are_aligned_and_large_files_are_mapped(tmp_path: Path) -> None:
     arrays: list[np.ndarray] = [np.ones(3, np.int8), np.arange(1 << 18, dtype=np.float64), np.ones(5, np.complex128)]
     save_pack(tmp_path / "a.pack", {}, arrays)
-    back = Pack(tmp_path / "a.pack")
+    back = ArrayPack(tmp_path / "a.pack")
     assert isinstance(back._bytes, mmap.mmap)
     for i, array in enumerate(arrays):
         assert back.array(i).ctypes.data % ALIGN == 0
@@ -125,13 +125,13 @@ def test_arrays_are_aligned_and_large_files_are_mapped(tmp_path: Path) -> None:
 def test_any_header(tmp_path_factory: pytest.TempPathFactory, header: Any) -> None:
     path = tmp_path_factory.getbasetemp() / "header.pack"
     save_pack(path, {"h": header}, [np.arange(3)])
-    assert Pack(path).header == {"h": header}
-    np.testing.assert_array_equal(Pack(path).array(0), np.arange(3))
+    assert ArrayPack(path).header == {"h": header}
+    np.testing.assert_array_equal(ArrayPack(path).array(0), np.arange(3))
 
 
 def test_no_array_at_all(tmp_path: Path) -> None:
     save_pack(tmp_path / "a.pack", {"only": "header"}, [])
-    assert Pack(tmp_path / "a.pack").header == {"only": "header"}
+    assert ArrayPack(tmp_path / "a.pack").header == {"only": "header"}
 
 
 @pytest.fixture
@@ -145,17 +145,17 @@ def test_truncated_anywhere(good: Path) -> None:
     for length in [*range(0, 64), len(whole) // 2, len(whole) - 65, len(whole) - 1]:
         good.write_bytes(whole[:length])
         with pytest.raises(PackError, match=r"a\.pack"):
-            Pack(good)
+            ArrayPack(good)
     good.write_bytes(whole + b"x")
     with pytest.raises(PackError, match=r"a\.pack"):
-        Pack(good)
+        ArrayPack(good)
 
 
 @pytest.mark.parametrize("content", (b"PAR1" * 100, b"\0" * 100, MAGIC[::-1] + b"\0" * 100, pickle.dumps([1] * 100)))
 def test_another_kind_of_file(good: Path, content: bytes) -> None:
     good.write_bytes(content)
     with pytest.raises(PackError, match=r"a\.pack.*magic"):
-        Pack(good)
+        ArrayPack(good)
 
 
 @pytest.mark.parametrize(
@@ -175,13 +175,13 @@ def test_another_kind_of_file(good: Path, content: bytes) -> None:
 def test_damaged_header(good: Path, header: bytes) -> None:
     good.write_bytes(MAGIC + len(header).to_bytes(8, "little") + header)
     with pytest.raises(PackError, match=r"a\.pack.*damaged"):
-        Pack(good)
+        ArrayPack(good)
 
 
 def test_a_header_that_claims_to_be_huge(good: Path) -> None:
     good.write_bytes(MAGIC + b"\xff" * 8 + good.read_bytes()[16:])
     with pytest.raises(PackError, match=r"a\.pack"):
-        Pack(good)
+        ArrayPack(good)
 
 
 @pytest.mark.parametrize(
@@ -205,8 +205,8 @@ def test_damaged_index(good: Path, entry: Any) -> None:
     assert len(text) <= length
     good.write_bytes(whole[:16] + text.ljust(length) + whole[16 + length :])
     with pytest.raises(PackError, match=r"a\.pack"):
-        Pack(good).array(0)
-    assert Pack(good).array(1).tolist() == ["x"]
+        ArrayPack(good).array(0)
+    assert ArrayPack(good).array(1).tolist() == ["x"]
 
 
 def test_nothing_that_is_stored_is_executed(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_nothing_that_is_stored_is_executed(tmp_path: Path) -> None:
             return "harmless"
 
     save_pack(tmp_path / "a.pack", {}, [np.array([Bomb()], dtype=object)])
-    assert Pack(tmp_path / "a.pack").array(0).tolist() == ["harmless"]
+    assert ArrayPack(tmp_path / "a.pack").array(0).tolist() == ["harmless"]
     assert not marker.exists()
     with pytest.raises(TypeError):
         save_pack(tmp_path / "b.pack", {"x": Bomb()}, [])
@@ -259,21 +259,21 @@ def test_the_disk_is_full_while_writing(good: Path) -> None:
 def test_a_reader_keeps_its_arrays_when_the_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "a.pack"
     save_pack(path, {}, [np.arange(1 << 18, dtype=np.float64)])
-    old = Pack(path)
+    old = ArrayPack(path)
     save_pack(path, {}, [np.zeros(3)])
     np.testing.assert_array_equal(old.array(0), np.arange(1 << 18))
-    np.testing.assert_array_equal(Pack(path).array(0), np.zeros(3))
+    np.testing.assert_array_equal(ArrayPack(path).array(0), np.zeros(3))
 
 
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        Pack(tmp_path / "none.pack")
+        ArrayPack(tmp_path / "none.pack")
 
 
 def test_what_save_returns_says_what_the_file_says(tmp_path: Path) -> None:
     path = tmp_path / "a.pack"
     written = save_pack(path, {"a": [1, "b", None, {"c": 0.1}]}, [np.arange(3), np.zeros((2, 0), np.float32)])
-    at_hand, read = Pack(path, written), Pack(path)
+    at_hand, read = ArrayPack(path, written), ArrayPack(path)
     assert at_hand.header == read.header
     for i in range(2):
         assert at_hand.array(i).dtype == read.array(i).dtype and at_hand.array(i).tobytes() == read.array(i).tobytes()

@@ -14,13 +14,13 @@ import pytest
 
 from tasks.catalogs.critical.sums import SCALE
 from tasks.matrix_units import UNITS, multiply
-from tasks.matrix_units.adders import Truncating
-from tasks.matrix_units.table import Unit
+from tasks.matrix_units.adders import TruncatingAdder
+from tasks.matrix_units.table import MatrixUnit
 from tasks.model.dtypes import np_dtype
-from tasks.passport import NotReadable, Sum, Terms
-from tasks.passport.adder import Adder
+from tasks.passport import DeviceSum, NotReadable, SumTerms
+from tasks.passport.adder import SumAdder
 from tasks.passport.passport import make_model, read_alike, read_sum
-from tasks.passport.predict import Model
+from tasks.passport.predict import SumModel
 from tasks.passport.reading import NodeRule
 from tasks.passport.reveal import reveal_tree
 from tasks.passport.trees import (
@@ -107,13 +107,13 @@ PLANTED = (
 )  # fmt: skip
 
 
-def device_of(planted: Planted) -> Sum:
+def device_of(planted: Planted) -> DeviceSum:
     """A device that computes as planted."""
     count = len(encode_tree(planted.tree)) - sum(1 for _ in _steps(planted.tree))
     places = tuple(range(count))
     fused = places if planted.fused and planted.products else ()
     output = planted.output or planted.dtype
-    model = Model(planted.tree, Adder(planted.rule, {}, fused), output, "", count if planted.products else 0)
+    model = SumModel(planted.tree, SumAdder(planted.rule, {}, fused), output, "", count if planted.products else 0)
 
     def run(arrays: Sequence[Any]) -> list[np.ndarray]:
         wide = [np.asarray(x, np.float64) for x in arrays]
@@ -124,7 +124,7 @@ def device_of(planted: Planted) -> Sum:
     kind = np_dtype(planted.dtype)
     arrays = [np.ones(count, kind)] * (1 + planted.products)
     right = (1, places) if planted.products else ()
-    return Sum(run, arrays, Terms(0, (0, places), right, fill=(1.0, 1.0), where="first"), planted.dtype)
+    return DeviceSum(run, arrays, SumTerms(0, (0, places), right, fill=(1.0, 1.0), where="first"), planted.dtype)
 
 
 def _steps(tree: Tree) -> Any:
@@ -144,7 +144,7 @@ def test_a_planted_arithmetic_is_recovered_exactly(planted: Planted) -> None:
     assert found.predicted == found.unseen == 100
 
 
-def make_sum(run: Any, count: int = 32, dtype: str = "float32", divided: bool = False) -> Sum:
+def make_sum(run: Any, count: int = 32, dtype: str = "float32", divided: bool = False) -> DeviceSum:
     """A device that sums one array in a way of its own. run: of the terms in float64, the result."""
 
     def compute(arrays: Sequence[Any]) -> list[np.ndarray]:
@@ -152,11 +152,11 @@ def make_sum(run: Any, count: int = 32, dtype: str = "float32", divided: bool = 
             return [np.asarray(run(np.asarray(arrays[0], np.float64))).astype(np_dtype(dtype)).reshape(1)]
 
     arrays = [np.ones(count, np_dtype(dtype))]
-    return Sum(compute, arrays, Terms(0, (0, tuple(range(count))), fill=(1.0,), divided=divided), dtype)
+    return DeviceSum(compute, arrays, SumTerms(0, (0, tuple(range(count))), fill=(1.0,), divided=divided), dtype)
 
 
 def compute_in(tree: Tree, rule: NodeRule = NEAREST) -> Any:
-    return Model(tree, Adder(rule), "float32").compute
+    return SumModel(tree, SumAdder(rule), "float32").compute
 
 
 def test_an_order_that_changes_from_run_to_run_is_said() -> None:
@@ -214,7 +214,7 @@ def test_a_second_width_in_the_last_steps_is_found() -> None:
     tree = order_tree(blocks(32, 8, make_sequential, make_sequential))
     nodes = list(_steps(tree))
     narrow = {k: NodeRule(8, "nearest even") for k, node in enumerate(nodes) if all(isinstance(x, tuple) for x in node)}
-    model = Model(tree, Adder(NEAREST, narrow), "float32")
+    model = SumModel(tree, SumAdder(NEAREST, narrow), "float32")
     found = read_sum(make_sum(model.compute))
     assert found.known and found.bits == 24
     seen = dict(zip(found.others[::2], found.others[1::2]))  # type: ignore[index]
@@ -240,7 +240,9 @@ def test_what_adds_as_one_that_is_known_is_asked_less_and_what_does_not_is_read_
     for tree in (late, make_pairwise(terms)):
         found = read_sum(make_sum(compute_in(tree)), likes=[like])
         assert found.known and decode_tree(found.tree or ()) == order_tree(tree)
-    narrow = Model(SEQUENTIAL, Adder(NEAREST, {k: NodeRule(20, "nearest even") for k in range(10, 20)}), "float32")
+    narrow = SumModel(
+        SEQUENTIAL, SumAdder(NEAREST, {k: NodeRule(20, "nearest even") for k in range(10, 20)}), "float32"
+    )
     other = read_sum(make_sum(narrow.compute), likes=[like])
     assert decode_tree(other.tree or ()) == order_tree(SEQUENTIAL) and (other.code == "not predicted" or other.others)
     cut = read_sum(make_sum(compute_in(SEQUENTIAL, NodeRule(24, "truncated"))), likes=[like])
@@ -260,9 +262,9 @@ def make_rows(trees: Sequence[Tree], dtype: str, made: str = "", add: Any = None
             found = np.array([(add or compute_in(tree))(row) for tree, row in zip(trees, x)])
             return [(np.float32(1) / np.float32(found) if made else found).astype(np_dtype(dtype))]
 
-    def make(beside: Sequence[int], together: bool = False) -> Sum:
+    def make(beside: Sequence[int], together: bool = False) -> DeviceSum:
         rows = [
-            Terms(
+            SumTerms(
                 k,
                 (0, tuple(range(k * count, k * count + count))),
                 fill=(0.0 if made else 1.0,),
@@ -271,7 +273,7 @@ def make_rows(trees: Sequence[Tree], dtype: str, made: str = "", add: Any = None
             )
             for k in (0, *beside)
         ]
-        return Sum(run, [np.ones(shape, np_dtype(dtype))], rows[0], dtype, beside=rows[1:], together=together)
+        return DeviceSum(run, [np.ones(shape, np_dtype(dtype))], rows[0], dtype, beside=rows[1:], together=together)
 
     return make
 
@@ -338,9 +340,9 @@ def make_positive(
     rule: NodeRule = NEAREST,
     show: Any = lambda sum_: np.float32(1.0) / np.float32(sum_),
     dtype: str = "float32",
-) -> Sum:
+) -> DeviceSum:
     """A device that adds exponentials or squares of its inputs as planted; show: of the sum, what is seen of it."""
-    model = Model(tree, Adder(rule), "float64" if rule.bits > 24 else "float32")
+    model = SumModel(tree, SumAdder(rule), "float64" if rule.bits > 24 else "float32")
     count = len(list_terms(tree))
 
     def compute(arrays: Sequence[Any]) -> list[np.ndarray]:
@@ -350,8 +352,8 @@ def make_positive(
             return [np.asarray(show(model.compute(terms.astype(np.float64)))).astype(np_dtype(dtype)).reshape(1)]
 
     places = tuple(range(count))
-    found = Terms(0, (0, places), fill=(0.0,), of=made, outputs=(0,), scale=64.0 if made == "squares" else 1.0)
-    return Sum(compute, [np.zeros(count, np_dtype(dtype))], found, dtype)
+    found = SumTerms(0, (0, places), fill=(0.0,), of=made, outputs=(0,), scale=64.0 if made == "squares" else 1.0)
+    return DeviceSum(compute, [np.zeros(count, np_dtype(dtype))], found, dtype)
 
 
 POSITIVE = [p for p in PLANTED if p.rule == NEAREST and not p.fused and p.dtype == "float32"]
@@ -409,7 +411,7 @@ def test_an_order_of_exponentials_that_changes_is_said() -> None:
     assert found.code in ("changes", "not a sum", "rounded away") and found.tree is None
 
 
-def make_standardised(mean: Any, dtype: str = "float32", count: int = N) -> Sum:
+def make_standardised(mean: Any, dtype: str = "float32", count: int = N) -> DeviceSum:
     """A device that standardises; mean: of its inputs, in float64."""
 
     def compute(arrays: Sequence[Any]) -> list[np.ndarray]:
@@ -420,15 +422,15 @@ def make_standardised(mean: Any, dtype: str = "float32", count: int = N) -> Sum:
             return [((x - middle) / root * weight).astype(np_dtype(dtype))]
 
     places = tuple(range(count))
-    found = Terms(0, (0, places), fill=(1.0, SCALE), of="deviations", outputs=places, scale=SCALE)
-    return Sum(compute, [np.ones(count, np_dtype(dtype))] * 2, found, dtype)
+    found = SumTerms(0, (0, places), fill=(1.0, SCALE), of="deviations", outputs=places, scale=SCALE)
+    return DeviceSum(compute, [np.ones(count, np_dtype(dtype))] * 2, found, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("planted", POSITIVE, ids=lambda p: p.name)
 def test_the_order_of_a_mean_is_read_through_a_norm(planted: Planted, dtype: str) -> None:
     count = len(list_terms(planted.tree))
-    model = Model(planted.tree, Adder(NEAREST), "float32")
+    model = SumModel(planted.tree, SumAdder(NEAREST), "float32")
     found = read_sum(make_standardised(lambda x: np.float32(model.compute(x)) / np.float32(count), dtype, count))
     assert found.code == "order alone", found.words
     assert decode_tree(found.tree or ()) == order_tree(planted.tree)
@@ -453,12 +455,12 @@ NARROW = ("blackwell", "float8_e4m3fn")
 UNITS_READ = [
     unit
     for unit in UNITS.values()
-    if isinstance(unit.adder, Truncating) and not unit.scale and (unit.architecture, unit.dtype) != NARROW
+    if isinstance(unit.adder, TruncatingAdder) and not unit.scale and (unit.architecture, unit.dtype) != NARROW
 ]
 
 
 @pytest.mark.parametrize("unit", UNITS_READ, ids=lambda u: f"{u.architecture} {u.dtype}")
-def test_the_passport_of_an_emulated_unit_gives_its_results_to_the_bit(unit: Unit) -> None:
+def test_the_passport_of_an_emulated_unit_gives_its_results_to_the_bit(unit: MatrixUnit) -> None:
     """Also of one that takes float32 for TF32: its factors are cut off to 11 bits."""
     count = 64
     places, kind = tuple(range(count)), np_dtype(unit.dtype)
@@ -466,9 +468,9 @@ def test_the_passport_of_an_emulated_unit_gives_its_results_to_the_bit(unit: Uni
     def run(arrays: Sequence[Any]) -> list[np.ndarray]:
         return [multiply(unit, arrays[0][None, :], arrays[1][:, None])]
 
-    terms = Terms(0, (0, places), (1, places), fill=(1.0, 1.0))
-    found = read_sum(Sum(run, [np.ones(count, kind)] * 2, terms, unit.dtype))
-    assert isinstance(unit.adder, Truncating)
+    terms = SumTerms(0, (0, places), (1, places), fill=(1.0, 1.0))
+    found = read_sum(DeviceSum(run, [np.ones(count, kind)] * 2, terms, unit.dtype))
+    assert isinstance(unit.adder, TruncatingAdder)
     assert (found.code, found.predicted, found.unseen) == ("", 100, 100)
     assert (found.kind_code, found.size, found.aligned) == ("fused", unit.adder.fused, unit.adder.kept + 1)
     assert (found.taken, found.taking) == ((11, "truncated") if unit.taken else (0, ""))

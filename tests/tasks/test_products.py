@@ -14,7 +14,7 @@ from tasks.arrays.pack import PackError
 from tasks.catalogs.base import Sample
 from tasks.checks.base import Observation
 from tasks.graphs import products
-from tasks.graphs.coarse import OfProducts, rounded_to
+from tasks.graphs.coarse import CoarseProducts, rounded_to
 from tasks.judge import verdict
 from tasks.judging import judge_outputs
 from tasks.model import EPS, Group, OpClass, RuntimeInfo, Status
@@ -127,14 +127,14 @@ def by_hand(x: np.ndarray, w: np.ndarray) -> np.ndarray:
 def test_a_numpy_function_tells_its_products() -> None:
     drawn = np.random.default_rng(1)
     x, w, v = (drawn.normal(size=shape) for shape in ((4, 8), (8, 5), (8, 5)))
-    seen = products.InNumpy()
+    seen = products.ProductsInNumpy()
     made = swiglu(*map(seen.watch, (x, w, v)))
     assert seen.found == ["matmul", "einsum"] and np.array_equal(made, swiglu(x, w, v))
-    unseen = products.InNumpy()
+    unseen = products.ProductsInNumpy()
     by_hand(unseen.watch(x), unseen.watch(w))
     np.linalg.norm(unseen.watch(x))
     assert not unseen.found
-    changed = products.InNumpy(lambda factor, place: rounded_to(factor, "tfloat32"))
+    changed = products.ProductsInNumpy(lambda factor, place: rounded_to(factor, "tfloat32"))
     narrow = [rounded_to(y, "tfloat32") for y in (x, w, v)]
     assert np.array_equal(np.asarray(swiglu(*map(changed.watch, (x, w, v)))), swiglu(*narrow))
 
@@ -153,10 +153,10 @@ def test_an_added_matrix_is_no_factor() -> None:
 def test_a_graph_tells_its_products_and_takes_other_factors() -> None:
     pytest.importorskip("onnx")
     model = residual_model.residual()
-    graph = OfProducts(model)
+    graph = CoarseProducts(model)
     exact = graph.run(residual_model.inputs(model))
     assert graph.found.count("MatMul") == sum(x.op_type == "MatMul" for x in model.graph.node) > 2
-    coarse = OfProducts(model, lambda x, place: rounded_to(x, "tfloat32")).run(residual_model.inputs(model))
+    coarse = CoarseProducts(model, lambda x, place: rounded_to(x, "tfloat32")).run(residual_model.inputs(model))
     apart = max(float(np.abs(coarse[x] - exact[x]).max()) for x in exact)
     assert 0 < apart < 100 * EPS["tfloat32"]
 

@@ -14,7 +14,7 @@ import pytest
 from tasks.catalogs.user import dims, fuzzed_samples, interpreted
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.model import FUZZ
 from tests.tasks.test_user_catalog import FIELDS, declare, outcome, rows  # noqa: F401  declare is a fixture
 
@@ -78,7 +78,7 @@ def test_a_fuzzed_sample_is_its_seeds_alone() -> None:
     op = UserOp(**FIELDS | {"dims": {"n": [1, 5000]}})
 
     def made(seed: int, index: int, dtype: str = "float32") -> tuple[Any, Any]:
-        choose = Choices.from_seed(fuzzed_samples.seed_of(seed, index))
+        choose = DrawnChoices.from_seed(fuzzed_samples.seed_of(seed, index))
         made = fuzzed_samples.case(op, dtype, "forward", choose, lambda dims, arrays: 1 / 0)  # no input may be empty
         return made.dims, (made.structured.arrays if made.structured else made.plain)["x"]
 

@@ -58,10 +58,10 @@ class Tiny(Catalog):
         return "1"
 
     def samples(self, group: Group, draws: int, skip: Any = ()) -> Iterator[Sample]:
-        from tasks.graphs.evaluate import Graph
+        from tasks.graphs.evaluate import EvaluatedGraph
 
         model, x = perceptron()
-        y = Graph(onnx.load_model_from_string(model)).run({"x": x})["y"]
+        y = EvaluatedGraph(onnx.load_model_from_string(model)).run({"x": x})["y"]
         leaf = Leaf("float32", y.shape, y, np.full(y.shape, 1e-7))
         yield Sample(0, (TensorSpec(0),), arrays=[x], expected=[leaf], op_class=OpClass.MODEL, model=model)
 

@@ -19,9 +19,9 @@ import pytest
 from tasks.catalogs.user.accesses import (
     OUT_OF_BOUNDS,
     RACE,
-    Launch,
-    Order,
-    Watch,
+    AccessOrder,
+    LaunchWatch,
+    WatchedLaunch,
     _thrown_away,
     install,
     unwrap_misbehaviour,
@@ -31,15 +31,15 @@ from tasks.model import Misbehaviour
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).resolve().parents[2]
-GPU = Order("ACQUIRE_RELEASE", "GPU")
+GPU = AccessOrder("ACQUIRE_RELEASE", "GPU")
 
 
 class Programs:
     """A launch whose programs are Python: accesses to one tensor by element."""
 
     def __init__(self, count: int = 2, size: int = 8, dtype: Any = torch.float32, warps: int = 4) -> None:
-        self.watch = Watch()
-        self.launch = Launch(self.watch, warps)
+        self.watch = LaunchWatch()
+        self.launch = WatchedLaunch(self.watch, warps)
         self.launch.grid = (count, 1, 1)
         self.tensor = torch.zeros(size, dtype=dtype)
         self.launch.names[self.tensor.data_ptr()] = "y"
@@ -67,7 +67,7 @@ class Programs:
         for k, value in zip(np.atleast_1d(index), given):
             self.tensor.numpy()[k] = value
 
-    def update(self, index: Any, order: Order = GPU) -> int:
+    def update(self, index: Any, order: AccessOrder = GPU) -> int:
         pointers = self.at(index)
         self.launch.update(pointers, np.ones(pointers.shape, bool), self.tensor.element_size(), sys._getframe(1), order)
         return 0
@@ -120,14 +120,14 @@ def test_atomic_operations_do_not_race_with_each_other_but_with_anything_else() 
     ):
         programs = Programs()
         programs.begin()
-        programs.update(0, Order("RELAXED", "GPU"))
+        programs.update(0, AccessOrder("RELAXED", "GPU"))
         programs.begin()
         second(programs)
         assert bool(programs.race) == races
     programs = Programs()
     for _ in range(2):
         programs.begin()
-        programs.update(0, Order("RELAXED", "CTA"))  # of one block: none between programs
+        programs.update(0, AccessOrder("RELAXED", "CTA"))  # of one block: none between programs
     assert "two programs" in programs.race
 
 
@@ -135,12 +135,12 @@ def test_atomic_operations_do_not_race_with_each_other_but_with_anything_else() 
     ("order", "used", "races"),
     [
         (GPU, True, False),
-        (Order("RELAXED", "GPU"), True, True),
-        (Order("ACQUIRE_RELEASE", "CTA"), True, True),
+        (AccessOrder("RELAXED", "GPU"), True, True),
+        (AccessOrder("ACQUIRE_RELEASE", "CTA"), True, True),
         (GPU, False, True),
     ],
 )
-def test_what_is_released_and_acquired_is_in_order(order: Order, used: bool, races: bool) -> None:
+def test_what_is_released_and_acquired_is_in_order(order: AccessOrder, used: bool, races: bool) -> None:
     """An atomic operation whose result is thrown away waits for nobody."""
     programs = Programs()
     for _ in range(2):
@@ -155,7 +155,7 @@ def test_what_is_released_and_acquired_is_in_order(order: Order, used: bool, rac
     assert bool(programs.race) == races
 
 
-def programs_update(programs: Programs, order: Order) -> int:
+def programs_update(programs: Programs, order: AccessOrder) -> int:
     pointers = programs.at(7)
     programs.launch.update(pointers, np.ones(1, bool), 4, sys._getframe(1), order)
     return 0

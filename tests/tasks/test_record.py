@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.arrays.pack import Pack, PackError
+from tasks.arrays.pack import ArrayPack, PackError
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Failure, Sample
 from tasks.model import Group, Leaf, Oracle
@@ -56,7 +56,7 @@ def stored(tmp_path: Path) -> dict[str, Any]:
     """The JSON of `full` in a pack."""
     path = tmp_path / "x.pack"
     save_alone(path, GROUP, full())
-    found: dict[str, Any] = json.loads(json.dumps(Pack(path).header["samples"][0]))
+    found: dict[str, Any] = json.loads(json.dumps(ArrayPack(path).header["samples"][0]))
     return found
 
 
@@ -88,7 +88,7 @@ def test_it_is_json_with_the_names_of_the_fields(tmp_path: Path) -> None:
 
 def test_what_holds_its_default_is_not_written(tmp_path: Path) -> None:
     save_alone(tmp_path / "x.pack", GROUP, Sample(0, arrays=[X], expected=[Leaf("float32", X.shape, X)]))
-    values = Pack(tmp_path / "x.pack").header["samples"][0]
+    values = ArrayPack(tmp_path / "x.pack").header["samples"][0]
     needed = {x.name for x in fields(SampleRecord) if x.default is MISSING and x.default_factory is MISSING}
     assert values.keys() == needed
     assert values["expected"][0] == {"dtype": "float32", "shape": list(X.shape), "reference": 1}

@@ -53,10 +53,10 @@ def tiny(exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             return "1"
 
         def samples(self, group: Group, draws: int, skip: Any = ()) -> Iterator[Sample]:
-            from tasks.graphs.evaluate import Graph
+            from tasks.graphs.evaluate import EvaluatedGraph
 
             x = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)
-            y = Graph(exported).run({"x": x})["y"]
+            y = EvaluatedGraph(exported).run({"x": x})["y"]
             second = Norm().double()(torch.from_numpy(x.astype(np.float64)))[0].detach().numpy()
             yield Sample(
                 0,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from farm import lake
-from tasks.arrays.guarded import GUARD, Guard
+from tasks.arrays.guarded import GUARD, PageGuard
 from tasks.backends.base import Backend
 from tasks.checks.sanitize import Sanitize
 from tasks.devices.nvidia import GPU
@@ -165,8 +165,8 @@ def test_a_maker_without_such_a_tool_is_named(vendor: str) -> None:
 PROBE = """
 import ctypes, sys
 import numpy as np
-from tasks.arrays.guarded import Guard
-x = Guard(sys.argv[1], sys.argv[2]).copy(np.arange(1000, dtype=np.float32).reshape(10, 100))
+from tasks.arrays.guarded import PageGuard
+x = PageGuard(sys.argv[1], sys.argv[2]).copy(np.arange(1000, dtype=np.float32).reshape(10, 100))
 assert (x == np.arange(1000).reshape(10, 100)).all() and x.flags.c_contiguous
 x[0, 0], x[9, 99] = 1, 2
 place = x.ctypes.data + (x.nbytes if sys.argv[1] == "end" else -4)
@@ -191,7 +191,7 @@ def test_the_page_beside_an_array_may_be_touched_as_it_is_told(place: str, acces
 
 
 def test_an_array_without_elements_needs_no_memory() -> None:
-    assert Guard().copy(np.zeros((0, 3))).shape == (0, 3)
+    assert PageGuard().copy(np.zeros((0, 3))).shape == (0, 3)
 
 
 def on_cpu(dies: Any) -> tuple[str, str]:

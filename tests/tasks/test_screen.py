@@ -16,7 +16,7 @@ from tasks.model.dtypes import TABLE
 from tasks.screen.decide import COMMON, DISSENT, RIGHT, WRONG, decide_devices
 from tasks.screen.exercises import CORE, list_exercises
 from tasks.screen.forms import make_call_form
-from tasks.screen.observed import Observed, Variant
+from tasks.screen.observed import ObservedExercise, OutputVariant
 from tasks.screen.passes import as_bits, describe_output, screen_device
 from tasks.screen.probe import probe_device_features
 from tests.bench.screening import Made, blame_sound, flush, is_found, make_all, make_honest, truncate_bits
@@ -111,15 +111,15 @@ def test_no_sound_device_is_blamed(made: list[Made]) -> None:
     assert told["quarantined"] == 0 and told["dissents"] > 0
 
 
-def seen(*variants: Variant, exact: bool = False, more: int = 0) -> Observed:
+def seen(*variants: OutputVariant, exact: bool = False, more: int = 0) -> ObservedExercise:
     passes = sum(v.count for v in variants)
-    return Observed("full_matmul", "float32", "matrix", exact, passes, variants, more, elements=6400)
+    return ObservedExercise("full_matmul", "float32", "matrix", exact, passes, variants, more, elements=6400)
 
 
-def inexact(digest: str, units: float = 0.001, count: int = 10, parts: str = "", **more: Any) -> Variant:
+def inexact(digest: str, units: float = 0.001, count: int = 10, parts: str = "", **more: Any) -> OutputVariant:
     """parts: a letter for each part."""
     told = tuple(parts or digest * 64)
-    return Variant(digest, count, 1, units=units, parts=told, parts_units=(units,) * len(told), **more)
+    return OutputVariant(digest, count, 1, units=units, parts=told, parts_units=(units,) * len(told), **more)
 
 
 def test_a_dissent_that_nothing_decides_is_told() -> None:
@@ -142,10 +142,10 @@ def test_two_equals_have_no_majority() -> None:
 
 
 def test_what_all_equals_get_wrong_alike_is_no_device_s_fault() -> None:
-    off = seen(Variant("w", 10, 1, wrong=3, bits="1"), exact=True)
+    off = seen(OutputVariant("w", 10, 1, wrong=3, bits="1"), exact=True)
     assert {d.kind for d in decide_devices({n: off for n in ("one", "two", "three")}).values()} == {COMMON}
     assert decide_devices({"alone": off})["alone"].kind == WRONG
-    coarse = seen(Variant("w", 10, 1, wrong=6000, bits="ff"), exact=True)
+    coarse = seen(OutputVariant("w", 10, 1, wrong=6000, bits="ff"), exact=True)
     assert decide_devices({"alone": coarse})["alone"].kind == COMMON
 
 

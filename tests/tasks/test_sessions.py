@@ -16,7 +16,7 @@ from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.judge import verdict
 from tasks.model import Form, Group, Misbehaviour, Program, Replayed, RuntimeInfo, Unsupported, run_session
-from tasks.model.trace import Step, describe_first_wrong
+from tasks.model.trace import TraceStep, describe_first_wrong
 from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.runner import Runner, ask_whole_group
 
@@ -175,7 +175,7 @@ def test_a_program_that_keeps_nothing_is_a_session_of_calls() -> None:
 
 
 def test_replays_are_steps_of_a_trace(tmp_path: Path) -> None:
-    def trace(kernel: Any) -> tuple[Step, ...]:
+    def trace(kernel: Any) -> tuple[TraceStep, ...]:
         backend = Planted(kernel)
         group = prepare(SOFTMAX, tmp_path)[1]
         runner = Runner(backend, RuntimeInfo("1", "cpu"), verdict.load("error_units"), lambda *step: None)

@@ -184,7 +184,7 @@ def test_what_torch_exports_for_one_batch_is_exported_again_with_open_dimensions
     x = np.arange(12, dtype=np.float32).reshape(1, 3, 4)
     base = Sample(0, (TensorSpec(0),), arrays=[x], expected=[Leaf("float32", (1, 6), exact(x))])
     group = Group("tiny:flat", "", "float32", 1)
-    hows = (exporting.PLAIN, exporting.How(any_size=True))
+    hows = (exporting.PLAIN, exporting.ModelExport(any_size=True))
     static, any_size = (exporting.export_module(Flat(), [torch.from_numpy(x)], ("x",), ("y",), how) for how in hows)
     with pytest.raises(Vacuous, match="no dimension"):
         shapes.derive(replace(base, model=static.SerializeToString()), 0, group, 1)

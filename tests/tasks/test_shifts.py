@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tasks.catalogs.user import of_torch
-from tasks.catalogs.user.reference_gradients import Reference
+from tasks.catalogs.user.reference_gradients import KernelReference
 from tasks.gradients.oracle import Exact, Graph, Point, by_autograd
 
 pytest.importorskip("torch")
@@ -29,7 +29,7 @@ def _follow(function: Any, inputs: dict[str, np.ndarray], cotangents: list[np.nd
     """The graph of a NumPy function, and the oracle of its gradient."""
     op: Any = types.SimpleNamespace(inputs={"x": 0}, gradient=["x"], kwargs={}, reference_framework="numpy", kept=False)
     call = of_torch.of_arrays(function)
-    reference = Reference(op, "backward", "float32", lambda a: [function(a["x"])], function, call)
+    reference = KernelReference(op, "backward", "float32", lambda a: [function(a["x"])], function, call)
     derivative, point = reference.derivative(), Point(inputs, cotangents)
     found = by_autograd(derivative, point, derivative.follow(point), reference.values(inputs))
     return derivative.graph, found

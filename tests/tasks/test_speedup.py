@@ -21,7 +21,7 @@ from farm.report.tables.view import Report, cell
 from tasks.arrays.varied import next_inputs, vary_inputs
 from tasks.backends.base import Backend
 from tasks.checks import paired
-from tasks.checks.speedup import BASELINE, PROGRAM, Race, Speedup, _make_race_columns, find_hidden_time
+from tasks.checks.speedup import BASELINE, PROGRAM, Speedup, SpeedupRace, _make_race_columns, find_hidden_time
 from tasks.judge.plain import Metrics
 from tasks.judging import Judgement
 from tasks.model import Form, Misbehaviour, Status, Timed, Unsupported, Vacuous
@@ -49,7 +49,7 @@ class Clock:
         return lambda: run
 
 
-def raced(**seconds: Callable[[], float]) -> paired.Taken:
+def raced(**seconds: Callable[[], float]) -> paired.RaceTimes:
     clock = Clock()
     arms = {name: clock.takes(what, name) for name, what in seconds.items()}
     return paired.race(lambda turn: arms, lambda turn, found: None, budget_s=1e9, clock=clock)
@@ -93,7 +93,7 @@ def test_a_call_takes_no_less_than_the_judges_clock_surely_saw() -> None:
         assert (hidden > said + surely) is (said == real == 0.01), "what is as short as the noise, nobody vouches for"
 
 
-def race_on_a_busy_machine(program: float, baseline: float, claimed: float | None = None) -> Race:
+def race_on_a_busy_machine(program: float, baseline: float, claimed: float | None = None) -> SpeedupRace:
     """A race of calls that sleep so many seconds, of whose CPU time there is next to none, and wait up to a hundred for
     a processor. claimed: seconds that the program says that it waited, beside those that it did."""
     clock, noise, waited = Clock(), np.random.default_rng(5), [0.0]
@@ -109,7 +109,7 @@ def race_on_a_busy_machine(program: float, baseline: float, claimed: float | Non
 
     arms = {name: make(name, program if name == PROGRAM else baseline) for name in (PROGRAM, BASELINE, "null")}
     taken = paired.race(lambda turn: arms, lambda turn, found: None, 0, 1e9, clock, queued=lambda: waited[0])
-    race = Race(list, given=eager, arrays=[X])
+    race = SpeedupRace(list, given=eager, arrays=[X])
     believed = _make_race_columns(race, taken, False)
     assert race.columns["call_ms"] == pytest.approx(1e3 * float(np.median(believed[PROGRAM])))
     return race
@@ -175,8 +175,8 @@ def columns(program: float, baseline: float, told: float, way: float = 100e-6, s
             Timed((), said + x, said + x, spent_s=real + x + 0.01 * w if spent else None) for x, w in zip(jitter, ways)
         ]
         seen[arm] = list(real + jitter + ways)
-    race = Race(list, given=eager, arrays=[X])
-    _make_race_columns(race, paired.Taken(calls, seen, seen), False)
+    race = SpeedupRace(list, given=eager, arrays=[X])
+    _make_race_columns(race, paired.RaceTimes(calls, seen, seen), False)
     return race.columns
 
 
@@ -207,7 +207,7 @@ def test_too_few_rounds_are_refused_and_a_clock_that_stands_still_says_nothing()
     with pytest.raises(ValueError, match="10 rounds are too few"):
         paired.ratio([1.0] * 10, [1.0] * 10)
     assert paired.ratio([1.0] * 11, [0.0] * 11) is None
-    assert paired.ratio([2.0] * 11, [1.0] * 11) == paired.Ratio(2, 2, 2)
+    assert paired.ratio([2.0] * 11, [1.0] * 11) == paired.SpeedRatio(2, 2, 2)
 
 
 def test_arms_run_in_random_order_once_a_round_each_made_ready_just_before() -> None:
@@ -232,9 +232,9 @@ def eager(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
     return lambda: [np.exp(arrays[0]), arrays[0].argmax(axis=1)]
 
 
-def outcome(program: Callable[[list[Any]], Callable[[], list[Any]]], **more: Any) -> Race:
+def outcome(program: Callable[[list[Any]], Callable[[], list[Any]]], **more: Any) -> SpeedupRace:
     """A race of a program against `eager`, run as the check runs it."""
-    race = Race(lambda: eager([X])(), given=program, eager=more.pop("eager", eager), arrays=[X], **more)
+    race = SpeedupRace(lambda: eager([X])(), given=program, eager=more.pop("eager", eager), arrays=[X], **more)
     first, last = Speedup().stages(race, Form("torch", "x:exp", "float32", [X]))
     assert first.name == "the first run" and last.name == "the last run"
     assert all(np.allclose(a, b, 1e-2) for a, b in zip(first.outputs, last.outputs))
@@ -280,7 +280,7 @@ def test_the_timed_call_that_is_farthest_from_its_baseline_is_judged() -> None:
         off = not np.allclose(outputs[0], np.exp(arrays[0]), 1e-3)
         return Judgement(Metrics(), Status.WRONG if off else Status.PASS, "numbers" if off else "")
 
-    def run(often: int, factor: float) -> Race:
+    def run(often: int, factor: float) -> SpeedupRace:
         calls = itertools.count()
 
         def program(arrays: list[Any]) -> Callable[[], list[Any]]:
@@ -291,7 +291,7 @@ def test_the_timed_call_that_is_farthest_from_its_baseline_is_judged() -> None:
 
             return compute
 
-        race = Race(lambda: eager([X])(), given=program, eager=eager, arrays=[X])
+        race = SpeedupRace(lambda: eager([X])(), given=program, eager=eager, arrays=[X])
         list(Speedup().stages(race, Form("torch", "x:exp", "float32", [X], judge=judge)))
         return race
 
@@ -309,7 +309,7 @@ def test_an_op_whose_output_does_not_depend_on_its_inputs_cannot_be_told_from_a_
     def shape(arrays: list[Any]) -> Callable[[], list[Any]]:
         return lambda: [np.zeros_like(arrays[0])]
 
-    race = Race(shape([X]), given=shape, eager=shape, arrays=[X])
+    race = SpeedupRace(shape([X]), given=shape, eager=shape, arrays=[X])
     with pytest.raises(Vacuous, match="do not depend on its inputs"):
         list(Speedup().stages(race, Form("torch", "x:zeros_like", "float32", [X])))
 
@@ -332,7 +332,7 @@ def test_inputs_differ_from_round_to_round_and_stay_valid() -> None:
 def test_a_runtime_that_takes_its_inputs_once_is_not_timed() -> None:
     class Once(Backend):
         def build(self, form: Form) -> Any:
-            return Race(lambda: [])
+            return SpeedupRace(lambda: [])
 
     with pytest.raises(Unsupported, match="takes a program's inputs only once"):
         Speedup().build(Once("once-cpu", "cpu", {}), Form("onnx", "x", "float32", [X]))

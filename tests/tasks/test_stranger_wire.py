@@ -15,10 +15,12 @@ import pytest
 from tasks.arrays.varied import digest_outputs
 from tasks.model import Chain, Fallback, Misbehaviour, Program, Unsupported
 from tasks.stranger import records
-from tasks.stranger.wire import ALIGN, HEAD, LARGE, Closed, Connection, Garbled, Message
+from tasks.stranger.wire import ALIGN, HEAD, LARGE, Closed, Garbled, StrangerConnection, StrangerMessage
 
 
-def test_a_large_array_is_copied_once_to_the_memory_that_is_handed_over(ends: tuple[Connection, Connection]) -> None:
+def test_a_large_array_is_copied_once_to_the_memory_that_is_handed_over(
+    ends: tuple[StrangerConnection, StrangerConnection],
+) -> None:
     sent = np.ones((64, LARGE), np.float32)
     tracemalloc.start()  # which NumPy tells of its arrays
     try:
@@ -35,9 +37,9 @@ def test_a_large_array_is_copied_once_to_the_memory_that_is_handed_over(ends: tu
 
 
 @pytest.fixture
-def ends() -> tuple[Connection, Connection]:
+def ends() -> tuple[StrangerConnection, StrangerConnection]:
     a, b = socket.socketpair()
-    return Connection(a), Connection(b)
+    return StrangerConnection(a), StrangerConnection(b)
 
 
 ARRAYS = [
@@ -53,7 +55,7 @@ ARRAYS = [
 ]
 
 
-def test_arrays_arrive_as_they_were(ends: tuple[Connection, Connection]) -> None:
+def test_arrays_arrive_as_they_were(ends: tuple[StrangerConnection, StrangerConnection]) -> None:
     ends[0].send(7, "run", {"a": [1, None, "x"]}, ARRAYS, of=3, dropped=2)
     ends[0].send(8, "next")
     message, fds = ends[1].receive()
@@ -69,7 +71,9 @@ def test_arrays_arrive_as_they_were(ends: tuple[Connection, Connection]) -> None
     assert ends[1].receive()[0].verb == "next"
 
 
-def test_large_arrays_cross_in_memory_that_nobody_can_change(ends: tuple[Connection, Connection]) -> None:
+def test_large_arrays_cross_in_memory_that_nobody_can_change(
+    ends: tuple[StrangerConnection, StrangerConnection],
+) -> None:
     sent = np.random.default_rng(0).normal(size=(LARGE // 4, 3)).astype(np.float32)
     ends[0].send(1, "run", None, [sent, sent.T])
     (message, _) = ends[1].receive()
@@ -77,7 +81,7 @@ def test_large_arrays_cross_in_memory_that_nobody_can_change(ends: tuple[Connect
     assert not message.arrays[0].flags.writeable and not message.arrays[0].flags.owndata
 
 
-def test_messages_follow_one_another_however_they_are_cut(ends: tuple[Connection, Connection]) -> None:
+def test_messages_follow_one_another_however_they_are_cut(ends: tuple[StrangerConnection, StrangerConnection]) -> None:
     sizes = [*range(0, 3000, 7), LARGE // 4, 1, LARGE // 4 - 9, 0] * 3
     sent = [np.full(n, n, np.int32) for n in sizes]
 
@@ -97,7 +101,7 @@ def test_messages_follow_one_another_however_they_are_cut(ends: tuple[Connection
 def test_what_there_is_room_for_is_sent_though_nobody_reads(size: int) -> None:
     """The other side may be waiting until it is read itself."""
     a, b = socket.socketpair()
-    sender, reader = Connection(a), Connection(b)
+    sender, reader = StrangerConnection(a), StrangerConnection(b)
     a.setblocking(False)  # a message that had to wait raises BlockingIOError, or is cut
     sent = 0
     given = [np.zeros(size, np.uint8), None]
@@ -110,15 +114,15 @@ def test_what_there_is_room_for_is_sent_though_nobody_reads(size: int) -> None:
     assert not sender.has_room([np.zeros(1 << 20, np.uint8)]) and not sender.has_room([np.array(["a"], object)])
 
 
-def test_what_is_equal_and_not_the_same_is_said_anew(ends: tuple[Connection, Connection]) -> None:
+def test_what_is_equal_and_not_the_same_is_said_anew(ends: tuple[StrangerConnection, StrangerConnection]) -> None:
     for body in (1, True, 1.0, 0.0, -0.0, [1], [True], {"a": 1, "b": 2}, {"b": 2, "a": 1}, "1", None, 1, True):
         ends[0].send(1, "run", body)
         (message, _) = ends[1].receive()
         assert repr(message.body) == repr(body)
 
 
-def test_messages_of_one_text_share_it_and_not_their_bytes(ends: tuple[Connection, Connection]) -> None:
-    def crosses(number: int, array: np.ndarray) -> Message:
+def test_messages_of_one_text_share_it_and_not_their_bytes(ends: tuple[StrangerConnection, StrangerConnection]) -> None:
+    def crosses(number: int, array: np.ndarray) -> StrangerMessage:
         ends[0].send(number, "run", {"a": 1}, [array])
         return ends[1].receive()[0]
 
@@ -152,7 +156,9 @@ def write_raw(text: bytes, size: int, number: int = 1, fds: int = 0) -> bytes:
         (b"[" * 100000, 0),
     ],
 )
-def test_what_is_no_message_is_refused(ends: tuple[Connection, Connection], text: bytes, size: int) -> None:
+def test_what_is_no_message_is_refused(
+    ends: tuple[StrangerConnection, StrangerConnection], text: bytes, size: int
+) -> None:
     own = ends[0]._socket
     own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     for number in (1, 2):  # also where it is said again
@@ -161,13 +167,13 @@ def test_what_is_no_message_is_refused(ends: tuple[Connection, Connection], text
             ends[1].receive()
 
 
-def test_a_text_of_a_length_that_none_has_is_refused(ends: tuple[Connection, Connection]) -> None:
+def test_a_text_of_a_length_that_none_has_is_refused(ends: tuple[StrangerConnection, StrangerConnection]) -> None:
     ends[0]._socket.sendall(HEAD.pack(1, 0, 0, 0, 16, 0) + b'["run",null,[]] ')
     with pytest.raises(Garbled):
         ends[1].receive()
 
 
-def test_memory_that_can_still_be_written_to_is_refused(ends: tuple[Connection, Connection]) -> None:
+def test_memory_that_can_still_be_written_to_is_refused(ends: tuple[StrangerConnection, StrangerConnection]) -> None:
     size = LARGE + 4
     fd = os.memfd_create("open", os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size)
@@ -177,13 +183,13 @@ def test_memory_that_can_still_be_written_to_is_refused(ends: tuple[Connection, 
         ends[1].receive()
 
 
-def test_descriptors_that_did_not_come_are_missed(ends: tuple[Connection, Connection]) -> None:
+def test_descriptors_that_did_not_come_are_missed(ends: tuple[StrangerConnection, StrangerConnection]) -> None:
     ends[0]._socket.sendall(write_raw(b'["lane",null,[]]', 0, fds=1))
     with pytest.raises(Garbled, match="did not come"):
         ends[1].receive()
 
 
-def test_an_end_that_is_closed(ends: tuple[Connection, Connection]) -> None:
+def test_an_end_that_is_closed(ends: tuple[StrangerConnection, StrangerConnection]) -> None:
     ends[0].close()
     with pytest.raises(Closed):
         ends[1].receive()
@@ -208,11 +214,11 @@ def test_errors_keep_their_name_text_and_class() -> None:
 
 def test_a_program_says_nothing_of_what_is_judged() -> None:
     program = Program(run=lambda: [])
-    records.Claims({"flags": "a=b"}).put_into(program)
+    records.ProgramClaims({"flags": "a=b"}).put_into(program)
     assert program.flags == "a=b"
     for name in ("columns", "run"):
         with pytest.raises(Garbled):
-            records.Claims({name: {}})
+            records.ProgramClaims({name: {}})
 
 
 def test_results_that_are_no_arrays_are_refused_whoever_gives_the_digests() -> None:

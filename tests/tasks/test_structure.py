@@ -16,7 +16,7 @@ from tasks.catalogs.user import samples
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.draw import structure
-from tasks.draw.structure import KINDS, PLAIN, WORDS, Input
+from tasks.draw.structure import KINDS, PLAIN, WORDS, StructuredInput
 from tasks.judge import verdict
 from tasks.model import FUZZ, Group
 from tasks.prepare.cases import prepare
@@ -24,22 +24,22 @@ from tasks.runner import Runner, ask_whole_group
 
 #: An input of each kind.
 INPUTS = {
-    "index": Input("index", (40,), "int64", 0, 70),
-    "group": Input("group", (40,), "int32", 0, 4),
-    "segment": Input("segment", (40,), "int64", 0, 5),
-    "offset": Input("offset", (8,), "int32", 0, 201),
-    "length": Input("length", (40,), "int64", 0, 70),
-    "mask": Input("mask", (4, 40), "bool"),
-    "permutation": Input("permutation", (40,), "int64"),
-    "probability": Input("probability", (3, 40), "float32"),
-    "scale": Input("scale", (40,), "float16"),
-    "one_hot": Input("one_hot", (40, 20), "float32"),
-    "sorted": Input("sorted", (3, 40), "bfloat16"),
-    "values": Input("values", (4, 40), "float32"),
+    "index": StructuredInput("index", (40,), "int64", 0, 70),
+    "group": StructuredInput("group", (40,), "int32", 0, 4),
+    "segment": StructuredInput("segment", (40,), "int64", 0, 5),
+    "offset": StructuredInput("offset", (8,), "int32", 0, 201),
+    "length": StructuredInput("length", (40,), "int64", 0, 70),
+    "mask": StructuredInput("mask", (4, 40), "bool"),
+    "permutation": StructuredInput("permutation", (40,), "int64"),
+    "probability": StructuredInput("probability", (3, 40), "float32"),
+    "scale": StructuredInput("scale", (40,), "float16"),
+    "one_hot": StructuredInput("one_hot", (40, 20), "float32"),
+    "sorted": StructuredInput("sorted", (3, 40), "bfloat16"),
+    "values": StructuredInput("values", (4, 40), "float32"),
 }
 
 
-def plain(given: Input) -> np.ndarray:
+def plain(given: StructuredInput) -> np.ndarray:
     values = np.arange(np.prod(given.shape)) * 37 % 101 - 50.0
     return values.reshape(given.shape).astype(structure.np_dtype(given.dtype))
 
@@ -91,7 +91,7 @@ def test_structures_are_what_they_are_called() -> None:
 def test_a_seed_makes_the_same_bytes_in_any_language() -> None:
     """Vectors for an implementation elsewhere: the numbers are those of splitmix64, shifted right by one, modulo the
     bound."""
-    assert structure.fill(Input("index", (6,), "int64", 0, 10), PLAIN, 42).tolist() == [6, 5, 9, 2, 5, 1]  # type: ignore[union-attr]
+    assert structure.fill(StructuredInput("index", (6,), "int64", 0, 10), PLAIN, 42).tolist() == [6, 5, 9, 2, 5, 1]  # type: ignore[union-attr]
     digest = hashlib.sha256()
     for kind, given in INPUTS.items():
         for code in KINDS[kind].structures:
@@ -103,20 +103,20 @@ def test_a_seed_makes_the_same_bytes_in_any_language() -> None:
 @pytest.mark.parametrize(
     ("name", "given", "kind"),
     [
-        ("expert", Input("", (4,), "int64", 0, 8), "index"),
-        ("cu_seqlens", Input("", (4,), "int32", 0, 8), "offset"),
-        ("q_lens", Input("", (4,), "int32", 0, 8), "length"),
-        ("segment_ids", Input("", (4,), "int32", 0, 8), "segment"),
-        ("perm", Input("", (8,), "int64", 0, 8), "permutation"),
-        ("perm", Input("", (7,), "int64", 0, 8), "index"),
-        ("keep", Input("", (4,), "bool"), "mask"),
-        ("probs", Input("", (4,), "float32"), "probability"),
-        ("probs", Input("", (4,), "float32", -3, 3), "values"),
-        ("x", Input("", (4,), "float32"), "values"),
-        ("count", Input("", (4,), "int64"), "values"),
+        ("expert", StructuredInput("", (4,), "int64", 0, 8), "index"),
+        ("cu_seqlens", StructuredInput("", (4,), "int32", 0, 8), "offset"),
+        ("q_lens", StructuredInput("", (4,), "int32", 0, 8), "length"),
+        ("segment_ids", StructuredInput("", (4,), "int32", 0, 8), "segment"),
+        ("perm", StructuredInput("", (8,), "int64", 0, 8), "permutation"),
+        ("perm", StructuredInput("", (7,), "int64", 0, 8), "index"),
+        ("keep", StructuredInput("", (4,), "bool"), "mask"),
+        ("probs", StructuredInput("", (4,), "float32"), "probability"),
+        ("probs", StructuredInput("", (4,), "float32", -3, 3), "values"),
+        ("x", StructuredInput("", (4,), "float32"), "values"),
+        ("count", StructuredInput("", (4,), "int64"), "values"),
     ],
 )
-def test_what_an_input_is_follows_from_dtype_bounds_and_name(name: str, given: Input, kind: str) -> None:
+def test_what_an_input_is_follows_from_dtype_bounds_and_name(name: str, given: StructuredInput, kind: str) -> None:
     assert structure.infer(name, given).kind == kind
 
 

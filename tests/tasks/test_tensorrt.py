@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from farm.reproduction.folder import RUN, Case, write_folder
+from farm.reproduction.folder import RUN, FindingCase, write_folder
 from tasks.backends import tensorrt
 from tasks.backends.shared import artefacts, onnx_graph, tensorrt_network
 from tasks.backends.shared.onnx_form import PROBE_MODEL, with_constants
@@ -41,7 +41,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
         module = fake_tensorrt.module(version, gpu)
         monkeypatch.setitem(sys.modules, "tensorrt", module)
         monkeypatch.setattr(cuda_driver, "load", lambda: None)
-        monkeypatch.setattr(cuda_driver, "Device", lambda library, ordinal=0: gpu)
+        monkeypatch.setattr(cuda_driver, "CudaDevice", lambda library, ordinal=0: gpu)
         backend = TensorRt("tensorrt-cuda", "cuda", options)
         backend.probe()
         return backend, module.state, gpu
@@ -517,7 +517,7 @@ class Library:
 
 def test_the_driver() -> None:
     library = Library()
-    gpu = cuda_driver.Device(library)
+    gpu = cuda_driver.CudaDevice(library)
     assert (gpu.capability, gpu.driver_version) == ("9.0", "13.2")
     array, back = np.arange(6, dtype=np.float32), np.zeros(6, np.float32)
     address = gpu.allocate(array.nbytes)
@@ -536,7 +536,7 @@ def test_the_driver() -> None:
     assert tensorrt.TensorRt("t", "cuda", {}).is_sticky(caught.value)
     library.fails = {"cuInit": 100}
     with pytest.raises(cuda_driver.CudaError, match="CUDA_ERROR_NO_DEVICE"):
-        cuda_driver.Device(library)
+        cuda_driver.CudaDevice(library)
 
 
 # --- a finding --------------------------------------------------------------------------------------------
@@ -554,7 +554,7 @@ ROW = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 3
 
 def written(backend: TensorRt, made: Form, *leaves: Leaf) -> dict[str, bytes]:
     group, policy = Group("onnx:Op", "", "float32", 1), verdict.load("error_units")
-    return write_folder(Case("A title.", made, group, backend, policy, ROW, leaves), ["tensorrt-cu13"])
+    return write_folder(FindingCase("A title.", made, group, backend, policy, ROW, leaves), ["tensorrt-cu13"])
 
 
 @pytest.mark.parametrize("open_sizes", [False, True])

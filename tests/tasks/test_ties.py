@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tasks.catalogs.torch.differentiable import PROCESS, processing
-from tasks.catalogs.torch.gradient_samples import GradientMaker
+from tasks.catalogs.torch.gradient_samples import GradientSampleMaker
 from tasks.judge.plain import compare
 from tasks.model import Group, Leaf, OpClass
 from tasks.model.leaf import reorder_ties
@@ -21,7 +21,7 @@ def _sample(call, *inputs, check="backward"):  # type: ignore[no-untyped-def]
     info = types.SimpleNamespace(name="sort", variant_test_name="", op=call, ref=None)
     first, *rest = inputs
     source = types.SimpleNamespace(input=first, args=tuple(rest), kwargs={}, **{PROCESS: processing(info, None)})
-    return GradientMaker(info, Group("critical:sort", "", "float32", 1, check=check), 4, call).make(0, source)
+    return GradientSampleMaker(info, Group("critical:sort", "", "float32", 1, check=check), 4, call).make(0, source)
 
 
 def _tied() -> Any:

@@ -15,10 +15,10 @@ from tasks.arrays import torch_tree
 from tasks.arrays.training import Optimiser, TrainingStep
 from tasks.arrays.tree import TensorSpec, encode_tensor
 from tasks.graphs import program as programs
-from tasks.graphs.program import Part
-from tasks.hunt.dialogue import Ask, NotFailing, Piece, Ran
+from tasks.graphs.program import ProgramPart
+from tasks.hunt.dialogue import Ask, DialoguePiece, NotFailing, Ran
 from tasks.hunt.localise import nodes
-from tasks.hunt.localise.question import Clock, Question
+from tasks.hunt.localise.question import CulpritQuestion, SearchClock
 from tasks.hunt.localise.search import Culprit, search_culprit
 from tasks.hunt.torch_program import TorchProgram
 from tasks.judge.plain import compare
@@ -47,7 +47,7 @@ class Case:
         """faults: what an operation's result becomes, by name; hidden: strikes only where this tensor is no output."""
 
         def ran(asked: Ask) -> Ran:
-            piece = asked.case if isinstance(asked.case, Piece) else self.subject.probed([])
+            piece = asked.case if isinstance(asked.case, DialoguePiece) else self.subject.probed([])
             wanted, feeds = piece.program, piece.feeds
             part = programs.part(self.program, wanted)
             made = {x.name for x in part.graph.nodes if x.op == "call_function"}
@@ -62,7 +62,7 @@ class Case:
                 outputs = Faulty(part).run(*[torch.from_numpy(np.array(feeds[x])) for x in wanted.inputs])
             return Ran([x.numpy() for x in outputs])
 
-        return driven(search_culprit(Question(self.subject, self.fails, Clock(60))), ran)
+        return driven(search_culprit(CulpritQuestion(self.subject, self.fails, SearchClock(60))), ran)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_the_float64_evaluation_is_that_of_the_whole(case: Case) -> None:
 
 
 def test_a_part_of_a_form_runs_by_itself(case: Case, tmp_path: Any) -> None:
-    from tasks.arrays.pack import Pack, save_pack
+    from tasks.arrays.pack import ArrayPack, save_pack
 
     module, inputs = block()
     args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(inputs))]}
@@ -124,7 +124,7 @@ def test_a_part_of_a_form_runs_by_itself(case: Case, tmp_path: Any) -> None:
     at = place(case, "softmax")
     (read,), (made,) = case.subject.border(at)
     save_pack(tmp_path / "part", {"inputs": [read], "outputs": [made]}, [case.subject.exact[read]])
-    part = programs.of_form(form, Pack(str(tmp_path / "part")))
+    part = programs.of_form(form, ArrayPack(str(tmp_path / "part")))
     (got,) = part.call(torch.from_numpy(part.arrays[0]))  # type: ignore[misc]
     np.testing.assert_allclose(got.numpy(), case.subject.exact[made], rtol=1e-5)
 
@@ -250,4 +250,4 @@ def test_what_cannot_be_traced_is_said_in_a_line(case: Case) -> None:
 
     assert programs.trace_module(torch.nn.BatchNorm1d(2).train(), [torch.ones(2, 2)])  # it counts its batches
     with pytest.raises(ValueError, match="no tensor 'nothing'"):
-        programs.part(case.program, Part((), ("nothing",)))
+        programs.part(case.program, ProgramPart((), ("nothing",)))

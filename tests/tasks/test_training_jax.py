@@ -94,9 +94,9 @@ def test_a_fault_of_a_step_is_named(
 
 
 def test_a_fault_of_a_module_is_located(backend: Backend, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = parts.Layers.attention
+    own = parts.JaxLayers.attention
     everywhere = lambda layers, name, x, heads, **how: own(layers, name, x, heads, causal="blocks.0" not in name)  # noqa: E731
-    monkeypatch.setattr(parts.Layers, "attention", everywhere)
+    monkeypatch.setattr(parts.JaxLayers, "attention", everywhere)
     found = judge(backend, cache, "gpt")
     assert (found.kind, found.columns["culprit"]) == ("forward", "blocks.0.attention.out")
 

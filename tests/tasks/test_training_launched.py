@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tasks.backends import BackendSpec, collectives
-from tasks.backends.training_launched import Launched, LaunchedGroup
+from tasks.backends.training_launched import LaunchedGroup, LaunchedTraining
 from tasks.catalogs.training import own
 from tasks.catalogs.training.own import OwnTraining
 from tasks.judging import Judgement
@@ -45,7 +45,7 @@ ENDS = """    if dist.get_rank() == 1:
 def judge_script(sample: PreparedSample, script: Path) -> Judgement:
     command = f"{sys.executable} -m torch.distributed.run --nproc-per-node 2 {script}"
     backend = BackendSpec.parse("launched-cpu").create().but(command=command)
-    assert isinstance(backend, Launched)
+    assert isinstance(backend, LaunchedTraining)
     form = sample.form("torch")
     try:
         return judge_form(sample, backend, replace(form, arrays=[x[:2] for x in form.arrays]))[0]

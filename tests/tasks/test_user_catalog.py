@@ -457,13 +457,13 @@ def test_the_gradient_of_a_reference_script_is_by_differences(
     declare: Any, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Path] = []
-    init = scripts._Process.__init__
+    init = scripts._ScriptProcess.__init__
 
-    def counted(self: scripts._Process, script: Path, end: float) -> None:
+    def counted(self: scripts._ScriptProcess, script: Path, end: float) -> None:
         started.append(script)
         init(self, script, end)
 
-    monkeypatch.setattr(scripts._Process, "__init__", counted)
+    monkeypatch.setattr(scripts._ScriptProcess, "__init__", counted)
     (tmp_path / "r.py").write_text(SCRIPT.replace("x * request", "np.tanh(x) * request") + "print(json.dumps(tensor))")
     source = """
 class Op(torch.autograd.Function):
@@ -1014,7 +1014,7 @@ def test_a_module_of_a_folder_without_init_is_found_on_the_path(
 
 def test_a_script_cannot_mix_its_prints_with_the_answers(tmp_path: Path) -> None:
     (tmp_path / "r.py").write_text(SCRIPT + "import os; os.write(1, b'noise\\n')\nprint(json.dumps(tensor))")
-    with contextlib.closing(scripts.Script(tmp_path / "r.py", 30.0)) as script:
+    with contextlib.closing(scripts.ReferenceScript(tmp_path / "r.py", 30.0)) as script:
         outputs = script({"x": np.ones(3)}, {})
     assert outputs[0].tolist() == [2, 2, 2]
 

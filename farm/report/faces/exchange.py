@@ -13,7 +13,7 @@ import pandas as pd
 from farm.commandline import plain
 from farm.report.tables.causes import KNOWN, NEW
 from farm.report.tables.coverage import CELL, list_table_lines, make_reproduce_commands, rank_statuses
-from farm.report.tables.gate import CLOSED, OPEN, Judged
+from farm.report.tables.gate import CLOSED, OPEN, JudgedGate
 from farm.report.tables.overview import count_run
 from farm.report.tables.since import since
 from farm.report.tables.view import Report
@@ -24,7 +24,7 @@ from tasks.model import Status
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def _collect_cells(report: Report, found: Judged) -> Iterator[Mapping[str, Any]]:
+def _collect_cells(report: Report, found: JudgedGate) -> Iterator[Mapping[str, Any]]:
     """Every cell by its worst row, what is new first, with its command and its ``evidence``."""
     rows = report.rows.assign(old=report.rows["standing"] != NEW, rank=rank_statuses(report.rows["status"]))
     worst = rows.sort_values(["old", "rank", "case_id"], kind="stable").drop_duplicates(CELL)
@@ -45,7 +45,7 @@ def _describe_known(line: Mapping[str, Any]) -> str:
     return f"known{', first seen here' * bool(line['first_seen'])}: {line['cause']}"
 
 
-def junit(report: Report, found: Judged) -> bytes:
+def junit(report: Report, found: JudgedGate) -> bytes:
     """A suite of the gate's items and one a backend, of its cells: new failures are failures, what is known or
     quarantined is skipped with its reason, as is what could not be judged. The properties of the gate's suite are what
     changed since the last run."""
@@ -93,7 +93,7 @@ def _map_standing_to_test(line: Mapping[str, Any]) -> str:
     return "" if status.judged and not status.failed else "skipped"
 
 
-def sarif(report: Report, found: Judged, uri: str) -> bytes:
+def sarif(report: Report, found: JudgedGate, uri: str) -> bytes:
     """New failures as errors and imprecise results as notes; what is known or quarantined is suppressed with its
     reason. uri: the file that they are shown at, the config."""
     results, rules = [], {}

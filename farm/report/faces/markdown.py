@@ -14,7 +14,7 @@ from farm.commandline import plain
 from farm.glossary import describe_terms
 from farm.report.tables.changes import diff_views
 from farm.report.tables.overview import list_headline
-from farm.report.tables.view import Column, Line, Report, View, cell
+from farm.report.tables.view import Line, Report, View, ViewColumn, cell
 from farm.report.words import DASH
 
 
@@ -24,7 +24,7 @@ def _code(value: Any) -> str:
     return f"`{text}`" if text else DASH
 
 
-def _cell(column: Column, line: Line) -> str:
+def _cell(column: ViewColumn, line: Line) -> str:
     made = cell(column, line)
     if made.rest:  # a word of ours, and a reason from elsewhere
         word, _, reason = made.text.partition(": ")
@@ -39,7 +39,7 @@ def table(view: View, limit: int) -> list[str]:
         return [view.empty, ""] if view.empty else []
     columns = [*view.columns_for("markdown")]
     if view.command:
-        columns.append(Column("reproduce", lambda line: str(line[view.command]), foreign=True))
+        columns.append(ViewColumn("reproduce", lambda line: str(line[view.command]), foreign=True))
     # A column may be called after what a lake holds, a dtype or a backend.
     head = [c.words if re.fullmatch(r"[\w ,()/–-]+", c.words) else _code(c.words) for c in columns]
     text = [f"## {view.title(limit)}", "", *(f"{_code(said)}  " for said in view.lead), *[""] * bool(view.lead)]

@@ -30,7 +30,7 @@ from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
 from farm.report.tables.coverage import SEVERITY, coverage, find_reproduce_command, how_option, where_option
 from farm.report.tables.overview import backend_lines, count_run, list_quarantines, list_remarks
-from farm.report.tables.side_by_side import Sides, set_side_by_side
+from farm.report.tables.side_by_side import ReportSides, set_side_by_side
 from farm.report.tables.since import since
 from farm.report.tables.view import Report
 from farm.report.words import DASH
@@ -294,7 +294,7 @@ def _pack_steps(steps: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _packed_sides(beside: Sides) -> dict[str, Any]:
+def _packed_sides(beside: ReportSides) -> dict[str, Any]:
     """Every case with all its backends, and their outcomes, as columns."""
     found = beside.outcomes
     return {

@@ -16,9 +16,17 @@ from farm.commandline import plain
 from farm.exits import INCOMPLETE
 from farm.report.faces import html
 from farm.report.faces.html import HERE, script_json, slug, style
-from farm.report.faces.site_defects import RUNS, SPARKS, Defect, Minimal, collect_defects, defect_table, describe_defect
+from farm.report.faces.site_defects import (
+    RUNS,
+    SPARKS,
+    SiteDefect,
+    SiteMinimal,
+    collect_defects,
+    defect_table,
+    describe_defect,
+)
 from farm.report.faces.site_runs import build_run_view, count_columns, link, releases
-from farm.report.faces.strip import Bar, badge, bars
+from farm.report.faces.strip import StripBar, badge, bars
 from farm.report.tables.causes import count_noun
 from farm.report.tables.changes import KINDS
 from farm.report.tables.coverage import SEVERITY, backend_order, list_table_lines
@@ -27,14 +35,14 @@ from farm.report.tables.overview import rate_columns
 from farm.report.tables.trends import (
     SQUARE,
     SUMMED,
+    OutcomeStretch,
     RunSummary,
-    Stretch,
-    Trends,
+    RunTrends,
     count_failing_runs,
     find_changes,
     list_outcome_stretches,
 )
-from farm.report.tables.view import Cell, Column, Line, View, status
+from farm.report.tables.view import Line, View, ViewCell, ViewColumn, status
 from farm.report.words import DASH
 from tasks.model import FORWARD, OpClass, Status
 
@@ -57,10 +65,10 @@ TITLES = (TITLE, "Validation, night by night")
 STRIPS = "Each block of a strip is a stretch of runs with one outcome, oldest left; its tooltip names them."
 
 
-def pages(trends: Trends, minimal: Sequence[Minimal] = ()) -> Iterator[tuple[str, str]]:
+def pages(trends: RunTrends, minimal: Sequence[SiteMinimal] = ()) -> Iterator[tuple[str, str]]:
     """(path, text) of every file of the site, the first page last: whoever finds it finds the others too. minimal: the
     minimal cases of the runs' lakes."""
-    site = _Site(trends, minimal)
+    site = _SitePages(trends, minimal)
     yield "style.css", style()
     yield "site.js", (HERE / "site.js").read_text(encoding="utf-8")
     yield "names.js", site.names()
@@ -70,10 +78,10 @@ def pages(trends: Trends, minimal: Sequence[Minimal] = ()) -> Iterator[tuple[str
     yield from site.front()
 
 
-class _Site:
+class _SitePages:
     """The pages of trends; what they share is worked out once."""
 
-    def __init__(self, trends: Trends, minimal: Sequence[Minimal]) -> None:
+    def __init__(self, trends: RunTrends, minimal: Sequence[SiteMinimal]) -> None:
         self.trends, self.runs, self.dates = trends, trends.runs, trends.dates
         self.minimal = minimal
         self.listed = any(one.facts["listed"] for one in self.runs)
@@ -142,16 +150,16 @@ class _Site:
 
     # --- columns ----------------------------------------------------------------------------------------------------
 
-    def _columns(self, what: str, folder: str) -> list[Column]:
+    def _columns(self, what: str, folder: str) -> list[ViewColumn]:
         """Of a table of squares; ``what``: the column that leads on, to pages in ``folder``."""
         words = {"label": "op"}.get(what, what)
         return [
             link(words, what, folder, "../"),
             status("worst", "now"),
-            Column("since", lambda line: self.dates[line["since"]], right=True),
-            Column("runs failed", _count_failed_runs, right=True),
+            ViewColumn("since", lambda line: self.dates[line["since"]], right=True),
+            ViewColumn("runs failed", _count_failed_runs, right=True),
             rate_columns()[1],
-            Column("run by run", lambda line: _draw_strip(self.dates, line["series"])),
+            ViewColumn("run by run", lambda line: _draw_strip(self.dates, line["series"])),
         ]
 
     def _squares(self, name: str, lines: Sequence[Line], what: str, folder: str) -> View:
@@ -182,14 +190,14 @@ class _Site:
     ) -> View:
         """known: the column that is the page's own."""
         columns = [
-            Column("run", lambda line: self.dates[line["run"]], right=True),
-            Column("change", lambda line: Cell(_change(line), tone=KINDS[line["change"]].tone)),
+            ViewColumn("run", lambda line: self.dates[line["run"]], right=True),
+            ViewColumn("change", lambda line: ViewCell(_change(line), tone=KINDS[line["change"]].tone)),
             link("op", "label", "op", up),
-            Column("dtype", lambda line: line["dtype"] + f" {line['check']}" * (line["check"] != FORWARD)),
+            ViewColumn("dtype", lambda line: line["dtype"] + f" {line['check']}" * (line["check"] != FORWARD)),
             link("backend", "backend", "backend", up),
             status("status_a", "before"),
             status("status_b", "after"),
-            Column("runtime", self._versions, foreign=True),
+            ViewColumn("runtime", self._versions, foreign=True),
         ]
         return View(
             "changes",
@@ -220,20 +228,20 @@ class _Site:
         told = []
         for at, failed, new in zip(shown.index, shown["failures"], shown["new"], strict=True):
             words = f"{self.dates[at]} {plain(self.runs[at].facts['name'])}: {count_noun(int(failed), 'failure')}"
-            told.append(Bar(self.dates[at], words + f", {new} new" * self.listed, int(failed), int(new)))
+            told.append(StripBar(self.dates[at], words + f", {new} new" * self.listed, int(failed), int(new)))
         return bars(told, "failures")
 
-    def _sparkline(self, sums: pd.DataFrame, name: str) -> Column:
+    def _sparkline(self, sums: pd.DataFrame, name: str) -> ViewColumn:
         """Failures by run, of each value of a column; ``sums``: those of all."""
         table = sums["failures"].unstack(level=0, fill_value=-1).iloc[:, -SPARKS:]
         counts = dict(zip(table.index, map(tuple, table.to_numpy().tolist()), strict=True))
-        return Column("failures by run", lambda line: Cell("", spark=counts[line[name]]))
+        return ViewColumn("failures by run", lambda line: ViewCell("", spark=counts[line[name]]))
 
-    def _counts(self) -> list[Column]:
+    def _counts(self) -> list[ViewColumn]:
         """Failures, and the new ones of them where a config says what is known."""
         return count_columns(self.listed)
 
-    def _defects_of(self, words: str, up: str, mine: Callable[[Defect], bool]) -> Iterator[View]:
+    def _defects_of(self, words: str, up: str, mine: Callable[[SiteDefect], bool]) -> Iterator[View]:
         """The defects that an op or a backend has."""
         if some := [one for one in self.found if mine(one)]:
             yield defect_table(some, self.runs, self.dates, up, words)
@@ -346,7 +354,7 @@ class _Site:
         )
         return f"Rows that failed, by run; a stroke on the axis is a run without any; {red}"
 
-    def _sum_view(self, by: str, caption: str, more: Sequence[Column], notes: Sequence[str] = ()) -> View:
+    def _sum_view(self, by: str, caption: str, more: Sequence[ViewColumn], notes: Sequence[str] = ()) -> View:
         squares = self.trends.once() if by == "vendor" else self.trends.squares
         newest = squares.groupby(by)[SUMMED].sum().reset_index()
         columns = [*more, *rate_columns(), *self._counts(), self._sparkline(self.trends.sums(by), by)]
@@ -358,8 +366,8 @@ class _Site:
             "vendor",
             "Vendors, by the newest outcome of every op",
             [
-                Column("vendor", lambda line: plain(line["vendor"]), foreign=True),
-                Column("backends", lambda line: plain(named[line["vendor"]]), foreign=True),
+                ViewColumn("vendor", lambda line: plain(line["vendor"]), foreign=True),
+                ViewColumn("backends", lambda line: plain(named[line["vendor"]]), foreign=True),
             ],
             notes=["Modes of one runtime count once, by the worst of them."] if self._has_modes() else (),
         )
@@ -374,7 +382,7 @@ class _Site:
             "Backends, by the newest outcome of every op",
             [
                 link("backend", "backend", "backend"),
-                Column("vendor", lambda line: plain(vendor[line["backend"]]), foreign=True),
+                ViewColumn("vendor", lambda line: plain(vendor[line["backend"]]), foreign=True),
             ],
         )
         lines = sorted(view.all_lines(), key=lambda one: backend_order(vendor[one["backend"]], one["backend"]))
@@ -409,7 +417,7 @@ def _make_op_index(name: str, caption: str, lines: Sequence[Line]) -> View:
         link("op", "label", "op"),
         status("worst", "at worst"),
         count_columns(False)[0],
-        Column("fails on", lambda line: plain(line["failed"], 200), foreign=True),
+        ViewColumn("fails on", lambda line: plain(line["failed"], 200), foreign=True),
     ]
     return View(name, f"{caption}, worst first", pd.DataFrame(found), columns, lines=found, counted=True, unit="ops")
 
@@ -426,7 +434,7 @@ def _make_verdict_lines(name: str, run: RunSummary) -> Iterator[tuple[str, str, 
         yield {OPEN: "ok", CLOSED: "new"}.get(facts["gate"], ""), facts["gate_said"], name
 
 
-def _collect_gates(trends: Trends) -> Iterator[View]:
+def _collect_gates(trends: RunTrends) -> Iterator[View]:
     """The gate of each config that has one, run by run."""
     lines, runs, dates = [], trends.runs, trends.dates
     for name in dict.fromkeys(one.facts["name"] for one in runs):
@@ -436,17 +444,17 @@ def _collect_gates(trends: Trends) -> Iterator[View]:
             told = {"config": name, "now": series[-1].outcome, "since": series[-1].first, "series": series}
             lines.append({**told, "closed": f"{shut} of {len(states)}"})
     columns = [
-        Column("config", lambda line: plain(line["config"]), foreign=True),
-        Column("now", lambda line: Cell(line["now"], tone="alarm" if line["now"] == CLOSED else "")),
-        Column("since", lambda line: dates[line["since"]], right=True),
-        Column("runs closed", lambda line: line["closed"], right=True),
-        Column("run by run", lambda line: _draw_strip(dates, line["series"])),
+        ViewColumn("config", lambda line: plain(line["config"]), foreign=True),
+        ViewColumn("now", lambda line: ViewCell(line["now"], tone="alarm" if line["now"] == CLOSED else "")),
+        ViewColumn("since", lambda line: dates[line["since"]], right=True),
+        ViewColumn("runs closed", lambda line: line["closed"], right=True),
+        ViewColumn("run by run", lambda line: _draw_strip(dates, line["series"])),
     ]
     if lines:
         yield View("gates", "Gates: may it ship", pd.DataFrame(lines), columns, lines=lines, notes=[STRIPS], open=True)
 
 
-def _draw_strip(dates: Sequence[str], series: Sequence[Stretch]) -> Cell:
+def _draw_strip(dates: Sequence[str], series: Sequence[OutcomeStretch]) -> ViewCell:
     """The last runs of a series."""
     blocks, left = [], RUNS
     for one in reversed(series):
@@ -457,7 +465,7 @@ def _draw_strip(dates: Sequence[str], series: Sequence[Stretch]) -> Cell:
         left -= one.runs
         if left <= 0:
             break
-    return Cell("", strip=tuple(blocks[::-1]))
+    return ViewCell("", strip=tuple(blocks[::-1]))
 
 
 def _flaky_list(flaky: Sequence[Line]) -> Iterator[View]:
@@ -474,9 +482,9 @@ def _flaky_list(flaky: Sequence[Line]) -> Iterator[View]:
     lines.sort(key=lambda one: -one["squares"])  # type: ignore[operator]
     columns = [
         link("backend", "backend", "backend"),
-        Column("ops", lambda line: str(line["squares"]), right=True),
-        Column("runs failed", lambda line: str(line["runs"]), right=True),
-        Column("such as", lambda line: plain(", ".join(line["ops"]), 160), foreign=True),
+        ViewColumn("ops", lambda line: str(line["squares"]), right=True),
+        ViewColumn("runs failed", lambda line: str(line["runs"]), right=True),
+        ViewColumn("such as", lambda line: plain(", ".join(line["ops"]), 160), foreign=True),
     ]
     if lines:
         caption = f"Flaky: failed in a single run, or again (at least {TURNS} times)"

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import pandas as pd
 
 from farm.commandline import plain
-from farm.lake.key import Key
+from farm.lake.key import RowKey
 from farm.plan.known import WHOSE
 from farm.program import program
 from farm.report.faces.html import slug
@@ -21,7 +21,7 @@ from farm.report.tables.causes import NEW, count_noun
 from farm.report.tables.coverage import reproduce_command, where_option
 from farm.report.tables.overview import how_much
 from farm.report.tables.trends import RunSummary
-from farm.report.tables.view import Cell, Column, View, status
+from farm.report.tables.view import View, ViewCell, ViewColumn, status
 from farm.report.words import DASH, number
 from tasks.model.kind import OF_NUMBERS
 
@@ -35,7 +35,7 @@ Facts = Sequence[tuple[str, Sequence[Part]]]
 
 
 @dataclass(frozen=True)
-class Minimal:
+class SiteMinimal:
     """A minimal case of a lake (`farm.lake.minimal`). record: what is known of it; script: that shows it, "" for
     none."""
 
@@ -44,7 +44,7 @@ class Minimal:
 
 
 @dataclass(frozen=True)
-class Defect:
+class SiteDefect:
     """What failures of one or several runs are put down to. seen: by place of a run, the oldest first, its lines of
     `CAUSE`; places: of the runs that could have had it, those of the same configs."""
 
@@ -118,7 +118,7 @@ class Defect:
 
 
 @dataclass(frozen=True)
-class Block:
+class SiteBlock:
     """A part of a defect's page. facts: names and what they are; commands, texts: with their words."""
 
     title: str
@@ -128,15 +128,15 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Told:
+class SiteTold:
     """What a defect's page says."""
 
     sentences: Sequence[str]
     facts: Facts
-    blocks: Sequence[Block] = field(default_factory=list)
+    blocks: Sequence[SiteBlock] = field(default_factory=list)
 
 
-def collect_defects(runs: Sequence[RunSummary]) -> list[Defect]:
+def collect_defects(runs: Sequence[RunSummary]) -> list[SiteDefect]:
     """Those of runs: the ones of the newest runs first, of these the new ones, then the commonest."""
     seen: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
     for at, one in enumerate(runs):
@@ -146,49 +146,49 @@ def collect_defects(runs: Sequence[RunSummary]) -> list[Defect]:
     found = []
     for reason, by_run in seen.items():
         configs = {runs[at].facts["name"] for at in by_run}
-        found.append(Defect(reason, by_run, [at for at, one in enumerate(runs) if one.facts["name"] in configs]))
+        found.append(SiteDefect(reason, by_run, [at for at, one in enumerate(runs) if one.facts["name"] in configs]))
     return sorted(found, key=lambda one: (-one.last, one.line["standing"] != NEW, -one.count(one.last)))
 
 
 def defect_table(
-    found: Sequence[Defect], runs: Sequence[RunSummary], dates: Sequence[str], up: str, caption: str
+    found: Sequence[SiteDefect], runs: Sequence[RunSummary], dates: Sequence[str], up: str, caption: str
 ) -> View:
     """A line for each defect, which leads to its page; ``up``: the way to the site's first page."""
     lines = [{"reason": one.reason, "status": one.line["status"], "one": one} for one in found]
 
-    def standing(line: Mapping[str, Any]) -> Cell:
+    def standing(line: Mapping[str, Any]) -> ViewCell:
         told = say_standing(line["one"], runs)
-        return Cell(told, tone="alarm" if told == NEW else "")
+        return ViewCell(told, tone="alarm" if told == NEW else "")
 
     columns = [
         link("defect", "reason", "defect", up, length=120),
         status("status", "how"),
-        Column("standing", standing),
-        Column("failures", lambda line: f"{line['one'].count(line['one'].last):,}", right=True),
-        Column("backends", lambda line: plain(", ".join(line["one"].backends), 80), foreign=True),
-        Column("dtypes", lambda line: plain(", ".join(line["one"].dtypes), 80), foreign=True),
-        Column("first seen", lambda line: dates[line["one"].first], right=True),
-        Column("last seen", lambda line: dates[line["one"].last], right=True),
-        Column("failures by run", lambda line: Cell("", spark=line["one"].counts)),
+        ViewColumn("standing", standing),
+        ViewColumn("failures", lambda line: f"{line['one'].count(line['one'].last):,}", right=True),
+        ViewColumn("backends", lambda line: plain(", ".join(line["one"].backends), 80), foreign=True),
+        ViewColumn("dtypes", lambda line: plain(", ".join(line["one"].dtypes), 80), foreign=True),
+        ViewColumn("first seen", lambda line: dates[line["one"].first], right=True),
+        ViewColumn("last seen", lambda line: dates[line["one"].last], right=True),
+        ViewColumn("failures by run", lambda line: ViewCell("", spark=line["one"].counts)),
     ]
     if not any(say_standing(one, runs) for one in found):
         columns = [one for one in columns if one.cell is not standing]
     return View("defects", caption, pd.DataFrame(lines), columns, lines=lines, counted=True, unit="defects", open=True)
 
 
-def say_standing(one: Defect, runs: Sequence[RunSummary]) -> str:
+def say_standing(one: SiteDefect, runs: Sequence[RunSummary]) -> str:
     """Whether a known failure covers it; "" where the config lists none."""
     return str(one.line["standing"]) if runs[one.last].facts["listed"] else ""
 
 
 def describe_defect(
-    one: Defect,
+    one: SiteDefect,
     runs: Sequence[RunSummary],
     dates: Sequence[str],
-    minimal: Sequence[Minimal],
+    minimal: Sequence[SiteMinimal],
     labels: Set[str],
     backends: Set[str],
-) -> Told:
+) -> SiteTold:
     """What the page of a defect says. labels, backends: those that have pages."""
     line, facts = one.line, runs[one.last].facts
     told: list[tuple[str, Sequence[Part]]] = [
@@ -201,7 +201,7 @@ def describe_defect(
         ("last seen", [_date(one.last, runs, dates)]),
         ("seen in", [(f"{len(one.seen)} of {count_noun(len(one.places), 'run')}", "")]),
     ]
-    key = Key(line["run_id"], line["case_id"], line["backend"])
+    key = RowKey(line["run_id"], line["case_id"], line["backend"])
     mine = _choose_minimal(one, key, minimal)
     where = where_option(facts["results"])
     commands = [
@@ -210,13 +210,13 @@ def describe_defect(
     if not mine:
         quoted = str(key).replace("'", "'\"'\"'")
         commands.append(("make the case small", f"{program()} minimise '{quoted}'{where}"))
-    blocks = [Block("Worst case", _describe_case(line, facts), commands)]
+    blocks = [SiteBlock("Worst case", _describe_case(line, facts), commands)]
     if mine:
         blocks.append(_describe_minimal(mine))
-    return Told([_say_what(one), _say_whose(one, runs)], told, blocks)
+    return SiteTold([_say_what(one), _say_whose(one, runs)], told, blocks)
 
 
-def _say_what(one: Defect) -> str:
+def _say_what(one: SiteDefect) -> str:
     """What is wrong, in a sentence: where, and of the worst case how much."""
     some = [*one.labels[:3], *[f"{len(one.labels) - 3} more ops"] * (len(one.labels) > 3)]
     what = f"{_join(some)} of {_join(one.dtypes)} on {_join(one.backends)}"
@@ -238,13 +238,13 @@ def _date(at: int, runs: Sequence[RunSummary], dates: Sequence[str]) -> Part:
     return dates[at], f"../{to}" if to else ""
 
 
-def _say_versions(one: Defect, runs: Sequence[RunSummary]) -> str:
+def _say_versions(one: SiteDefect, runs: Sequence[RunSummary]) -> str:
     """The versions of the runtimes that had it, the oldest first."""
     told = [f"{x} {runs[at].facts['versions'].get(x, '')}".strip() for x in one.backends for at in sorted(one.seen)]
     return ", ".join(dict.fromkeys(told))
 
 
-def _say_whose(one: Defect, runs: Sequence[RunSummary]) -> str:
+def _say_whose(one: SiteDefect, runs: Sequence[RunSummary]) -> str:
     """Whether it is known, and whose it is."""
     if not runs[one.last].facts["listed"]:
         return "The config lists no known failures."
@@ -280,16 +280,16 @@ def _describe_case(line: Mapping[str, Any], facts: Mapping[str, Any]) -> Facts:
     return [(name, [(text, to)]) for name, text, to in told if text not in ("", DASH)]
 
 
-def _choose_minimal(one: Defect, key: Key, minimal: Sequence[Minimal]) -> Minimal | None:
+def _choose_minimal(one: SiteDefect, key: RowKey, minimal: Sequence[SiteMinimal]) -> SiteMinimal | None:
     """The minimal case of the worst row, or of another that failed in the same way; None for none."""
     ops = set(one.line["all_ops"].split(", "))
 
-    def fits(made: Minimal) -> bool:
+    def fits(made: SiteMinimal) -> bool:
         was = _mapping(made.record.get("original"))
         same = all(was.get(name) == one.line[name] for name in ("status", "kind"))
         return same and was.get("op") in ops and made.record["backend"] in one.backends
 
-    exact = [x for x in minimal if Key.of(x.record) == key]
+    exact = [x for x in minimal if RowKey.of(x.record) == key]
     return next(iter([*exact, *filter(fits, minimal)]), None)
 
 
@@ -298,7 +298,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _describe_minimal(made: Minimal) -> Block:
+def _describe_minimal(made: SiteMinimal) -> SiteBlock:
     """A minimal case: its inputs, expected and got, the script that shows it."""
     record = made.record
     inputs = [
@@ -313,4 +313,4 @@ def _describe_minimal(made: Minimal) -> Block:
     ]
     texts = [("script", made.script)] if 0 < len(made.script) <= SCRIPT else []
     facts = [(name, [(plain(text, 600), "")]) for name, text in told if text]
-    return Block("Minimal case", facts, [("its folder", str(record.get("folder", "")))], texts)
+    return SiteBlock("Minimal case", facts, [("its folder", str(record.get("folder", "")))], texts)

@@ -12,24 +12,24 @@ from farm.report.faces.html import slug
 from farm.report.tables.gate import CLOSED
 from farm.report.tables.overview import rate_columns
 from farm.report.tables.trends import RunSummary
-from farm.report.tables.view import Cell, Column, Line, View
+from farm.report.tables.view import Line, View, ViewCell, ViewColumn
 from farm.report.words import DASH
 
 
-def link(words: str, name: str, folder: str, up: str = "", length: int = 0) -> Column:
+def link(words: str, name: str, folder: str, up: str = "", length: int = 0) -> ViewColumn:
     """A column of what has a page of its own."""
 
-    def cell(line: Line) -> Cell:
-        return Cell(plain(line[name], length), href=f"{up}{folder}/{slug(line[name])}")
+    def cell(line: Line) -> ViewCell:
+        return ViewCell(plain(line[name], length), href=f"{up}{folder}/{slug(line[name])}")
 
-    return Column(words, cell, foreign=True)
+    return ViewColumn(words, cell, foreign=True)
 
 
-def count_columns(listed: bool) -> list[Column]:
+def count_columns(listed: bool) -> list[ViewColumn]:
     """How many rows failed and, where a config lists what is known, how many of these it does not."""
 
-    def counted(name: str, tone: str) -> Column:
-        return Column(name, lambda line: Cell(f"{line[name]:,}", tone=tone if line[name] else ""), right=True)
+    def counted(name: str, tone: str) -> ViewColumn:
+        return ViewColumn(name, lambda line: ViewCell(f"{line[name]:,}", tone=tone if line[name] else ""), right=True)
 
     return [counted("failures", "bad"), *[counted("new", "alarm")] * listed]
 
@@ -44,11 +44,11 @@ def releases(runs: Sequence[RunSummary], dates: Sequence[str], backend: str, sum
         ends = [dates[at] for at in (places[0], places[-1])]
         lines.append({"version": version, "ends": ends, "runs": len(places), "failures": int(last["failures"])})
     columns = [
-        Column("version", lambda line: plain(line["version"] or "unknown"), foreign=True),
-        Column("runs", lambda line: str(line["runs"]), right=True),
-        Column("first", lambda line: line["ends"][0]),
-        Column("last", lambda line: line["ends"][1]),
-        Column("failures at the end", count_columns(False)[0].cell, right=True),
+        ViewColumn("version", lambda line: plain(line["version"] or "unknown"), foreign=True),
+        ViewColumn("runs", lambda line: str(line["runs"]), right=True),
+        ViewColumn("first", lambda line: line["ends"][0]),
+        ViewColumn("last", lambda line: line["ends"][1]),
+        ViewColumn("failures at the end", count_columns(False)[0].cell, right=True),
     ]
     return View(
         "releases",
@@ -74,21 +74,25 @@ def build_run_view(runs: Sequence[RunSummary], listed: bool) -> View:
         return plain(", ".join(told), 200) or DASH
 
     columns = [
-        Column(
+        ViewColumn(
             "run",
-            lambda line: Cell(line["began"], href=line.get("report", ""), small=plain(line["run_id"])),
+            lambda line: ViewCell(line["began"], href=line.get("report", ""), small=plain(line["run_id"])),
             foreign=True,
         ),
-        Column("config", lambda line: plain(line["name"]), foreign=True),
-        Column("verdict", lambda line: Cell(plain(line["verdict"]), tone="alarm" if line["tone"] == "new" else "")),
+        ViewColumn("config", lambda line: plain(line["name"]), foreign=True),
+        ViewColumn(
+            "verdict", lambda line: ViewCell(plain(line["verdict"]), tone="alarm" if line["tone"] == "new" else "")
+        ),
         *count_columns(listed),
         *rate_columns(),
-        Column("since the run before", lambda line: line["changed"] or DASH),
-        Column("gate", lambda line: Cell(plain(line["gate_said"]), tone="alarm" if line["gate"] == CLOSED else "")),
-        Column("rows", lambda line: f"{line['rows']:,}", right=True),
-        Column("farm", lambda line: plain(line["farm"]) or DASH, foreign=True),
-        Column("versions", versions, foreign=True),
-        Column("lake", lambda line: plain(line["results"]), foreign=True),
+        ViewColumn("since the run before", lambda line: line["changed"] or DASH),
+        ViewColumn(
+            "gate", lambda line: ViewCell(plain(line["gate_said"]), tone="alarm" if line["gate"] == CLOSED else "")
+        ),
+        ViewColumn("rows", lambda line: f"{line['rows']:,}", right=True),
+        ViewColumn("farm", lambda line: plain(line["farm"]) or DASH, foreign=True),
+        ViewColumn("versions", versions, foreign=True),
+        ViewColumn("lake", lambda line: plain(line["results"]), foreign=True),
     ]
     told = {"gate": any(line["gate"] for line in lines), "lake": len({line["results"] for line in lines}) > 1}
     columns = [one for one in columns if told.get(one.words, True)]

@@ -33,7 +33,7 @@ def strip(outcomes: Sequence[tuple[str, int, str]]) -> Markup:
     return Markup(head + "".join(parts) + "</svg>")  # what comes from elsewhere is escaped
 
 
-class Bar(NamedTuple):
+class StripBar(NamedTuple):
     """A run in a chart: when it began, as it stands below the axis; what it is called; its failures and the new ones of
     them."""
 
@@ -43,7 +43,7 @@ class Bar(NamedTuple):
     new: int
 
 
-def bars(runs: Sequence[Bar], title: str) -> Markup:
+def bars(runs: Sequence[StripBar], title: str) -> Markup:
     """A bar for each run, whose new failures stand out, between axes with ticks; ``title``: what is counted."""
     low, step = TOP + CHART_TALL, _choose_step(max((one.failures for one in runs), default=0))
     top = step * max(1, math.ceil(max((one.failures for one in runs), default=0) / step))

@@ -13,15 +13,15 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from farm.commandline import plain
-from farm.fitting import Head, fit_table
+from farm.fitting import TableHead, fit_table
 from farm.program import program
 from farm.report.faces.curve import blocks
 from farm.report.tables.agreement import case_views
-from farm.report.tables.causes import Verdict
+from farm.report.tables.causes import RunVerdict
 from farm.report.tables.changes import diff_views
 from farm.report.tables.findings import OF_EACH
 from farm.report.tables.overview import list_quarantines, list_remarks, name_run
-from farm.report.tables.view import Cell, Report, View, cell
+from farm.report.tables.view import Report, View, ViewCell, cell
 from tasks.model import Status
 
 #: The colours of statuses, of lines and of what changed.
@@ -48,7 +48,7 @@ def _text(value: Any, style: str = "") -> Text:
     return Text(plain(value), style=style)
 
 
-def _cell(one: Cell) -> Text:
+def _cell(one: ViewCell) -> Text:
     made = _text(one.text, _STYLES.get(one.status or one.tone, ""))
     if one.curve:
         made.append(f"\n{blocks(one.curve)}", style="bright_black")
@@ -60,7 +60,7 @@ def _cell(one: Cell) -> Text:
 def table(view: View, limit: int, width: int) -> RenderableType:
     """A view as a table for a terminal of ``width`` columns."""
     columns = view.columns_for("terminal")
-    heads = [Head(plain(column.words), column.right) for column in columns]
+    heads = [TableHead(plain(column.words), column.right) for column in columns]
     lines = [
         ([_cell(cell(column, line)) for column in columns], _STYLES.get(view.style(line), ""))
         for line in view.select_lines(limit)
@@ -141,7 +141,7 @@ def print_coverage(
             show(view, console, limit, OF_EACH, each=True, printed=printed)
 
 
-def print_verdict(verdict: Verdict, console: Console, also: str = "") -> None:
+def print_verdict(verdict: RunVerdict, console: Console, also: str = "") -> None:
     """Print what to conclude of a run, the last line of its report; ``also``: words after it."""
     console.print(_text(f"{verdict.sentence}{also}", _TONES.get(verdict.tone, "bold")), soft_wrap=True)
 

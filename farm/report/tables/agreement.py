@@ -13,7 +13,7 @@ from farm.commandline import plain
 from farm.glossary import UNITS
 from farm.lake import KEY, steps_of
 from farm.report.tables.coverage import backend_order, distinct, list_table_lines, make_reproduce_commands
-from farm.report.tables.view import Cell, Column, Line, View, build_number_column, text
+from farm.report.tables.view import Line, View, ViewCell, ViewColumn, build_number_column, text
 from farm.report.words import DASH, number
 from tasks import checks
 from tasks.judge.fingerprint import distance
@@ -327,10 +327,10 @@ def case_views(table: pd.DataFrame) -> list[View]:
         words = ("emulated" * line["emulated"], line["device"], line["runtime_version"])
         return plain(", ".join(word for word in words if word)) or DASH
 
-    def what(line: Line) -> Cell:
+    def what(line: Line) -> ViewCell:
         where = f"in {line['stage']}" if line["stage"] else ""
         words = (line["status"], line["kind"], where, "(weak)" * line["weak"])
-        return Cell(" ".join(word for word in words if word), status=line["status"])
+        return ViewCell(" ".join(word for word in words if word), status=line["status"])
 
     sides = View(
         "case",
@@ -338,12 +338,12 @@ def case_views(table: pd.DataFrame) -> list[View]:
         table,
         (
             text("vendor"),
-            Column("backend", lambda line: plain(line["backend"]) + "  ← outlier" * line["outlier"], foreign=True),
-            Column("device, version", device, foreign=True),
-            Column("status", what, foreign=True),
+            ViewColumn("backend", lambda line: plain(line["backend"]) + "  ← outlier" * line["outlier"], foreign=True),
+            ViewColumn("device, version", device, foreign=True),
+            ViewColumn("status", what, foreign=True),
             build_number_column("units", name_units(said["op_class"])),
             *(build_number_column(name) for name in ("limit", "max_diff")),
-            Column("agrees with", lambda line: agrees_words(line["agrees"])),
+            ViewColumn("agrees with", lambda line: agrees_words(line["agrees"])),
             text("same_bytes", "same bytes as"),
             build_number_column("run_ms"),
         ),

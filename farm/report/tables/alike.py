@@ -12,7 +12,7 @@ from farm.plan import known
 from farm.plan.model import KnownFailure
 from farm.report.tables.coverage import FAILED_STATUSES
 from tasks.model import Status
-from tasks.model.failing import Manner, manner
+from tasks.model.failing import FailureManner, manner
 
 #: Rows that can be made small.
 SOUGHT = (*FAILED_STATUSES, Status.IMPRECISE.value)
@@ -38,7 +38,7 @@ def finding_of(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.Ser
 
 def group_failures_alike(rows: pd.DataFrame) -> list[tuple[str, ...]]:
     """Of each row its backend, its op, and how it failed."""
-    columns = rows[["backend", "op", *Manner._fields[:-1], "error"]].to_dict("records")
+    columns = rows[["backend", "op", *FailureManner._fields[:-1], "error"]].to_dict("records")
     return [(line["backend"], line["op"], *manner(line)) for line in columns]  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ What a page or a script builds on (nothing of it need be worked out again):
   `farm.plan.model.KnownFailure`; "" for all else), ``only`` (the structure of an input that it takes:
   `farm.report.tables.failing_structures`; "" for none) and ``first_seen`` (whether it failed, or is imprecise, as known failures say
   that were not seen on its backend before).
-- `verdict(rows, run)`: the `Verdict`, with its sentence and its counts.
+- `verdict(rows, run)`: the `RunVerdict`, with its sentence and its counts.
 - `causes(rows)`: failed rows by their known reason, and before them what is new, what is alike in one line.
 - `stale(rows, run)`: the known failures that were not seen: what they name was judged and is right.
 
@@ -72,7 +72,7 @@ _TOLD_REASONS = 3
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RunVerdict:
     """What to conclude of a run; ``sentence`` says it in one line.
 
     failures: rows that failed; apart: of these, those that known failures say are no backend's fault; new: of these,
@@ -255,15 +255,15 @@ def match_known(rows: pd.DataFrame, run: Mapping[str, Any]) -> tuple[pd.DataFram
     return told, pd.DataFrame(lines, columns=[*KnownFailure.model_fields, "rows", "found"])
 
 
-def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
-    """The `Verdict` on the rows of a run; ``rows``: with or without their standing."""
+def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> RunVerdict:
+    """The `RunVerdict` on the rows of a run; ``rows``: with or without their standing."""
     rows = rows if "standing" in rows else with_standing(distinct(rows), run)
     failed, own = rows["status"].isin(FAILED_STATUSES), is_broken(rows)
     new, imprecise = rows["standing"] == NEW, rows["status"] == Status.IMPRECISE.value
     judged = int(rows["status"].isin(JUDGED_STATUSES).sum())
     said, entries = run.get("planned"), known.parse_entries(run)
     planned = said if isinstance(said, int) else 0
-    return Verdict(
+    return RunVerdict(
         failures=int(failed.sum()),
         new=int((failed & new).sum()),
         imprecise=int((imprecise & new).sum()),

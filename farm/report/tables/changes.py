@@ -1,7 +1,7 @@
 """What changed: from a run to the next, from one backend to another. Every face and every gate asks here.
 
 `compare_cells` says it of two sets of rows, one line a cell (`diff` names the sides), `change_codes` of any pairs of
-outcomes: along a history, or of each backend with each. What may have changed is in `KINDS`; `Counts` sums a comparison
+outcomes: along a history, or of each backend with each. What may have changed is in `KINDS`; `ChangeCounts` sums a comparison
 up.
 """
 
@@ -16,7 +16,7 @@ from farm.commandline import plain
 from farm.report.tables.agreement import format_units, get_row_units
 from farm.report.tables.causes import count_noun
 from farm.report.tables.coverage import distinct, list_table_lines, make_reproduce_commands, rank_statuses
-from farm.report.tables.view import Cell, Column, Line, View, build_number_column, label, status, text
+from farm.report.tables.view import Line, View, ViewCell, ViewColumn, build_number_column, label, status, text
 from farm.report.words import DASH, percent
 from tasks.model import FORWARD, Status
 
@@ -25,7 +25,7 @@ NEW, FIXED, CHANGED = GROUPS = ("new", "fixed", "changed")
 
 
 @dataclass(frozen=True)
-class Change:
+class CellChange:
     """A way in which an outcome may differ from the one before. about: when; tone: how it looks; group: of `GROUPS`;
     closes: whether a gate closes for it."""
 
@@ -40,24 +40,24 @@ class Change:
 FACTOR = 4.0
 #: The worst first: a cell is called after the worst of its samples.
 _ALL = (
-    Change("regression", "passed, and now fails", "alarm", NEW, closes=True),
-    Change("new failure", "not judged before, and fails", "bad", NEW, closes=True),
-    Change("lost coverage", "judged before, and no longer", "bad", closes=True),
-    Change("other failure", "fails in another way", "bad"),
-    Change(
+    CellChange("regression", "passed, and now fails", "alarm", NEW, closes=True),
+    CellChange("new failure", "not judged before, and fails", "bad", NEW, closes=True),
+    CellChange("lost coverage", "judged before, and no longer", "bad", closes=True),
+    CellChange("other failure", "fails in another way", "bad"),
+    CellChange(
         "less precise",
         f"passes with more than {FACTOR:g} error units, over {FACTOR:g} times as many as before, or is imprecise",
         "warn",
     ),
-    Change("other inputs", "not comparable", "dim"),
-    Change("fix", "failed, and now passes", "good", FIXED),
-    Change("new coverage", "not judged before, and passes", "good"),
-    Change(
+    CellChange("other inputs", "not comparable", "dim"),
+    CellChange("fix", "failed, and now passes", "good", FIXED),
+    CellChange("new coverage", "not judged before, and passes", "good"),
+    CellChange(
         "more precise",
         f"passed with more than {FACTOR:g} error units, over {FACTOR:g} times as many as now, or was imprecise",
         "good",
     ),
-    Change("same", "none of these", "dim", ""),
+    CellChange("same", "none of these", "dim", ""),
 )
 KINDS = {one.name: one for one in _ALL}
 CHANGES = tuple(KINDS)
@@ -90,7 +90,7 @@ _TOLD = [*_FOUND[: _FOUND.index("error_b")], *("only_a", "only_b", "error_b", "c
 
 
 @dataclass(frozen=True)
-class Counts:
+class ChangeCounts:
     """How many cells are new failures, fixed, or changed otherwise, of those that both sides have."""
 
     new: int = 0
@@ -99,7 +99,7 @@ class Counts:
     cells: int = 0
 
     @classmethod
-    def of(cls, table: pd.DataFrame) -> Counts:
+    def of(cls, table: pd.DataFrame) -> ChangeCounts:
         """Of what `compare_cells` found."""
         group = table["change"].map({name: one.group for name, one in KINDS.items()})
         new, fixed, changed = (int((group == name).sum()) for name in GROUPS)
@@ -274,9 +274,9 @@ def closes_gate(change: str) -> bool:
     return KINDS[change].closes
 
 
-def change_column(key: str = "change") -> Column:
+def change_column(key: str = "change") -> ViewColumn:
     """A column of changes."""
-    return Column("change", lambda line: Cell(line[key], tone=KINDS[line[key]].tone))
+    return ViewColumn("change", lambda line: ViewCell(line[key], tone=KINDS[line[key]].tone))
 
 
 def gate_diff(table: pd.DataFrame) -> int:
@@ -329,14 +329,14 @@ def diff_views(table: pd.DataFrame) -> list[View]:
             table,
             (
                 change_column(),
-                Column("what", what, foreign=True),
-                Column("samples", lambda line: f"{line['changed']}/{line['samples']}", right=True),
+                ViewColumn("what", what, foreign=True),
+                ViewColumn("samples", lambda line: f"{line['changed']}/{line['samples']}", right=True),
                 status("status_a", "before"),
                 status("status_b", "after"),
-                Column("error before", lambda line: format_units(line["units_a"], line["op_class"]), right=True),
-                Column("error after", lambda line: format_units(line["units_b"], line["op_class"]), right=True),
+                ViewColumn("error before", lambda line: format_units(line["units_a"], line["op_class"]), right=True),
+                ViewColumn("error after", lambda line: format_units(line["units_b"], line["op_class"]), right=True),
                 build_number_column("ratio"),
-                Column("same bytes", same, right=True),
+                ViewColumn("same bytes", same, right=True),
                 text("error_b", "error", length=160, faces=("markdown",)),
             ),
             lines=list_table_lines(

@@ -13,7 +13,7 @@ IMPLEMENTED = (Status.FALLBACK.value, Status.UNSUPPORTED.value)
 
 
 @dataclass(frozen=True)
-class Item:
+class ChecklistItem:
     """One item: what is claimed, and the rows that prove it.
 
     check, ops, dtypes, flags: of the rows, the latter three by glob over the op's label, the dtype, and each word of
@@ -42,7 +42,7 @@ class Checklist:
 
     title: str
     backends: tuple[str, ...]
-    items: tuple[Item, ...]
+    items: tuple[ChecklistItem, ...]
     config: str = "configs/checklist.yaml"
 
 
@@ -55,8 +55,8 @@ _ATTENTION = ("torch:nn.functional.scaled_dot_product_attention*", "torch:*flash
 _HALVES = ("float16", "bfloat16")
 
 
-def _make_autocast_item(backend: str) -> Item:
-    return Item(
+def _make_autocast_item(backend: str) -> ChecklistItem:
+    return ChecklistItem(
         "Mixed precision (torch.amp) works",
         check="amp",
         backends=(backend,),
@@ -65,85 +65,89 @@ def _make_autocast_item(backend: str) -> Item:
 
 
 _ROCM = (
-    Item(
+    ChecklistItem(
         "All ATen ops dispatch to HIP kernels correctly",
         ("torch:*",),
         backends=("torch-rocm",),
         against=DISPATCHED,
         whole="torch",
     ),
-    Item(
+    ChecklistItem(
         "torch.cuda.* APIs work on ROCm",
         never="no check calls streams, events or memory statistics by name; each cell exercises device and synchronize",
     ),
-    Item(
+    ChecklistItem(
         "torch.compile with the Triton backend generates valid GPU code",
         flags="kernels=[1-9]*",
         backends=("inductor-rocm",),
     ),
     _make_autocast_item("torch-rocm"),
-    Item("Autograd's backward pass matches the reference", check="backward", backends=("torch-rocm",)),
-    Item("torch.distributed works with the RCCL backend", ("collective:*",), backends=("rccl-rocm",)),
+    ChecklistItem("Autograd's backward pass matches the reference", check="backward", backends=("torch-rocm",)),
+    ChecklistItem("torch.distributed works with the RCCL backend", ("collective:*",), backends=("rccl-rocm",)),
 )
 
 _CUDA = (
-    Item(
+    ChecklistItem(
         "cuDNN dispatches the fastest algorithm for each convolution",
         never="no check times cuDNN's algorithms against one another",
     ),
-    Item("Convolutions are right, whichever algorithm is dispatched", _CONVOLUTIONS, backends=("torch-cuda",)),
-    Item(
+    ChecklistItem("Convolutions are right, whichever algorithm is dispatched", _CONVOLUTIONS, backends=("torch-cuda",)),
+    ChecklistItem(
         "cuBLAS GEMM is right in all dtypes", _PRODUCTS, backends=("torch-cuda",), each=("dtype", ("float32", *_HALVES))
     ),
-    Item(
+    ChecklistItem(
         "FlashAttention is numerically right (scaled_dot_product_attention in its dtypes)",
         _ATTENTION,
         dtypes=_HALVES,
         backends=("torch-cuda",),
         each=("dtype", _HALVES),
     ),
-    Item(
+    ChecklistItem(
         "TensorFloat32 is respected: off computes in float32, on within TF32",
         (*_PRODUCTS, *_CONVOLUTIONS),
         dtypes=("float32",),
         backends=("torch-cuda",),
         each=("flags", ("tf32=off", "tf32=on")),
     ),
-    Item("CUDA graphs capture and replay correctly", check="graph", backends=("torch-cuda",)),
-    Item(
+    ChecklistItem("CUDA graphs capture and replay correctly", check="graph", backends=("torch-cuda",)),
+    ChecklistItem(
         "The same through ONNX Runtime",
         check="replay",
         flags="enable_cuda_graph=1",
         backends=("ort-cuda", "ort-tensorrt"),
     ),
-    Item("torch.compile generates valid GPU code", flags="kernels=[1-9]*", backends=("inductor-cuda",)),
-    Item("Autograd's backward pass matches the reference", check="backward", backends=("torch-cuda",)),
+    ChecklistItem("torch.compile generates valid GPU code", flags="kernels=[1-9]*", backends=("inductor-cuda",)),
+    ChecklistItem("Autograd's backward pass matches the reference", check="backward", backends=("torch-cuda",)),
     _make_autocast_item("torch-cuda"),
 )
 
 _ONNX = (
-    Item("All ONNX ops are implemented in the execution provider", ("onnx:*",), against=IMPLEMENTED, whole="onnx"),
-    Item("Opsets 15 to 19", check="opsets", each=("flags", tuple(f"opset={n}" for n in range(15, 20)))),
-    Item("Dynamic shapes are handled correctly", check="shapes"),
-    Item("Quantised models (INT8, FP16)", check="quantized", each=("flags", ("quantized=int8", "quantized=float16"))),
-    Item("Graph optimisation passes don't change semantics", check="levels"),
+    ChecklistItem(
+        "All ONNX ops are implemented in the execution provider", ("onnx:*",), against=IMPLEMENTED, whole="onnx"
+    ),
+    ChecklistItem("Opsets 15 to 19", check="opsets", each=("flags", tuple(f"opset={n}" for n in range(15, 20)))),
+    ChecklistItem("Dynamic shapes are handled correctly", check="shapes"),
+    ChecklistItem(
+        "Quantised models (INT8, FP16)", check="quantized", each=("flags", ("quantized=int8", "quantized=float16"))
+    ),
+    ChecklistItem("Graph optimisation passes don't change semantics", check="levels"),
 )
 
 _COMMON = tuple(f"critical:{name}" for name in ("matmul", "softmax", "relu", "gelu", "layer_norm"))
 _TENSORFLOW = (
-    Item("tf.matmul, softmax, relu, gelu and layer normalisation are right", _COMMON, each=("op", _COMMON)),
-    Item("The same in float16", _COMMON, dtypes=("float16",), each=("op", _COMMON)),
-    Item("Graph optimisation and XLA keep the results", _COMMON, backends=("tfxla-*",), each=("op", _COMMON)),
-    Item("Ops run on the requested device", against=DISPATCHED),
-    Item("A saved and reloaded SavedModel gives the same results", check="roundtrip"),
+    ChecklistItem("tf.matmul, softmax, relu, gelu and layer normalisation are right", _COMMON, each=("op", _COMMON)),
+    ChecklistItem("The same in float16", _COMMON, dtypes=("float16",), each=("op", _COMMON)),
+    ChecklistItem("Graph optimisation and XLA keep the results", _COMMON, backends=("tfxla-*",), each=("op", _COMMON)),
+    ChecklistItem("Ops run on the requested device", against=DISPATCHED),
+    ChecklistItem("A saved and reloaded SavedModel gives the same results", check="roundtrip"),
 )
 
 #: How ranks may share a training run, one process a rank.
 _SPREAD = ("ddp-*", "fsdp-*", "tensor-*", "sequence-*", "pipeline-*", "expert-*", "launched-*")
 
 
-def _make_train_item(words: str, ops: tuple[str, ...] = ("training:*",), **more: Any) -> Item:
-    return Item(words, ops, check="train", **more)
+def _make_train_item(words: str, ops: tuple[str, ...] = ("training:*",), **more: Any) -> ChecklistItem:
+    return ChecklistItem(words, ops, check="train", **more)
 
 
 _TRAINING = (
@@ -160,38 +164,42 @@ _TRAINING = (
 )
 
 _SERVING = (
-    Item("The logits are float64's", ("engine:float64",), check="serving"),
-    Item("The tokens that it chooses are float64's, but for near-ties", ("engine:greedy",), check="serving"),
-    Item(
+    ChecklistItem("The logits are float64's", ("engine:float64",), check="serving"),
+    ChecklistItem("The tokens that it chooses are float64's, but for near-ties", ("engine:greedy",), check="serving"),
+    ChecklistItem(
         "Batches give what each prompt alone gives, in any order",
         ("engine:padded_*", "engine:permuted"),
         check="serving",
         each=("op", ("engine:padded_*", "engine:permuted")),
     ),
-    Item(
+    ChecklistItem(
         "A cache gives what one pass over all tokens gives",
         ("engine:recomputed", "engine:static_cache", "engine:paged_cache", "engine:int8_cache"),
         check="serving",
         each=("op", ("engine:recomputed",)),
     ),
-    Item(
+    ChecklistItem(
         "Prompts in chunks and behind shared prefixes are those read at once",
         ("engine:chunked", "engine:prefix_reused"),
         check="serving",
         each=("op", ("engine:chunked", "engine:prefix_reused")),
     ),
-    Item("Drafts that are forgotten leave nothing behind", ("engine:cropped", "engine:speculative"), check="serving"),
-    Item("Sequences that were preempted come back whole", ("engine:preempted",), check="serving"),
-    Item("The same requests give the same again", ("engine:again",), check="serving"),
-    Item(
+    ChecklistItem(
+        "Drafts that are forgotten leave nothing behind", ("engine:cropped", "engine:speculative"), check="serving"
+    ),
+    ChecklistItem("Sequences that were preempted come back whole", ("engine:preempted",), check="serving"),
+    ChecklistItem("The same requests give the same again", ("engine:again",), check="serving"),
+    ChecklistItem(
         "Compiled, and over several ranks, it computes the same",
         ("engine:compiled", "engine:tensor_parallel"),
         check="serving",
         each=("op", ("engine:compiled", "engine:tensor_parallel")),
     ),
-    Item("What it answers hangs on its prompt alone, by its own answers", ("engine:own_answers",), check="serving"),
-    Item("Tokens are drawn from the distribution that is asked for", ("engine:sampling",), check="serving"),
-    Item("In 16 bits as well", ("engine:*",), check="serving", dtypes=_HALVES),
+    ChecklistItem(
+        "What it answers hangs on its prompt alone, by its own answers", ("engine:own_answers",), check="serving"
+    ),
+    ChecklistItem("Tokens are drawn from the distribution that is asked for", ("engine:sampling",), check="serving"),
+    ChecklistItem("In 16 bits as well", ("engine:*",), check="serving", dtypes=_HALVES),
 )
 
 CHECKLISTS = {

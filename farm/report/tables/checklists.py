@@ -15,7 +15,7 @@ import pandas as pd
 
 from farm.commandline import plain
 from farm.report.tables.causes import KNOWN, count_noun, worst_first
-from farm.report.tables.checklist_items import CHECKLISTS, Checklist, Item
+from farm.report.tables.checklist_items import CHECKLISTS, Checklist, ChecklistItem
 from farm.report.tables.coverage import (
     CELL,
     FAILED_STATUSES,
@@ -26,7 +26,7 @@ from farm.report.tables.coverage import (
     find_blameless_rows,
     make_reproduce_commands,
 )
-from farm.report.tables.view import Cell, Column, Line, Report, View, text
+from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, text
 from tasks.model import Status, flags
 
 #: What can be said of an item, and its colour.
@@ -56,7 +56,7 @@ def list_checklist(report: Report, name: str, backend: str = "") -> pd.DataFrame
 _TOLD = ["item", "backend", "state", "proved", "cells", "failed", "known", "said", "reproduce"]
 
 
-def _list_item_lines(report: Report, asked: Checklist, item: Item, backend: str) -> Iterator[dict[str, Any]]:
+def _list_item_lines(report: Report, asked: Checklist, item: ChecklistItem, backend: str) -> Iterator[dict[str, Any]]:
     globs = (backend,) if backend else item.backends or asked.backends
     like = _read_backend_likes(report.run)
     seen = [str(name) for name in report.rows["backend"].unique()]
@@ -81,7 +81,7 @@ def _list_item_lines(report: Report, asked: Checklist, item: Item, backend: str)
         yield _judge_item(item, ", ".join(names), part, bad, report)
 
 
-def _make_item_line(item: Item, backend: str, state: str, **more: Any) -> dict[str, Any]:
+def _make_item_line(item: ChecklistItem, backend: str, state: str, **more: Any) -> dict[str, Any]:
     counts = dict.fromkeys(("proved", "cells", "failed", "known"), 0)
     return {"item": item.words, "backend": backend, "state": state, **counts, "said": "", "reproduce": "", **more}
 
@@ -97,7 +97,7 @@ def _read_backend_likes(run: Mapping[str, Any]) -> dict[str, str]:
     return dict.fromkeys(backends_of(run.get("inventory")), "") | {b["name"]: b.get("like") or "" for b in said}
 
 
-def _select_item_rows(rows: pd.DataFrame, item: Item) -> pd.DataFrame:
+def _select_item_rows(rows: pd.DataFrame, item: ChecklistItem) -> pd.DataFrame:
     """The rows that an item asks about. What could not be built has no flags: where flags are asked for, it is kept if
     it fails the item."""
 
@@ -116,7 +116,7 @@ def _select_item_rows(rows: pd.DataFrame, item: Item) -> pd.DataFrame:
     return rows[kept]
 
 
-def _mark_failing_rows(rows: pd.DataFrame, item: Item) -> pd.Series:
+def _mark_failing_rows(rows: pd.DataFrame, item: ChecklistItem) -> pd.Series:
     return rows["status"].isin([*FAILED_STATUSES, *item.against])
 
 
@@ -142,7 +142,9 @@ def join_first_names(names: Sequence[str], between: str = ", ") -> str:
     return between.join(names[:SHOWN]) + f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
 
 
-def _judge_item(item: Item, backend: str, rows: pd.DataFrame, bad: pd.DataFrame, report: Report) -> dict[str, Any]:
+def _judge_item(
+    item: ChecklistItem, backend: str, rows: pd.DataFrame, bad: pd.DataFrame, report: Report
+) -> dict[str, Any]:
     """The line of an item on a backend with (valid) rows of it; bad: those that are not."""
     failed, passed = _mark_failing_rows(rows, item), rows["status"].isin(PASSED_STATUSES)
     evidence = passed & ~(rows["weak"] & (rows["status"] == Status.PASS.value))
@@ -199,7 +201,7 @@ def _asks_whole_catalog(run: Mapping[str, Any], catalog: str, backends: Sequence
     )
 
 
-def _find_unproved_globs(item: Item, proved: pd.DataFrame) -> list[str]:
+def _find_unproved_globs(item: ChecklistItem, proved: pd.DataFrame) -> list[str]:
     """The globs of ``each`` that no proved row meets."""
     column, globs = item.each
     values = proved[column].unique() if column else ()
@@ -211,7 +213,7 @@ def _describe_item_row(row: pd.Series) -> str:
     return f"{row['label']} {row['dtype']} {row['status']}" + (f" ({text})" if text else "")
 
 
-def _explain_missing_item(report: Report, asked: Checklist, item: Item, ours: Sequence[str]) -> str:
+def _explain_missing_item(report: Report, asked: Checklist, item: ChecklistItem, ours: Sequence[str]) -> str:
     """Why there is no row of an item: no such backend, none available, or it was not asked."""
     said = backends_of(report.inventory)
     names = ", ".join(g for g in asked.backends if g[0] != "!")
@@ -242,10 +244,10 @@ def checklist_view(name: str, found: pd.DataFrame) -> View:
         f"Checklist {name}, {CHECKLISTS[name].title}: {sums}",
         found,
         (
-            Column("item", lambda line: line["item"]),
+            ViewColumn("item", lambda line: line["item"]),
             text("backend"),
-            Column("state", lambda line: Cell(line["state"], tone=STATES[line["state"]])),
-            Column("proved", format_proved, right=True),
+            ViewColumn("state", lambda line: ViewCell(line["state"], tone=STATES[line["state"]])),
+            ViewColumn("proved", format_proved, right=True),
             text("said", "which", length=400),
         ),
         most=10_000,

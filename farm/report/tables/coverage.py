@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from farm.lake.key import Key
+from farm.lake.key import RowKey
 from farm.lake.origin_columns import COLUMNS, KEY
 from farm.program import program
 from farm.report.once import is_settled, once, settle
@@ -345,7 +345,7 @@ def reproduce_command(run_id: str, case_id: str, backend: str, results: str = "r
 
     ``status``: the row's; one that takes the process down is run in a child.
     """
-    what = str(Key(run_id, case_id, backend)).replace("'", "'\"'\"'")
+    what = str(RowKey(run_id, case_id, backend)).replace("'", "'\"'\"'")
     return f"{find_reproduce_command()} '{what}'{where_option(results)}{how_option(status)}"
 
 

@@ -8,17 +8,17 @@ from typing import Any
 import pandas as pd
 
 from farm.lake import minimal
-from farm.lake.key import Key
+from farm.lake.key import RowKey
 from farm.plan import known
 from farm.plan.model import KnownFailure
 from farm.report.tables.alike import SOUGHT, finding_of, group_failures_alike
 from farm.report.tables.causes import count_noun
 from farm.report.tables.coverage import JUDGED_STATUSES, rank_statuses, where_option
 from farm.report.tables.history import version_key
-from farm.report.tables.view import Column, Line, Report, View, build_number_column, status, text, view
+from farm.report.tables.view import Line, Report, View, ViewColumn, build_number_column, status, text, view
 from farm.report.words import number
 from tasks.model import Status
-from tasks.model.failing import Manner
+from tasks.model.failing import FailureManner
 from tasks.model.kind import OF_NUMBERS
 
 #: Whose a finding is: its backend's, or one of WHOSE.
@@ -88,7 +88,7 @@ def _make_defect_line(
     seen = sorted(set(mine["run_id"])) or sorted({x["run_id"] for x in several})
     others = of_cases[of_cases["backend"] != finding["backend"]]
     given = [f"{name}={value}" for name, value in finding["attributes"].items()]
-    key = Key.of(best)
+    key = RowKey.of(best)
     by_chance = best["flaky"] or finding.get("after")  # it passes where it is run after others
     passes = "" if by_chance else _find_passing_run(finding["backend"], several, mine, of_cases)
     entries = _find_covering_failures(mine.assign(**{known.REDUCED: [finding["ops"]] * len(mine)}), runs)
@@ -169,7 +169,7 @@ def without_minimal(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> p
     of = finding_of(found, rows)
     left = rows.loc[of.index[of == ""]]
     left = left.sort_values("numel", kind="stable") if "numel" in left else left
-    columns = ["backend", "op", *Manner._fields]
+    columns = ["backend", "op", *FailureManner._fields]
     left = left[["run_id", "case_id"]].join(pd.DataFrame(group_failures_alike(left), columns=columns, index=left.index))
     sums = left.groupby(columns, sort=False).agg(
         rows=("case_id", "size"), run_id=("run_id", "first"), case_id=("case_id", "first")
@@ -222,12 +222,12 @@ COLUMNS = (
     status(),
     text("backend"),
     text("ops"),
-    Column("what", _describe_defect, foreign=True),
-    Column("nodes, elements", lambda line: f"{number(line['nodes'])}, {number(line['elements'])}", right=True),
+    ViewColumn("what", _describe_defect, foreign=True),
+    ViewColumn("nodes, elements", lambda line: f"{number(line['nodes'])}, {number(line['elements'])}", right=True),
     build_number_column("rows"),
     text("right", "right on", length=60),
     text("versions"),
-    Column("whose", _describe_whose_defect),
+    ViewColumn("whose", _describe_whose_defect),
     text("known", length=80),
     text("finding", "id"),
 )

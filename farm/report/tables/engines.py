@@ -7,7 +7,7 @@ import functools
 import pandas as pd
 
 from farm.report.tables.coverage import distinct, rank_statuses
-from farm.report.tables.view import Cell, Column, Line, Report, View, text, view
+from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, text, view
 from farm.report.words import DASH, number
 from tasks.checks.serving import ABOUT, Serving
 
@@ -31,11 +31,11 @@ def list_engine_relations(rows: pd.DataFrame) -> pd.DataFrame:
     return made.reset_index().drop(columns="order")
 
 
-def _make_relation_cell(backend: str, line: Line) -> Cell:
+def _make_relation_cell(backend: str, line: Line) -> ViewCell:
     status, units = line[f"{backend}|status"], line[f"{backend}|error_units"]
     if not isinstance(status, str):
-        return Cell(DASH)
-    return Cell(DASH if pd.isna(units) else number(float(units)), status=status)
+        return ViewCell(DASH)
+    return ViewCell(DASH if pd.isna(units) else number(float(units)), status=status)
 
 
 @view(41, only=lambda report: Serving.name in report.values("check"))
@@ -43,14 +43,14 @@ def view_engines(report: Report) -> View:
     """Relations × engines, where engines were asked."""
     rows = report.rows[report.rows["check"] == Serving.name]
     backends = sorted(set(rows["backend"]))
-    columns = [Column(one, functools.partial(_make_relation_cell, one), right=True) for one in backends]
+    columns = [ViewColumn(one, functools.partial(_make_relation_cell, one), right=True) for one in backends]
     return View(
         "engines",
         "May this engine serve? Relations that it keeps",
         list_engine_relations(report.rows),
         (
             text("relation"),
-            Column("what is compared", lambda line: ABOUT.get(line["relation"], "")),
+            ViewColumn("what is compared", lambda line: ABOUT.get(line["relation"], "")),
             text("variant", "of"),
             text("dtype"),
             *columns,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from farm.report.tables.view import Column, Report, View, view
+from farm.report.tables.view import Report, View, ViewColumn, view
 from tasks.judge.policy import GROSS
 from tasks.model import OpClass, Status
 
@@ -49,7 +49,7 @@ def no_evidence(report: Report) -> Iterator[View]:
         found,
         (
             *("op", "dtype", ("op_class", "judged as"), "samples"),
-            Column("excused", lambda line: f"{100 * line['excused']:.0f} %", right=True),
+            ViewColumn("excused", lambda line: f"{100 * line['excused']:.0f} %", right=True),
             ("judged_by", "class that would judge it"),
         ),
         unit="ops and dtypes, a pass is no evidence",

@@ -25,11 +25,11 @@ from farm.report.tables.coverage import (
 from farm.report.tables.overview import how_much
 from farm.report.tables.view import (
     FACES,
-    Cell,
-    Column,
     Line,
     Report,
     View,
+    ViewCell,
+    ViewColumn,
     build_number_column,
     label,
     op,
@@ -99,10 +99,10 @@ def findings(
 OF_EACH, LINES = 3, 10
 
 
-def _make_op_cell(line: Line) -> Cell:
+def _make_op_cell(line: Line) -> ViewCell:
     more = line["ops"] - 1
     words = f" and {count_noun(more, 'more op')}" if more else ""
-    return Cell(plain(line["op"]) + words, square=f"{label(line)}|{line['backend']}")
+    return ViewCell(plain(line["op"]) + words, square=f"{label(line)}|{line['backend']}")
 
 
 _COLUMNS = (
@@ -110,22 +110,22 @@ _COLUMNS = (
     op(),
     text("dtype"),
     text("backend"),
-    Column("samples", lambda line: f"{line['samples']}/{line['planned']}", right=True),
-    Column("what", lambda line: plain(how_much(line), 300), foreign=True),
+    ViewColumn("samples", lambda line: f"{line['samples']}/{line['planned']}", right=True),
+    ViewColumn("what", lambda line: plain(how_much(line), 300), foreign=True),
 )
 #: The same of a line that stands for several cells.
 _ALIKE = (
     status(),
-    Column("op", _make_op_cell, foreign=True),
+    ViewColumn("op", _make_op_cell, foreign=True),
     text("dtypes", "dtype"),
     text("backends", "backend"),
     build_number_column("rows"),
-    Column("what (worst case)", _COLUMNS[-1].cell, foreign=True),
+    ViewColumn("what (worst case)", _COLUMNS[-1].cell, foreign=True),
 )
 
 
 def _build_view(
-    name: str, caption: str, frame: pd.DataFrame, columns: Sequence[Column] = _COLUMNS, **more: Any
+    name: str, caption: str, frame: pd.DataFrame, columns: Sequence[ViewColumn] = _COLUMNS, **more: Any
 ) -> View:
     return View(name, caption, frame, columns, counted=True, turns="backend", command="reproduce", **more)
 
@@ -189,7 +189,7 @@ def build_findings_view(report: Report) -> View:
     lines = list_table_lines(frame[frame["status"].isin(FINDING_STATUSES)])
     nothing = "No findings: nothing failed or was imprecise."
     nothing = nothing if len(report.rows) and not lines and not report.verdict.unjudged else ""
-    standing = Column("", lambda line: line["standing"])
+    standing = ViewColumn("", lambda line: line["standing"])
     columns = (standing, *_COLUMNS, text("cause", length=300)) if report.verdict.listed else _COLUMNS
     faces = FACES if nothing else ("markdown", "csv", "page")
     return _build_view(
@@ -209,13 +209,13 @@ def view_oracles(report: Report) -> View:
         "Oracles disagree",
         list_oracle_disagreements(report.rows),
         (
-            Column("op", label, foreign=True),
+            ViewColumn("op", label, foreign=True),
             text("dtype"),
-            Column("oracles", who, foreign=True),
+            ViewColumn("oracles", who, foreign=True),
             build_number_column("oracles_units", "apart"),
             build_number_column("units", "result from the first"),
             build_number_column("second_units", "from the second"),
-            Column("seen on", lambda line: f"{line['backends']}; {line['samples']} samples", foreign=True),
+            ViewColumn("seen on", lambda line: f"{line['backends']}; {line['samples']} samples", foreign=True),
             text("error", "what", length=300, faces=("page",)),
         ),
         unit="ops and dtypes, no backend is blamed",

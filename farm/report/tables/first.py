@@ -14,14 +14,14 @@ from farm.program import program
 from farm.report.tables.causes import KNOWN, NEW, count_noun, describe_counts
 from farm.report.tables.changes import change_column
 from farm.report.tables.coverage import list_table_lines, where_option
-from farm.report.tables.since import Since, since
+from farm.report.tables.since import SinceLastRun, since
 from farm.report.tables.view import (
     FACES,
-    Cell,
-    Column,
     Line,
     Report,
     View,
+    ViewCell,
+    ViewColumn,
     build_number_column,
     label,
     status,
@@ -97,25 +97,29 @@ def first_seen(report: Report) -> View:
     )
 
 
-def _list_cause_columns() -> tuple[Column, ...]:
-    def reason(line: Line) -> Cell:
-        return Cell(
+def _list_cause_columns() -> tuple[ViewColumn, ...]:
+    def reason(line: Line) -> ViewCell:
+        return ViewCell(
             plain(line["reason"], 300),
             small=f"e.g. {plain(label(line))} {line['dtype']}",
             square=f"{label(line)}|{line['backend']}",
             asks={"cause": line["reason"]},
         )
 
-    def counts(line: Line) -> Cell:
+    def counts(line: Line) -> ViewCell:
         parts = tuple((part, part.partition(" ")[0]) for part in line["statuses"].split(" · "))
-        return Cell(line["statuses"], parts=parts) if len(parts) > 1 else Cell(line["status"], status=line["status"])
+        return (
+            ViewCell(line["statuses"], parts=parts)
+            if len(parts) > 1
+            else ViewCell(line["status"], status=line["status"])
+        )
 
     return (
         build_number_column("cases"),
         build_number_column("ops"),
         text("backends", "backend"),
-        Column("status", counts),
-        Column("cause", reason, foreign=True, faces=("markdown", "page")),
+        ViewColumn("status", counts),
+        ViewColumn("cause", reason, foreign=True, faces=("markdown", "page")),
         text("reason", "cause", faces=("terminal",)),
     )
 
@@ -152,9 +156,9 @@ def last_run(report: Report) -> View | None:
 _NOT_ON_PAGE = tuple(face for face in FACES if face != "page")
 
 
-def _build_changes_view(found: Since) -> View:
-    def what(line: Line) -> Cell:
-        return Cell(
+def _build_changes_view(found: SinceLastRun) -> View:
+    def what(line: Line) -> ViewCell:
+        return ViewCell(
             plain(f"{label(line)} {line['dtype']} on {line['backend']}"), square=f"{label(line)}|{line['backend']}"
         )
 
@@ -164,10 +168,10 @@ def _build_changes_view(found: Since) -> View:
         found.cells,
         (
             change_column(),
-            Column("what", what, foreign=True),
+            ViewColumn("what", what, foreign=True),
             status("status_a", "then"),
             status("status_b", "now"),
-            Column("", lambda line: line["standing"]),
+            ViewColumn("", lambda line: line["standing"]),
         ),
         unit="cells",
         turns="change",
@@ -186,7 +190,7 @@ def view_nobodys_causes(report: Report) -> View:
         "apart",
         f"{count_noun(int(known['rows'].sum()), 'known failure')} that are no backend's fault, counted in no rate",
         known,
-        (*_list_cause_columns(), Column("whose", lambda line: WHOSE[line["fault"]])),
+        (*_list_cause_columns(), ViewColumn("whose", lambda line: WHOSE[line["fault"]])),
         lines=list_table_lines(known),
         unit="causes",
         counted=True,
@@ -229,10 +233,10 @@ def view_ranking(report: Report) -> Iterator[View]:
             lines,
             (
                 build_number_column("place", "#"),
-                Column("backend", who, foreign=True),
-                Column("right", _format_right_share, right=True),
+                ViewColumn("backend", who, foreign=True),
+                ViewColumn("right", _format_right_share, right=True),
                 *map(build_number_column, ("imprecise", "weak", "failed")),
-                *[Column("new", _select_new_failures, right=True)] * bool((lines["failed"] > lines["known"]).any()),
+                *[ViewColumn("new", _select_new_failures, right=True)] * bool((lines["failed"] > lines["known"]).any()),
                 *map(build_number_column, ("fallback", "unsupported")),
             ),
             lines=list_table_lines(lines),
@@ -247,10 +251,10 @@ def view_ranking(report: Report) -> Iterator[View]:
         shown += 1
 
 
-def _format_right_share(line: Line) -> Cell:
+def _format_right_share(line: Line) -> ViewCell:
     """The share of right cells; where none is, of those whose samples could have failed: weak ones are no evidence of
     either."""
-    return Cell(
+    return ViewCell(
         percent(line["right"], line["cells"] if line["right"] else line["cells"] - line["weak"]), share=line["share"]
     )
 

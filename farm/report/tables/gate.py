@@ -32,7 +32,7 @@ from farm.report.tables.coverage import (
 )
 from farm.report.tables.known_failures import BAD, list_known_failures
 from farm.report.tables.since import since
-from farm.report.tables.view import Column, Report, View, op, status, text
+from farm.report.tables.view import Report, View, ViewColumn, op, status, text
 from farm.report.words import number, percent
 from tasks.model import Status
 from tasks.nearest import meant
@@ -46,7 +46,7 @@ GATES = {OK: OPEN, FOUND: CLOSED, INCOMPLETE: "not proved"}
 
 
 @dataclass(frozen=True)
-class Item:
+class GateItem:
     """What is asked, whether it holds (``OPEN``, ``CLOSED``, or ``ABSENT``: there is nothing to ask), and what was
     found."""
 
@@ -56,11 +56,11 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedGate:
     """items: in the order of the config; new: cells with failures that no known failure covers, one line each, with
     ``evidence`` ("" or why it is quarantined)."""
 
-    items: tuple[Item, ...]
+    items: tuple[GateItem, ...]
     new: pd.DataFrame
 
     @property
@@ -95,22 +95,22 @@ def gate_of(run: Mapping[str, Any]) -> Gate | None:
         ) from None
 
 
-def judge_gate(report: Report, gate: Gate) -> Judged:
+def judge_gate(report: Report, gate: Gate) -> JudgedGate:
     """A run beside its gate."""
     new = _find_new_failures(report, gate.flaky)
-    return Judged(tuple(_list_gate_items(report, gate, new)), new)
+    return JudgedGate(tuple(_list_gate_items(report, gate, new)), new)
 
 
-def _list_gate_items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
+def _list_gate_items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[GateItem]:
     said = report.verdict
     if "name" not in report.run:
-        yield Item("a complete run", ABSENT, "the run has no record, so it may be incomplete")
+        yield GateItem("a complete run", ABSENT, "the run has no record, so it may be incomplete")
     elif said.missing or said.gone or not said.finished:
-        yield Item("a complete run", ABSENT, said.sentence)
+        yield GateItem("a complete run", ABSENT, said.sentence)
     elif said.left_out:
-        yield Item("a complete run", ABSENT, said.left_out)
+        yield GateItem("a complete run", ABSENT, said.left_out)
     if not said.judged:
-        yield Item("something judged", ABSENT, "nothing was judged")
+        yield GateItem("something judged", ABSENT, "nothing was judged")
     counted = new[new["evidence"] == ""]
     asked, found = (
         f"at most {count_noun(gate.new, 'cell')} with new failures",
@@ -120,9 +120,9 @@ def _list_gate_items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[
         found = (
             f"{count_noun(len(counted), 'cell')} failed, and no record says which are known (name a list with --config)"
         )
-        yield Item(asked, ABSENT, found)
+        yield GateItem(asked, ABSENT, found)
     else:
-        yield Item(asked, _state_gate_item(len(counted) <= gate.new), found)
+        yield GateItem(asked, _state_gate_item(len(counted) <= gate.new), found)
     if gate.imprecise is not None:
         yield _count_imprecise_item(report, gate.imprecise)
     if gate.less_precise is not None:
@@ -137,28 +137,28 @@ def _list_gate_items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[
         bad = bad[bad["state"].isin(BAD)]
         told = ", ".join(f"{line.state}: {line.op} on {line.backend}" for line in bad.head(3).itertuples())
         words = f"{count_noun(len(bad), 'known failure')} stale, expired or otherwise" + f" ({told})" * bool(told)
-        yield Item("no known failure stale, expired or otherwise", _state_gate_item(bad.empty), words)
+        yield GateItem("no known failure stale, expired or otherwise", _state_gate_item(bad.empty), words)
 
 
 def _state_gate_item(holds: bool) -> str:
     return OPEN if holds else CLOSED
 
 
-def _count_imprecise_item(report: Report, most: int) -> Item:
+def _count_imprecise_item(report: Report, most: int) -> GateItem:
     rows = report.rows
     found = rows[(rows["status"] == Status.IMPRECISE.value) & (rows["standing"] == NEW)]
     count = len(found.drop_duplicates(CELL))
     asked = f"at most {count_noun(most, 'cell')} with imprecise results"
-    return Item(asked, _state_gate_item(count <= most), f"{count_noun(count, 'cell')} with imprecise results")
+    return GateItem(asked, _state_gate_item(count <= most), f"{count_noun(count, 'cell')} with imprecise results")
 
 
-def _check_less_precise_cells(report: Report, most: int) -> Item:
+def _check_less_precise_cells(report: Report, most: int) -> GateItem:
     asked = f"at most {count_noun(most, 'cell')} fourfold less precise than in the last run"
     earlier = since(report)
     if earlier is None:
-        return Item(asked, OPEN, "there is no earlier run of this config in the lake")
+        return GateItem(asked, OPEN, "there is no earlier run of this config in the lake")
     count = int((earlier.cells["change"] == "less precise").sum())
-    return Item(
+    return GateItem(
         asked, _state_gate_item(count <= most), f"{count_noun(count, 'cell')} less precise than in {earlier.run_id}"
     )
 
@@ -202,18 +202,18 @@ def _find_lost_ops(report: Report, floor: Floor) -> list[str]:
     return [glob for glob in floor.ops if not any(fnmatchcase(label, glob) for label in labels)]
 
 
-def _check_coverage_floor(report: Report, floor: Floor) -> Item:
+def _check_coverage_floor(report: Report, floor: Floor) -> GateItem:
     asked = " ".join(filter(None, (f"coverage at least {floor.at_least:g}", _describe_floor_globs(floor))))
     rows = _select_floor_rows(report, floor)
     total = coverage(count_rows_once(rows), by=()).iloc[0] if len(rows) else {"judged": 0, "valid": 0}
     left_out = _left_out(report, floor)
     valid = total["valid"] + left_out
     if not valid:
-        return Item(asked, ABSENT, f"{asked}: nothing planned and valid{_find_absent_backends(report, floor)}")
+        return GateItem(asked, ABSENT, f"{asked}: nothing planned and valid{_find_absent_backends(report, floor)}")
     holds = total["judged"] / valid >= floor.at_least
     found = f"it is {percent(total['judged'], valid)}"
     if not holds and (total["judged"] + left_out) / valid >= floor.at_least:  # once they are judged as well
-        return Item(asked, ABSENT, f"{asked}: {found}")
+        return GateItem(asked, ABSENT, f"{asked}: {found}")
     return _judge_floor(report, floor, asked, holds, found)
 
 
@@ -228,13 +228,13 @@ def _left_out(report: Report, floor: Floor) -> int:
     )
 
 
-def _check_speedup_floor(report: Report, floor: Floor) -> Item:
+def _check_speedup_floor(report: Report, floor: Floor) -> GateItem:
     """A cell is too slow if its whole interval of confidence is below the floor."""
     asked = " ".join(filter(None, (f"speedup at least {floor.at_least:g}", _describe_floor_globs(floor))))
     rows = _select_floor_rows(report, floor)
     rows = rows[rows["speedup"].notna()]
     if rows.empty:
-        return Item(asked, ABSENT, f"{asked}: no speedup was measured")
+        return GateItem(asked, ABSENT, f"{asked}: no speedup was measured")
     slow = rows[rows["speedup_high"].fillna(rows["speedup"]) < floor.at_least].sort_values("speedup")
     told = (
         f", {slow['label'].iloc[0]} on {slow['backend'].iloc[0]} {number(slow['speedup'].iloc[0])}" if len(slow) else ""
@@ -244,18 +244,18 @@ def _check_speedup_floor(report: Report, floor: Floor) -> Item:
     )
 
 
-def _judge_floor(report: Report, floor: Floor, asked: str, holds: bool, said: str) -> Item:
+def _judge_floor(report: Report, floor: Floor, asked: str, holds: bool, said: str) -> GateItem:
     """What was found of a floor, which is not proved while a backend that it names had no row."""
     there = report.rows["backend"].unique()
     lost = [glob for glob in floor.backends if not any(fnmatchcase(name, glob) for name in there)]
     lost += _find_lost_ops(report, floor)
     if holds and lost:
-        return Item(
+        return GateItem(
             asked,
             ABSENT,
             f"{asked}: {said}, but nothing ran on {', '.join(lost)}{_find_absent_backends(report, floor)}",
         )
-    return Item(asked, _state_gate_item(holds), f"{asked}: {said}")
+    return GateItem(asked, _state_gate_item(holds), f"{asked}: {said}")
 
 
 def _find_new_failures(report: Report, flaky: Flaky | None) -> pd.DataFrame:
@@ -341,13 +341,13 @@ def rows_of(report: Report) -> tuple[str, str]:
     return str(report.rows.attrs.get("results", "")), str(report.run.get("run_id"))
 
 
-def gate_views(found: Judged) -> list[View]:
+def gate_views(found: JudgedGate) -> list[View]:
     """Items, and the cells with new failures."""
     items = pd.DataFrame([vars(item) for item in found.items])
     shown = (text("state"), text("asked"), text("said", "found"))
     columns = (
         status(), op(), text("backend"), text("dtype"), text("kind"),
-        Column("quarantined", lambda line: line["evidence"], foreign=True), text("error", length=80),
+        ViewColumn("quarantined", lambda line: line["evidence"], foreign=True), text("error", length=80),
     )  # fmt: skip
     return [
         View("gate", "Gate", items, shown, unit="items", counted=True, lead=[found.sentence]),

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from farm.commandline import plain
-from farm.lake.key import Key
+from farm.lake.key import RowKey
 from farm.report.tables.causes import NEW
 from farm.report.words import number
 from tasks.catalogs import is_generated
@@ -67,7 +67,7 @@ def _make_generated_line(some: pd.DataFrame, always: Mapping[Any, set[str]]) -> 
     far = f"{units}{number(first['max_diff'])} off"
     what = plain(gist(first["error"]), 160) if first["error"] else far
     words = sorted(common)
-    key = str(Key.of(first.to_dict()))
+    key = str(RowKey.of(first.to_dict()))
     said = " ".join(filter(None, (first["status"], first["kind"])))
     known = bool((some["standing"] != NEW).all())
     dtypes = ", ".join(sorted(some["dtype"].unique()))

@@ -17,10 +17,10 @@ from packaging.version import InvalidVersion, Version
 from farm import lake as lakes
 from farm.lake.store import AnyLake, keep_unique_rows
 from farm.report.tables.along import ALONG
-from farm.report.tables.changes import FIXED, KINDS, Counts, change_codes, compare_cells
+from farm.report.tables.changes import FIXED, KINDS, ChangeCounts, change_codes, compare_cells
 from farm.report.tables.changes import READ as COMPARED
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, rank_statuses
-from farm.report.tables.view import Column, Line, View, build_number_column, op, status, text
+from farm.report.tables.view import Line, View, ViewColumn, build_number_column, op, status, text
 from farm.report.words import DASH
 from tasks.model import Status, label_of
 from tasks.nearest import nearest
@@ -114,7 +114,9 @@ def list_outcome_spans(rows: pd.DataFrame, along: str = "run") -> pd.DataFrame:
     if rows.empty:
         return pd.DataFrame(columns=_TOLD)
     changed = {"check": lambda name: name or "forward", "backend": _make_version_stripper(along)}
-    named = {name: _Text.of(rows[name], changed.get(name, str)) for name in (*CELL, "status", "kind", *lakes.KEY)}
+    named = {
+        name: _HistoryTexts.of(rows[name], changed.get(name, str)) for name in (*CELL, "status", "kind", *lakes.KEY)
+    }
     step = _list_history_steps(rows, along)
     cell = np.zeros(len(rows), "int64")
     for name in CELL:
@@ -148,7 +150,7 @@ def list_outcome_spans(rows: pd.DataFrame, along: str = "run") -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class _Text:
+class _HistoryTexts:
     """A column of texts as numbers of ``values``, which are in order; of nothing the text is ""."""
 
     codes: np.ndarray
@@ -157,7 +159,7 @@ class _Text:
     @classmethod
     def of(
         cls, column: pd.Series, changed: Callable[[str], str] = str, order: Callable[[str], Any] | None = None
-    ) -> _Text:
+    ) -> _HistoryTexts:
         told = column.astype("category").cat
         texts = [changed(one) for one in (*told.categories, "")]
         place = {one: k for k, one in enumerate(sorted(set(texts), key=order))}
@@ -176,7 +178,7 @@ def last_step(rows: pd.DataFrame, along: str = "run") -> str:
     # Versions of a backend have names of their own. They are one where each is another step.
     bare = _make_version_stripper(along if along in ("runtime", "build") else "run")
     step, case = _list_history_steps(rows, along).codes, rows["case_id"].astype("category").cat.codes.to_numpy("int64")
-    backend = _Text.of(rows["backend"], bare).codes
+    backend = _HistoryTexts.of(rows["backend"], bare).codes
     key = case * (backend.max() + 1) + backend
     order = np.lexsort((rows["run_id"].astype("category").cat.codes, step, key))
     newest = np.append(np.diff(key[order] * (step.max() + 1) + step[order]) != 0, True)  # the last run of each step
@@ -191,7 +193,9 @@ def last_step(rows: pd.DataFrame, along: str = "run") -> str:
     where = {"op": sorted(set(sides[1]["op"]))}
     read = [keep_unique_rows(lakes.read_table(rows.attrs["results"], run, COMPARED, where)).to_pandas() for run in runs]
     found = [side[lakes.KEY].merge(pd.concat(read), on=lakes.KEY) for side in sides]
-    counts = Counts.of(compare_cells(*(side.assign(backend=side["backend"].map(bare)) for side in found))).sentence()
+    counts = ChangeCounts.of(
+        compare_cells(*(side.assign(backend=side["backend"].map(bare)) for side in found))
+    ).sentence()
     what = f"run before {sides[1]['run_id'].iloc[0]}" if along == "run" else f"{along} before the newest"
     return f"Since the {what}: {counts}"
 
@@ -201,10 +205,10 @@ def _make_version_stripper(along: str) -> Callable[[str], str]:
     return (lambda name: name) if along == "run" else (lambda name: name.partition("@")[0])
 
 
-def _list_history_steps(rows: pd.DataFrame, along: str) -> _Text:
+def _list_history_steps(rows: pd.DataFrame, along: str) -> _HistoryTexts:
     """What outcomes are told along, of each row."""
     column = ALONG[along]
-    return _Text.of(rows[column], order=None if along == "run" else _make_version_order(rows, column))
+    return _HistoryTexts.of(rows[column], order=None if along == "run" else _make_version_order(rows, column))
 
 
 def _make_version_order(rows: pd.DataFrame, column: str) -> Callable[[str], Any]:
@@ -254,7 +258,7 @@ def history_view(told: pd.DataFrame, title: str, most: int = 0, lead: str = "") 
         text("first", "first seen"),
         text("last", "last seen"),
         build_number_column("steps", "times"),
-        Column("then", _describe_what_followed, foreign=True),
+        ViewColumn("then", _describe_what_followed, foreign=True),
     )
     return View(
         "history", title, frame, columns, unit="outcomes", counted=True, most=most, lead=[lead] * bool(lead),

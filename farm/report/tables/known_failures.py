@@ -11,7 +11,7 @@ from farm.plan import known
 from farm.plan.model import KnownFailure
 from farm.report.tables import alike
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, list_table_lines
-from farm.report.tables.view import Column, Line, View, build_number_column, text
+from farm.report.tables.view import Line, View, ViewColumn, build_number_column, text
 
 #: How a known failure fares, and what that means.
 STATES = {
@@ -92,13 +92,13 @@ def _describe_entry_life(line: Line) -> str:
 def life_view(frame: pd.DataFrame, title: str) -> View:
     """The table of `list_known_failures`."""
     columns = (
-        Column("state", lambda line: line["state"]),
+        ViewColumn("state", lambda line: line["state"]),
         build_number_column("rows"),
         text("op"),
-        Column("backend (seen on)", _describe_where_known, foreign=True),
+        ViewColumn("backend (seen on)", _describe_where_known, foreign=True),
         text("dtype"),
-        Column("fails", _describe_how_known, foreign=True),
-        Column("valid for, owner", _describe_entry_life, foreign=True),
+        ViewColumn("fails", _describe_how_known, foreign=True),
+        ViewColumn("valid for, owner", _describe_entry_life, foreign=True),
         text("reason", length=100),
         *([text("first_seen_on", "first seen on")] if (frame["first_seen_on"] != "").any() else []),
         text("instead", "found instead", length=100),

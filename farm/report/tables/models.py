@@ -19,7 +19,7 @@ from farm.report.tables.coverage import (
     make_reproduce_commands,
     rank_statuses,
 )
-from farm.report.tables.view import Cell, Column, Line, Report, View, op, status, text, view
+from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, op, status, text, view
 from farm.report.words import DASH, number
 from tasks.checks.serving import Serving
 from tasks.judge.plain import USUAL_UNITS
@@ -88,10 +88,10 @@ def describe_decisions(line: Line) -> str:
     return f"with {', '.join(parts)} of {int(line['decisions']):,}" if parts else ""
 
 
-def _link_model_square(line: Line | None) -> Cell:
+def _link_model_square(line: Line | None) -> ViewCell:
     """A model on a backend."""
     if line is None:
-        return Cell(DASH, tone="dim")
+        return ViewCell(DASH, tone="dim")
     words = str(line["status"])
     if words in MEASURED_STATUSES:
         far = number(line["error_units"])
@@ -102,7 +102,7 @@ def _link_model_square(line: Line | None) -> Cell:
         "weak" if line["weak"] and words != Status.INVALID else "",
     )
     square = f"{line['label']}|{line['backend']}"
-    return Cell(words, status=line["status"], small="; ".join(filter(None, more)), square=square)
+    return ViewCell(words, status=line["status"], small="; ".join(filter(None, more)), square=square)
 
 
 def _describe_unobserved(frame: pd.DataFrame) -> list[str]:
@@ -133,10 +133,10 @@ def whole_models(report: Report) -> Iterator[View]:
         found = {line["backend"]: line for line in list_table_lines(some)}
         lines.append({**next(iter(found.values())), **dict(zip(("check", "op", "variant", "dtype"), key)), "on": found})
 
-    def on(backend: str) -> Column:
-        return Column(plain(backend), lambda line: _link_model_square(line["on"].get(backend)))
+    def on(backend: str) -> ViewColumn:
+        return ViewColumn(plain(backend), lambda line: _link_model_square(line["on"].get(backend)))
 
-    def make_columns(name: str) -> list[Column]:
+    def make_columns(name: str) -> list[ViewColumn]:
         return [text(name)] if frame[name].nunique() > 1 else []
 
     licence = text("licence", faces=("markdown", "page"))
@@ -161,7 +161,7 @@ def _make_wrong_models_view(report: Report, frame: pd.DataFrame) -> View:
     results = str(report.rows.attrs.get("results") or report.run.get("results") or "results")
     bad = bad.assign(reproduce=make_reproduce_commands(bad, results)) if len(bad) else bad.assign(reproduce="")
 
-    def far(line: Line) -> Cell:
+    def far(line: Line) -> ViewCell:
         said = (
             format_units(line["error_units"], OpClass.MODEL, line["limit"])
             if line["error_units"] == line["error_units"]
@@ -170,14 +170,14 @@ def _make_wrong_models_view(report: Report, frame: pd.DataFrame) -> View:
         more = [describe_decisions(line)]
         more += [f"divergence {number(line['divergence'])}"] * (line["divergence"] == line["divergence"])
         more += [f"overlap {number(line['overlap'])}"] * (line["overlap"] == line["overlap"])
-        return Cell(said, small="; ".join(filter(None, more)))
+        return ViewCell(said, small="; ".join(filter(None, more)))
 
-    def format_culprit(line: Line) -> Cell:
+    def format_culprit(line: Line) -> ViewCell:
         effect = f"probing: {line['probe_effect']}" if line.get("probe_effect") else ""
-        return Cell(plain(line["culprit"]) or DASH, small=effect)
+        return ViewCell(plain(line["culprit"]) or DASH, small=effect)
 
-    def format_cause(line: Line) -> Cell:
-        return Cell(plain(line["cause"] or line["error"] or DASH, 160))
+    def format_cause(line: Line) -> ViewCell:
+        return ViewCell(plain(line["cause"] or line["error"] or DASH, 160))
 
     return View(
         "models_not_right",
@@ -187,9 +187,9 @@ def _make_wrong_models_view(report: Report, frame: pd.DataFrame) -> View:
             status(),
             op("model"),
             text("backend"),
-            Column("error", far),
-            Column("culprit", format_culprit, foreign=True),
-            Column("cause or error", format_cause, foreign=True),
+            ViewColumn("error", far),
+            ViewColumn("culprit", format_culprit, foreign=True),
+            ViewColumn("cause or error", format_cause, foreign=True),
         ),
         unit="models",
         counted=True,
@@ -207,8 +207,8 @@ def _collect_error_growth(frame: pd.DataFrame) -> Iterator[View]:
     if not lines:
         return
 
-    def curve(line: Line) -> Cell:
-        return Cell(plain(line["culprit"]), curve=_read_unit_list(line["node_units"]), bound=line["limit"])
+    def curve(line: Line) -> ViewCell:
+        return ViewCell(plain(line["culprit"]), curve=_read_unit_list(line["node_units"]), bound=line["limit"])
 
     yield View(
         "models_layers",
@@ -224,7 +224,7 @@ def _collect_error_growth(frame: pd.DataFrame) -> Iterator[View]:
                 for place, units in enumerate(_read_unit_list(line["node_units"]))
             ]
         ),
-        (op("model"), text("backend"), Column("culprit, with units node by node", curve, foreign=True)),
+        (op("model"), text("backend"), ViewColumn("culprit, with units node by node", curve, foreign=True)),
         lines=lines,
         unit="models",
         counted=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from farm.report.tables.coverage import distinct
-from farm.report.tables.view import Cell, Column, Line, Report, View, text, view
+from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, text, view
 from tasks.checks.opsets import Opsets
 from tasks.model import BY_SEVERITY, Status
 
@@ -43,12 +43,12 @@ def count_opset_matrix(rows: pd.DataFrame) -> pd.DataFrame:
     return counts.sort_values(["backend", "opset"]).reset_index(drop=True)
 
 
-def _make_opset_column(opset: str) -> Column:
-    def cell(line: Line) -> Cell:
+def _make_opset_column(opset: str) -> ViewColumn:
+    def cell(line: Line) -> ViewCell:
         status = line[opset]
-        return Cell("–") if not isinstance(status, str) else Cell(_SHORT.get(status, status), status=status)
+        return ViewCell("–") if not isinstance(status, str) else ViewCell(_SHORT.get(status, status), status=status)
 
-    return Column(opset, cell)
+    return ViewColumn(opset, cell)
 
 
 @view(55, only=lambda report: Opsets.name in report.values("check"))

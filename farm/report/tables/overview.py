@@ -33,7 +33,7 @@ from farm.report.tables.coverage import (
     status_table,
     worst_matrix,
 )
-from farm.report.tables.view import Cell, Column, Line, Report, View, rate, view
+from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, rate, view
 from farm.report.words import DASH, number, percent
 from tasks import catalogs, checks
 from tasks.arrays.layouts import CONTIGUOUS
@@ -253,7 +253,7 @@ def _missing_together(lines: list[dict[str, Any]], inventory: Mapping[str, Any])
     return kept + sorted(alike.values(), key=lambda line: line["reason"] == nowhere)
 
 
-def rate_columns() -> list[Column]:
+def rate_columns() -> list[ViewColumn]:
     """Coverage and pass rate with their denominators, of a line with judged, valid and passed; every table names them
     so."""
     return [
@@ -262,27 +262,29 @@ def rate_columns() -> list[Column]:
     ]
 
 
-def _make_status_columns(occurring: list[str]) -> list[Column]:
+def _make_status_columns(occurring: list[str]) -> list[ViewColumn]:
     """Counts by status: in one column, or in the page, where there is room, in one each."""
 
-    def together(line: Line) -> Cell:
+    def together(line: Line) -> ViewCell:
         parts = tuple((status_count(line, name), name) for name in SEVERITY if line[name])
-        return Cell(" · ".join(part for part, _ in parts) or DASH, parts=parts)
+        return ViewCell(" · ".join(part for part, _ in parts) or DASH, parts=parts)
 
-    def reason(line: Line) -> Cell:
-        return Cell(f"unavailable: {plain(line['reason'])}", rest=True)
+    def reason(line: Line) -> ViewCell:
+        return ViewCell(f"unavailable: {plain(line['reason'])}", rest=True)
 
     def either(make: Any) -> Any:
         return lambda line: reason(line) if line.get("missing") else make(line)
 
-    def single(name: str) -> Column:
-        return Column(name, either(lambda line: Cell(str(line[name]))), right=True, status=name, faces=("page",))
+    def single(name: str) -> ViewColumn:
+        return ViewColumn(
+            name, either(lambda line: ViewCell(str(line[name]))), right=True, status=name, faces=("page",)
+        )
 
     return [
-        Column("counts by status", either(together), faces=("terminal", "markdown")),
+        ViewColumn("counts by status", either(together), faces=("terminal", "markdown")),
         *map(single, occurring),
-        Column("weak passes", either(lambda line: Cell(str(line["weak"]))), right=True, faces=("page",)),
-        Column(
+        ViewColumn("weak passes", either(lambda line: ViewCell(str(line["weak"]))), right=True, faces=("page",)),
+        ViewColumn(
             "weakly tested cells", lambda line: DASH if line.get("missing") else str(line["weak_cells"]), right=True
         ),
     ]
@@ -413,9 +415,9 @@ def by_backend(report: Report) -> Iterator[View]:
         coverage(rows, by=("vendor", "backend"), inventory=report.inventory),
         (
             "vendor",
-            Column("backend", lambda line: plain(line["backend"]) or "all", foreign=True),
-            Column("device, version", device, foreign=True),
-            Column("works from", lambda line: plain(line.get("oldest", "")) or DASH, faces=("markdown", "page")),
+            ViewColumn("backend", lambda line: plain(line["backend"]) or "all", foreign=True),
+            ViewColumn("device, version", device, foreign=True),
+            ViewColumn("works from", lambda line: plain(line.get("oldest", "")) or DASH, faces=("markdown", "page")),
             *rate_columns(),
             *_make_status_columns(_list_occurring_statuses(rows)),
         ),

@@ -11,7 +11,7 @@ import pandas as pd
 
 from farm.report.tables.agreement import measure_rows_apart
 from farm.report.tables.coverage import backend_order, distinct, list_table_lines
-from farm.report.tables.view import Cell, Column, Line, Report, View, build_number_column, text, view
+from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, build_number_column, text, view
 from farm.report.words import DASH, number, percent
 
 #: Of each row what is compared, and what is said of the case that is furthest apart.
@@ -67,14 +67,14 @@ def _compare_pair(one: str, other: str, these: pd.DataFrame, those: pd.DataFrame
     return told
 
 
-def _make_distance_column(name: str, words: str) -> Column:
+def _make_distance_column(name: str, words: str) -> ViewColumn:
     """A distance, and the op and dtype where it is met."""
 
-    def make(line: Line) -> Cell:
+    def make(line: Line) -> ViewCell:
         where = f"{line[f'{name}_op']} {line[f'{name}_dtype']}".strip()
-        return Cell(number(line[name]) if line[name] == line[name] else DASH, small=where)
+        return ViewCell(number(line[name]) if line[name] == line[name] else DASH, small=where)
 
-    return Column(words, make, right=True, foreign=True)
+    return ViewColumn(words, make, right=True, foreign=True)
 
 
 def pairs_view(rows: pd.DataFrame) -> View:
@@ -87,7 +87,7 @@ def pairs_view(rows: pd.DataFrame) -> View:
         (
             *(text("one", "backend"), text("other", "and")),
             build_number_column("compared", "cases of both"),
-            Column("same bytes", lambda line: percent(line["same"], line["compared"]), right=True),
+            ViewColumn("same bytes", lambda line: percent(line["same"], line["compared"]), right=True),
             *(
                 _make_distance_column("units", "furthest apart, units"),
                 _make_distance_column("diff", "max diff, at most"),

@@ -10,11 +10,11 @@ import pandas as pd
 
 from farm import lake
 from farm.lake.store import AnyLake
-from farm.report.tables.view import Cell, Column, Line, Report, View, view
+from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, view
 from tasks.checks.batch_invariance import BatchInvariance
 from tasks.model import label_of
 from tasks.passport import ARITHMETIC, CODES
-from tasks.passport.trees import Kind, decode_tree, name_kind
+from tasks.passport.trees import TreeKind, decode_tree, name_kind
 
 #: What tells passports apart: whose arithmetic, of which versions, on which device.
 WHOSE = ["backend", "runtime_version", "build", "driver_version", "device"]
@@ -141,7 +141,7 @@ def describe_orders(lines: Sequence[Line]) -> str:
     return "; ".join(filter(None, [said, *parts, *more]))
 
 
-def _name_blocks(kinds: Sequence[Kind]) -> str:
+def _name_blocks(kinds: Sequence[TreeKind]) -> str:
     """ "blocked by b" or "split-K by s" of several numbers of terms; "" where that cannot be told."""
     if len({k.size * k.parts for k in kinds}) < 2:
         return ""
@@ -211,7 +211,7 @@ def difference_view(found: pd.DataFrame, one: str, other: str) -> View:
         for key, group in found.groupby([*SUM, "what", "one", "other"], sort=True, dropna=False)
     ]
     frame = pd.DataFrame(lines, columns=[*SUM, "what", "one", "other", "shapes"])
-    columns = (Column("op", _label_passport_op), "dtype", "what", ("one", one), ("other", other), "shapes")
+    columns = (ViewColumn("op", _label_passport_op), "dtype", "what", ("one", one), ("other", other), "shapes")
     return View(
         "arithmetic_differences",
         f"What adds otherwise: {one} and {other}",
@@ -231,20 +231,24 @@ def _label_passport_op(line: Line) -> str:
 def passport_view(readings: pd.DataFrame) -> View:
     """A passport in short: a line per backend, op and dtype."""
     found = summarise_readings(readings)
-    columns: list[Column | str] = [
-        Column("op", _label_passport_op),
+    columns: list[ViewColumn | str] = [
+        ViewColumn("op", _label_passport_op),
         "dtype",
-        Column("order (rows×terms)", lambda line: Cell(str(line["orders"] or DASH), tree=tuple(line["tree"] or ()))),
-        Column("depends on", lambda line: line["depends"] or DASH),
-        Column("adds in", lambda line: line["adds"] or DASH),
-        Column(
-            "to the bit", lambda line: Cell(f"{line['predicted']}/{line['unseen']}", small=line["codes"]), right=True
+        ViewColumn(
+            "order (rows×terms)", lambda line: ViewCell(str(line["orders"] or DASH), tree=tuple(line["tree"] or ()))
+        ),
+        ViewColumn("depends on", lambda line: line["depends"] or DASH),
+        ViewColumn("adds in", lambda line: line["adds"] or DASH),
+        ViewColumn(
+            "to the bit",
+            lambda line: ViewCell(f"{line['predicted']}/{line['unseen']}", small=line["codes"]),
+            right=True,
         ),
     ]
     if len(set(readings["backend"])) > 1:
         columns.insert(0, "backend")
     if len(found) and found["flushes"].any():
-        columns.insert(-1, Column("flushed", lambda line: line["flushes"] or DASH))
+        columns.insert(-1, ViewColumn("flushed", lambda line: line["flushes"] or DASH))
     return View(
         "passports",
         "The arithmetic of the backends: how each adds",
@@ -291,9 +295,9 @@ def batch_orders(report: Report) -> View | None:
     if found is None or found.empty:
         return None
     columns = (
-        *("backend", Column("op", _label_passport_op), "dtype", "failures"),
-        Column("few rows", lambda line: Cell(str(line["alone"]), small=f"{line['few']}×{line['terms']}")),
-        Column("more rows", lambda line: Cell(str(line["batch"]), small=f"{line['many']}×{line['terms']}")),
+        *("backend", ViewColumn("op", _label_passport_op), "dtype", "failures"),
+        ViewColumn("few rows", lambda line: ViewCell(str(line["alone"]), small=f"{line['few']}×{line['terms']}")),
+        ViewColumn("more rows", lambda line: ViewCell(str(line["batch"]), small=f"{line['many']}×{line['terms']}")),
     )
     words = "Rows that depend on their batch: the backend adds them in another order"
     return View("batch_orders", words, found, columns, unit="ops", counted=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from farm.report.tables.coverage import distinct
-from farm.report.tables.view import Column, Line, Report, View, text, view
+from farm.report.tables.view import Line, Report, View, ViewColumn, text, view
 from farm.report.words import DASH, number
 from tasks.checks.batch_invariance import BatchInvariance
 from tasks.checks.determinism import Determinism, Threads
@@ -60,7 +60,7 @@ def same_bytes(report: Report) -> View:
         (
             *(text("backend"), text("check")),
             *(("yes", "yes (ops)"), ("no", "no (ops)"), ("neither", "failed otherwise"), ("not_asked", "not tested")),
-            Column("furthest apart, units", _make_units_cell, right=True),
+            ViewColumn("furthest apart, units", _make_units_cell, right=True),
             text("ops", "ops with no"),
         ),
         unit="checks",

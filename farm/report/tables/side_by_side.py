@@ -35,7 +35,7 @@ _PAIRS = 400_000
 
 
 @dataclass(frozen=True)
-class Sides:
+class ReportSides:
     """Cases and what became of them on every backend.
 
     cases: one line per case_id: label, check, dtype, cell (the cells of `farm.report.diff` by number), and texts with a
@@ -53,8 +53,10 @@ class Sides:
     agrees: dict[str, str]
 
 
-def set_side_by_side(rows: pd.DataFrame, labels: Sequence[str], names: Sequence[str], signs: dict[str, str]) -> Sides:
-    """The `Sides` of `distinct` rows. ``labels``, ``names``: ops and backends in their order; ``signs``: by status."""
+def set_side_by_side(
+    rows: pd.DataFrame, labels: Sequence[str], names: Sequence[str], signs: dict[str, str]
+) -> ReportSides:
+    """The `ReportSides` of `distinct` rows. ``labels``, ``names``: ops and backends in their order; ``signs``: by status."""
     place = {name: k for k, name in enumerate(names)}
     rows = rows[rows["backend"].isin(place)]
     one = rows["run_id"].nunique() <= 1
@@ -98,7 +100,7 @@ def set_side_by_side(rows: pd.DataFrame, labels: Sequence[str], names: Sequence[
     )
     known = pd.Index(cases).get_indexer(rows["case_id"]).tolist()
     occurring = {_MARK_OF.get(g, "?"): agrees_words(g) for g in dict.fromkeys(newest["agrees"])}
-    return Sides(
+    return ReportSides(
         made,
         newest[["units", "limit"]].assign(why=[explain_outside(line) for line in list_table_lines(newest)]),
         dict(zip(zip(rows["run_id"], rows["case_id"], strict=True), known, strict=True)),

@@ -1,6 +1,6 @@
 """What changed since the last run of the same config: new, fixed, changed, by the words of `farm.report.tables.changes`.
 
-`since(report)` is what pages and scripts show: a `Since`, or None where the lake has no earlier run to compare with.
+`since(report)` is what pages and scripts show: a `SinceLastRun`, or None where the lake has no earlier run to compare with.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import pandas as pd
 from farm.report.once import once
 from farm.report.runs import find_run_before
 from farm.report.tables.causes import KNOWN
-from farm.report.tables.changes import GROUPS, KINDS, NEW, SAME, Counts, compare_cells, with_commands
+from farm.report.tables.changes import GROUPS, KINDS, NEW, SAME, ChangeCounts, compare_cells, with_commands
 from farm.report.tables.view import Report
 
 
 @dataclass(frozen=True)
-class Since:
+class SinceLastRun:
     """What changed from an earlier run of the config to this one.
 
     run_id, started_at: of the earlier one; cells: one line per cell and ``backend`` that changed, as `compare` has
@@ -31,7 +31,7 @@ class Since:
     run_id: str
     started_at: Any
     cells: pd.DataFrame
-    sums: Counts
+    sums: ChangeCounts
     known: int
     farms: tuple[str, str] | None = None
 
@@ -52,14 +52,14 @@ class Since:
 
 
 @once
-def since(report: Report) -> Since | None:
+def since(report: Report) -> SinceLastRun | None:
     """What changed since the last finished run of the same config (`farm.report.runs.find_run_before`); None where
     there is none."""
     earlier = find_run_before(str(report.rows.attrs.get("results", "")), report.run)
     return since_run(*earlier, report.rows) if earlier else None
 
 
-def since_run(then: pd.DataFrame, run: Mapping[str, Any], now: pd.DataFrame) -> Since | None:
+def since_run(then: pd.DataFrame, run: Mapping[str, Any], now: pd.DataFrame) -> SinceLastRun | None:
     """What changed from the rows of an earlier run (``run``: its record) to those of this one; None if they share none.
 
     ``then`` and ``now`` are rows of one run each, ``now`` with their standing and ``attrs`` that say which lake it is
@@ -77,7 +77,7 @@ def since_run(then: pd.DataFrame, run: Mapping[str, Any], now: pd.DataFrame) -> 
     known = int(((changed["group"] == NEW) & (changed["standing"] == KNOWN)).sum())
     farms = _read_farm_version(then), _read_farm_version(now)
     differ = farms if all(farms) and farms[0] != farms[1] else None
-    return Since(str(run.get("run_id")), run.get("started_at"), changed, Counts.of(cells), known, differ)
+    return SinceLastRun(str(run.get("run_id")), run.get("started_at"), changed, ChangeCounts.of(cells), known, differ)
 
 
 def _read_farm_version(rows: pd.DataFrame) -> str:

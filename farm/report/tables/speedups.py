@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from farm.report.tables.view import Cell, Column, Line, Report, View, view
+from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, view
 from farm.report.words import DASH, number
 from tasks.checks.speedup import Speedup
 from tasks.model import Status, flags
@@ -34,16 +34,16 @@ def list_speedups(rows: pd.DataFrame) -> pd.DataFrame:
     return found.sort_values(["op", "variant", "dtype", "sample", "backend"], kind="stable").reset_index(drop=True)
 
 
-def _format_speedup_interval(line: Line, clock: str) -> Cell | str:
+def _format_speedup_interval(line: Line, clock: str) -> ViewCell | str:
     value = line[clock]
     if pd.isna(value):
         return DASH
-    return Cell(number(value), small=f"{number(line[f'{clock}_low'])} – {number(line[f'{clock}_high'])}")
+    return ViewCell(number(value), small=f"{number(line[f'{clock}_low'])} – {number(line[f'{clock}_high'])}")
 
 
-def _make_roofline_cell(line: Line) -> Cell | str:
+def _make_roofline_cell(line: Line) -> ViewCell | str:
     value = line["roofline"]
-    return DASH if pd.isna(value) else Cell(f"{100 * value:.3g} %", small=str(line["roofline_of"]))
+    return DASH if pd.isna(value) else ViewCell(f"{100 * value:.3g} %", small=str(line["roofline_of"]))
 
 
 def _describe_result(line: Line) -> str:
@@ -65,12 +65,14 @@ def speedup_view(report: Report) -> View | None:
         found,
         (
             *("op", "dtype", "backend", "baseline"),
-            Column("speedup, wall time", lambda line: _format_speedup_interval(line, "speedup"), right=True),
-            Column("cold caches, wall time", lambda line: _format_speedup_interval(line, "cold_speedup"), right=True),
-            Column("speedup, CPU time", lambda line: _format_speedup_interval(line, "speedup_cpu"), right=True),
-            Column("ms, wall time", lambda line: number(line["call_ms"]), right=True),
-            Column("of the roofline", _make_roofline_cell, right=True),
-            Column("result", _describe_result),
+            ViewColumn("speedup, wall time", lambda line: _format_speedup_interval(line, "speedup"), right=True),
+            ViewColumn(
+                "cold caches, wall time", lambda line: _format_speedup_interval(line, "cold_speedup"), right=True
+            ),
+            ViewColumn("speedup, CPU time", lambda line: _format_speedup_interval(line, "speedup_cpu"), right=True),
+            ViewColumn("ms, wall time", lambda line: number(line["call_ms"]), right=True),
+            ViewColumn("of the roofline", _make_roofline_cell, right=True),
+            ViewColumn("result", _describe_result),
         ),
         unit="samples",
         counted=True,

@@ -12,7 +12,7 @@ from farm.program import program
 from farm.report.tables.agreement import explain_outside
 from farm.report.tables.causes import worst_first
 from farm.report.tables.coverage import JUDGED_STATUSES, PASSED_STATUSES, rank_statuses, where_option
-from farm.report.tables.view import Cell, Column, Line, Report, View, build_number_column, view
+from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, build_number_column, view
 from farm.report.words import DASH, number
 from tasks.confine import LACKS
 from tasks.model import Status
@@ -120,16 +120,16 @@ def _describe_lacks(rows: pd.DataFrame) -> tuple[str, ...]:
     return (f"Not denied to the submissions on this machine: {'; '.join(lacks)}.",) if lacks else ()
 
 
-def _format_submission_verdict(line: Line) -> Cell:
+def _format_submission_verdict(line: Line) -> ViewCell:
     kind = str(line["kind"])
-    return Cell(f"{line['status']}{f' ({kind})' * bool(kind)}", status=str(line["status"]))
+    return ViewCell(f"{line['status']}{f' ({kind})' * bool(kind)}", status=str(line["status"]))
 
 
-def _format_submission_speedup(line: Line) -> Cell | str:
+def _format_submission_speedup(line: Line) -> ViewCell | str:
     value = line["speedup"]
     if pd.isna(value):
         return DASH
-    return Cell(number(value), small=f"{number(line['speedup_low'])} – {number(line['speedup_high'])}")
+    return ViewCell(number(value), small=f"{number(line['speedup_low'])} – {number(line['speedup_high'])}")
 
 
 def _make_passed_cell(line: Line) -> str:
@@ -140,22 +140,27 @@ def _make_passed_cell(line: Line) -> str:
 def make_view(report: Report) -> View:
     """The leaderboard of a run of submissions."""
     found = list_leaderboard(report.rows, report.run)
-    columns: list[Column | str | tuple[str, str]] = [Column("verdict", _format_submission_verdict), ("submission", "")]
+    columns: list[ViewColumn | str | tuple[str, str]] = [
+        ViewColumn("verdict", _format_submission_verdict),
+        ("submission", ""),
+    ]
     columns += ["task"] * (found["task"].replace("", pd.NA).nunique() > 1)
-    columns.append(Column("right", _make_passed_cell, right=True))
+    columns.append(ViewColumn("right", _make_passed_cell, right=True))
     columns += ["audit"] * bool((found["audit"] != "").any())
     columns.append(build_number_column("run_ms", "ms"))
     if found["speedup"].notna().any():
-        columns.append(Column("speedup", _format_submission_speedup, right=True))
+        columns.append(ViewColumn("speedup", _format_submission_speedup, right=True))
     if (found["time_doubt"] != "").any():
         columns.append(("time_doubt", "doubt"))
     if found["roofline"].notna().any():
         columns.append(
-            Column(
+            ViewColumn(
                 "roofline", lambda line: DASH if pd.isna(line["roofline"]) else f"{line['roofline']:.0%}", right=True
             )
         )
-    columns.append(Column("why", lambda line: shorten(str(line["why"]), WHY, placeholder=" …") or DASH, foreign=True))
+    columns.append(
+        ViewColumn("why", lambda line: shorten(str(line["why"]), WHY, placeholder=" …") or DASH, foreign=True)
+    )
     again = f"{program()} report --run {report.run.get('run_id')}{where_option(str(report.run.get('results') or 'results'))}"
     return View(
         "submissions",

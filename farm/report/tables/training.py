@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from farm.report.tables.coverage import MEASURED_STATUSES, SEVERITY
-from farm.report.tables.view import Column, Report, View, view
+from farm.report.tables.view import Report, View, ViewColumn, view
 
 
 def list_training_steps(rows: pd.DataFrame) -> pd.DataFrame:
@@ -39,7 +39,9 @@ def view_training_steps(report: Report) -> View | None:
         found,
         (
             *("op", "backend"),
-            Column("computed in", lambda line: ("autocast " if line["check"] == "amp" else "") + str(line["dtype"])),
+            ViewColumn(
+                "computed in", lambda line: ("autocast " if line["check"] == "amp" else "") + str(line["dtype"])
+            ),
             *(
                 ("loss_divergence", "loss"),
                 ("gradient_divergence", "gradients"),

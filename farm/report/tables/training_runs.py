@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from farm.lake.traces import read_trace
-from farm.report.tables.view import Cell, Column, Line, Report, View, view
+from farm.report.tables.view import Line, Report, View, ViewCell, ViewColumn, view
 from tasks.checks.train import FLAG_SLOPE, KIND_FORWARD, KIND_REDUCTION, KIND_SLOPE, Train
 from tasks.model import Status
 from tasks.model.flags import parse
@@ -53,13 +53,13 @@ def list_training_phases(rows: pd.DataFrame, trace: pd.DataFrame) -> pd.DataFram
     )
 
 
-def _show_steps(line: Line) -> Cell:
+def _show_steps(line: Line) -> ViewCell:
     """The floors of all steps: on a page as a row of a heat map, with the first step that is off marked where the
     fault's place is; every step where only all together are off."""
     steps = line["steps"]
     parts = tuple((f"{units:.2g}", str(status)) for _, units, status in steps)
     off = next((k for k, (_, _, status) in enumerate(steps) if status != Status.PASS.value), -1)
-    return Cell(
+    return ViewCell(
         " ".join(text for text, _ in parts),
         parts=parts,
         heat=tuple((math.inf if units is None else float(units), f"step {number}") for number, units, _ in steps),
@@ -84,7 +84,17 @@ def training_runs(report: Report) -> View | None:
         "training_runs",
         "May this run train? Floors of each phase, step by step",
         found,
-        ("op", "backend", "dtype", "rank", "phase", Column(f"steps {numbers}", _show_steps), "worst", "limit", "place"),
+        (
+            "op",
+            "backend",
+            "dtype",
+            "rank",
+            "phase",
+            ViewColumn(f"steps {numbers}", _show_steps),
+            "worst",
+            "limit",
+            "place",
+        ),
         unit="phases",
         counted=True,
         open=True,

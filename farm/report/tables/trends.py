@@ -136,7 +136,7 @@ def _state_run_gate(report: Report) -> dict[str, str]:
     return {"gate": GATES[found.code], "gate_said": found.sentence}
 
 
-class Stretch(NamedTuple):
+class OutcomeStretch(NamedTuple):
     """Runs in a row with one outcome: its first and its last place, and how many of them it has."""
 
     outcome: str
@@ -145,14 +145,14 @@ class Stretch(NamedTuple):
     runs: int
 
 
-def list_outcome_stretches(series: Iterable[tuple[int, str]]) -> list[Stretch]:
+def list_outcome_stretches(series: Iterable[tuple[int, str]]) -> list[OutcomeStretch]:
     """Those of (run, outcome), the oldest first."""
     grouped = [(outcome, [at for at, _ in some]) for outcome, some in groupby(series, key=itemgetter(1))]
-    return [Stretch(outcome, places[0], places[-1], len(places)) for outcome, places in grouped]
+    return [OutcomeStretch(outcome, places[0], places[-1], len(places)) for outcome, places in grouped]
 
 
 @dataclass(frozen=True, eq=False)
-class Trends:
+class RunTrends:
     """Runs in the order of their start. worst: places in `SEVERITY`, a line for each square, a column for each run, -1
     where a run has none of it; squares: the newest line of each, in the same order."""
 
@@ -161,7 +161,7 @@ class Trends:
     worst: np.ndarray
 
     @classmethod
-    def of(cls, runs: Sequence[RunSummary]) -> Trends:
+    def of(cls, runs: Sequence[RunSummary]) -> RunTrends:
         runs = sorted(runs, key=lambda one: (one.facts["started_at"], one.facts["run_id"]))
         # Numbers of squares, not their names: a year of runs has millions.
         names: dict[str, dict[str, int]] = {name: {} for name in SQUARE}
@@ -183,14 +183,14 @@ class Trends:
         worst[order[line], of_run] = np.concatenate([_number_texts(n.squares["worst"], ranks) for n in runs])
         return cls(runs, made, worst)
 
-    def series(self, line: int) -> list[Stretch]:
+    def series(self, line: int) -> list[OutcomeStretch]:
         """The outcomes of a square, the oldest first."""
         at = np.flatnonzero(self.worst[line] >= 0)
         codes = self.worst[line, at]
         begins = np.flatnonzero(np.diff(codes, prepend=-1))
         ends = np.append(begins[1:], len(at))
         told = zip(codes[begins].tolist(), at[begins].tolist(), at[ends - 1].tolist(), (ends - begins).tolist())
-        return [Stretch(SEVERITY[code], *places) for code, *places in told]
+        return [OutcomeStretch(SEVERITY[code], *places) for code, *places in told]
 
     @functools.cached_property
     def dates(self) -> list[str]:
@@ -220,7 +220,7 @@ def _pack_pair(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return (first.astype("int64") << 32) + second
 
 
-def find_changes(trends: Trends) -> pd.DataFrame:
+def find_changes(trends: RunTrends) -> pd.DataFrame:
     """The cells that changed from a run to the next of the same config (`farm.report.tables.since`), the newest and
     worst first: run (its place), earlier (that of the one before, -1 where it is not among the runs), and `CHANGED`."""
     place = {one.facts["run_id"]: at for at, one in enumerate(trends.runs)}
@@ -232,7 +232,7 @@ def find_changes(trends: Trends) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["run", "earlier", *CHANGED])
 
 
-def count_failing_runs(series: Sequence[Stretch]) -> tuple[int, int, int]:
+def count_failing_runs(series: Sequence[OutcomeStretch]) -> tuple[int, int, int]:
     """(runs that failed; turns from right to failed; those that were right again in the next run) of a square: one that
     turns often, or for one run, is flaky."""
     bad = [Status(one.outcome).failed for one in series]

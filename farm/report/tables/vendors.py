@@ -21,7 +21,7 @@ from farm.report.tables.coverage import (
     make_reproduce_commands,
     rank_statuses,
 )
-from farm.report.tables.view import FACES, Cell, Column, Line, Report, View, op, text, view
+from farm.report.tables.view import FACES, Line, Report, View, ViewCell, ViewColumn, op, text, view
 from farm.report.words import DASH, percent
 from tasks import checks
 from tasks.model import Status
@@ -154,15 +154,15 @@ def side_by_side(report: Report) -> Iterator[View]:
     """vendor × dtype and vendor × op class."""
     faces = _choose_faces(report)
 
-    def column(by: str, name: str) -> Column:
-        def of(line: Line) -> Cell | str:
+    def column(by: str, name: str) -> ViewColumn:
+        def of(line: Line) -> ViewCell | str:
             one = line["cells"].get(name)
             if one is None:
                 return DASH
             small = f"of {percent(one['judged'], one['valid'])}" + f", alone {one['alone']}" * bool(one["alone"])
-            return Cell(percent(one["passed"], one["judged"]), small=small)
+            return ViewCell(percent(one["passed"], one["judged"]), small=small)
 
-        return Column(plain(name) or DASH, of, right=True)
+        return ViewColumn(plain(name) or DASH, of, right=True)
 
     for by in ("dtype", "op_class"):
         table = by_vendor(report.rows, by)
@@ -199,8 +199,8 @@ def _view_wrong_vendor(part: pd.DataFrame, alone: bool, faces: tuple[str, ...]) 
     def last(line: Line) -> str:
         return plain(line["passed"]) if alone else "yes: suspect the reference" if line["agree"] else "no"
 
-    def worst(line: Line) -> Cell:
-        return Cell(
+    def worst(line: Line) -> ViewCell:
+        return ViewCell(
             f"{line['status']}, {format_units(line['units'], line['op_class'])}, {plain(line['backend'])}",
             status=line["status"],
         )
@@ -214,9 +214,9 @@ def _view_wrong_vendor(part: pd.DataFrame, alone: bool, faces: tuple[str, ...]) 
             text("failed", "vendor" if alone else "vendors"),
             op(),
             text("dtype"),
-            Column("samples", lambda line: str(line["samples"]), right=True),
-            Column("worst", worst, foreign=True),
-            Column("others pass" if alone else "agree with one another", last, foreign=alone),
+            ViewColumn("samples", lambda line: str(line["samples"]), right=True),
+            ViewColumn("worst", worst, foreign=True),
+            ViewColumn("others pass" if alone else "agree with one another", last, foreign=alone),
         ),
         counted=True,
         turns="alone",

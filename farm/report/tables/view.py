@@ -18,7 +18,7 @@ import pandas as pd
 
 from farm.commandline import plain
 from farm.report.once import settle
-from farm.report.tables.causes import Verdict, causes, match_known, verdict
+from farm.report.tables.causes import RunVerdict, causes, match_known, verdict
 from farm.report.tables.coverage import distinct, find_values, with_code
 from farm.report.tables.ranking import ranking
 from farm.report.words import DASH, number, percent
@@ -29,7 +29,7 @@ Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Cell:
+class ViewCell:
     """What stands in one place of a table. status: shown with its sign and colours; small: beneath, in small print;
     square: LABEL|BACKEND of the page's heat map that it leads to; asks: the filters of the page that the text leads to
     (the square is then led to by the small print); share: of 1, shown as a bar where there are bars; rest: it takes the
@@ -60,7 +60,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Column:
+class ViewColumn:
     """A column as people see it: its words and how a line's cell is made.
 
     foreign: the text comes from elsewhere and is quoted where quoting is due; status: the status that the column
@@ -68,31 +68,31 @@ class Column:
     """
 
     words: str
-    cell: Callable[[Line], Cell | str]
+    cell: Callable[[Line], ViewCell | str]
     right: bool = False
     foreign: bool = False
     status: str = ""
     faces: tuple[str, ...] = FACES
 
 
-def text(name: str, words: str = "", length: int = 0, faces: tuple[str, ...] = FACES) -> Column:
+def text(name: str, words: str = "", length: int = 0, faces: tuple[str, ...] = FACES) -> ViewColumn:
     """A column of text that comes from elsewhere."""
-    return Column(words or name, lambda line: plain(line[name], length) or DASH, foreign=True, faces=faces)
+    return ViewColumn(words or name, lambda line: plain(line[name], length) or DASH, foreign=True, faces=faces)
 
 
-def build_number_column(name: str, words: str = "") -> Column:
+def build_number_column(name: str, words: str = "") -> ViewColumn:
     """A column of numbers."""
-    return Column(words or name.replace("_", " "), lambda line: number(line[name]), right=True)
+    return ViewColumn(words or name.replace("_", " "), lambda line: number(line[name]), right=True)
 
 
-def rate(part: str, whole: Callable[[Line], int], words: str) -> Column:
+def rate(part: str, whole: Callable[[Line], int], words: str) -> ViewColumn:
     """A column of shares, with their denominators."""
-    return Column(words, lambda line: percent(line[part], whole(line)), right=True)
+    return ViewColumn(words, lambda line: percent(line[part], whole(line)), right=True)
 
 
-def status(name: str = "status", words: str = "") -> Column:
+def status(name: str = "status", words: str = "") -> ViewColumn:
     """A column of statuses."""
-    return Column(words or name, lambda line: Cell(str(line[name]), status=str(line[name])))
+    return ViewColumn(words or name, lambda line: ViewCell(str(line[name]), status=str(line[name])))
 
 
 def label(line: Line) -> str:
@@ -100,10 +100,12 @@ def label(line: Line) -> str:
     return label_of(str(line["op"]), str(line["variant"] or ""))
 
 
-def op(words: str = "op") -> Column:
+def op(words: str = "op") -> ViewColumn:
     """The op of a line, which leads to its square."""
-    return Column(
-        words, lambda line: Cell(plain(label(line)), square=f"{label(line)}|{line.get('backend', '')}"), foreign=True
+    return ViewColumn(
+        words,
+        lambda line: ViewCell(plain(label(line)), square=f"{label(line)}|{line.get('backend', '')}"),
+        foreign=True,
     )
 
 
@@ -124,7 +126,7 @@ class View:
     name: str
     caption: str
     frame: pd.DataFrame
-    columns: Sequence[Column | str | tuple[str, str]] = ()
+    columns: Sequence[ViewColumn | str | tuple[str, str]] = ()
     lines: Sequence[Line] | None = None
     unit: str = "cells"
     turns: str = ""
@@ -168,13 +170,13 @@ class View:
         unit = re.sub(r"^(\w+)s(?= of |$)", r"\1", self.unit) if many == 1 else self.unit
         return f"{self.caption}: {many} {unit}" + (f", {shown} shown" if many > shown else "")
 
-    def columns_for(self, face: str) -> list[Column]:
+    def columns_for(self, face: str) -> list[ViewColumn]:
         """The columns that a face shows."""
         named = ((one, "") if isinstance(one, str) else one for one in self.columns or map(str, self._names()))
-        own = [one if isinstance(one, Column) else self._plain(*one) for one in named]
+        own = [one if isinstance(one, ViewColumn) else self._plain(*one) for one in named]
         return [column for column in own if face in column.faces]
 
-    def _plain(self, name: str, words: str) -> Column:
+    def _plain(self, name: str, words: str) -> ViewColumn:
         """A column of the frame as it is; an op with its variant, where its own columns are named."""
         if name == "status":
             return status(name, words)
@@ -187,10 +189,10 @@ class View:
         return [*(self.frame.index.names if self.index else ()), *self.frame.columns]
 
 
-def cell(column: Column, line: Line) -> Cell:
+def cell(column: ViewColumn, line: Line) -> ViewCell:
     """The cell of a line in a column."""
     made = column.cell(line)
-    return made if isinstance(made, Cell) else Cell(made)
+    return made if isinstance(made, ViewCell) else ViewCell(made)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +222,7 @@ class Report:
         return find_values(self.rows, column)
 
     @functools.cached_property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> RunVerdict:
         """What to conclude."""
         return verdict(self.rows, self.run)
 

@@ -13,13 +13,13 @@ from tasks.arrays.tree import decode
 from tasks.model import Baseline, Form, OwnKernel, Unsupported
 
 if TYPE_CHECKING:
-    from tasks.backends.base import Arm, Backend
+    from tasks.backends.base import Backend, BaselineArm
 
 #: Bytes of inputs up to which products are counted in a call that computes them.
 COMPUTED = 1 << 22
 
 
-def build_declared_baseline(backend: Backend, form: Form, baseline: Baseline) -> Arm:
+def build_declared_baseline(backend: Backend, form: Form, baseline: Baseline) -> BaselineArm:
     """The baseline of a kernel of the user's, by torch on the backend's device. Raises Unsupported where it cannot be
     had there."""
     if baseline.own_copies and backend.device_vendor:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.model import Form
 
 #: The option's value for settings that are drawn for each case.
@@ -63,7 +63,7 @@ def draw_settings(form: Form) -> dict[str, Any]:
     digest.update(form.model or b"")
     for array in form.arrays:
         digest.update(memoryview(array).cast("B") if array.size and array.flags.c_contiguous else b"")
-    choose = Choices.from_seed(int.from_bytes(digest.digest(), "little"))
+    choose = DrawnChoices.from_seed(int.from_bytes(digest.digest(), "little"))
     return {name: choose.of(SETTINGS[name]) for name in choose.some(tuple(SETTINGS), 1, MOST)}
 
 

@@ -18,9 +18,9 @@ from tasks.model import Form, Unsupported, np_dtype
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
 from tasks.older_python import zip_equal
 from tasks.operators import table as operators
-from tasks.operators.call import Call
+from tasks.operators.call import OperatorCall
 from tasks.operators.table import EVALUATED, NAMED
-from tasks.operators.torch_names import Over
+from tasks.operators.torch_names import OperatorOver
 
 #: A constant of more elements than these is handed over as an input: compilers fold what they are told is constant.
 LARGE = 64
@@ -34,14 +34,14 @@ TENSOR = {
 
 
 @dataclass(frozen=True)
-class _Step:
+class _NetworkStep:
     op: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
 
 
-class Network:
+class OnnxNetwork:
     """An ONNX model as a function of a framework ("jax", "tensorflow", "paddle", "mlx", "torch"): of the arrays of its
     inputs, then of `weights`.
 
@@ -74,13 +74,15 @@ class Network:
             elif (constant := self._of_constants(step, inputs)) is not None:
                 found = constant
             elif step.op in NAMED:
-                found = self._of(step, Over(inputs, step.attributes, self._opset, len(step.outputs), named, tensor))
+                found = self._of(
+                    step, OperatorOver(inputs, step.attributes, self._opset, len(step.outputs), named, tensor)
+                )
             else:
                 raise Unsupported(f"no counterpart of ONNX's {step.op} for {self._framework}")
             values.update(zip(step.outputs, found if isinstance(found, list) else [found]))
         return [tensor(values[name]) for name in self._outputs]
 
-    def _of_constants(self, step: _Step, inputs: list[Any]) -> list[np.ndarray] | None:
+    def _of_constants(self, step: _NetworkStep, inputs: list[Any]) -> list[np.ndarray] | None:
         """What is computed of constants, and of shapes, alone: it decides shapes. None for anything else."""
         if not all(x is None or isinstance(x, np.ndarray) for x in inputs):
             return None
@@ -88,9 +90,9 @@ class Network:
             return [inputs[0].astype(np_dtype(step.attributes["to"]))]
         if not operators.of(step.op).of_sizes:
             return None
-        return EVALUATED[step.op](Call(inputs, step.attributes, self._opset, len(step.outputs)))
+        return EVALUATED[step.op](OperatorCall(inputs, step.attributes, self._opset, len(step.outputs)))
 
-    def _of(self, step: _Step, over: Over) -> Any:
+    def _of(self, step: _NetworkStep, over: OperatorOver) -> Any:
         try:
             found = NAMED[step.op](over)
         except ValueError as error:
@@ -101,9 +103,9 @@ class Network:
 
 
 @functools.lru_cache(maxsize=2)
-def read_network(framework: str, model: bytes) -> Network:
+def read_network(framework: str, model: bytes) -> OnnxNetwork:
     """The network of a model, read once for all that is asked of it."""
-    return Network(framework, model)
+    return OnnxNetwork(framework, model)
 
 
 def complete_form(form: Form) -> Form:
@@ -153,7 +155,7 @@ def _get_tensor_maker(framework: str) -> Callable[[Any], Any]:
     return found
 
 
-def _read_whole_model(model: bytes) -> tuple[int, list[_Step], dict[str, np.ndarray]]:
+def _read_whole_model(model: bytes) -> tuple[int, list[_NetworkStep], dict[str, np.ndarray]]:
     """(opset, nodes, constants by name) of a serialized ModelProto, by the field numbers of onnx.proto. Raises
     Unsupported."""
     versions = {
@@ -175,7 +177,7 @@ def _read_whole_model(model: bytes) -> tuple[int, list[_Step], dict[str, np.ndar
             continue
         if "to" in attributes:
             attributes["to"] = DTYPE_OF_ELEMENT[attributes["to"]]
-        steps.append(_Step(node.op, node.inputs, node.outputs, attributes))
+        steps.append(_NetworkStep(node.op, node.inputs, node.outputs, attributes))
     return versions.get("", versions.get("ai.onnx", 1)), steps, constants
 
 

@@ -9,7 +9,7 @@ from tasks.model.dtypes import DTYPE_OF_ELEMENT
 
 
 @dataclass(frozen=True)
-class Value:
+class OnnxValue:
     """An input or output: name; kind ("tensor", "sequence", "optional", "map", "sparse tensor"); dtype, as the farm
     calls it ("" where the model gives none); shape, None for an axis of no fixed length (all of it None for no fixed
     rank)."""
@@ -21,7 +21,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Node:
+class OnnxNode:
     """A node: op type (with its domain before a dot, if it is not ONNX's own), names of its inputs and outputs."""
 
     op: str
@@ -30,20 +30,20 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Graph:
+class OnnxGraph:
     """A model's main graph: inputs without a default, outputs, nodes, each in the model's order."""
 
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    nodes: tuple[Node, ...]
+    inputs: tuple[OnnxValue, ...]
+    outputs: tuple[OnnxValue, ...]
+    nodes: tuple[OnnxNode, ...]
 
 
-def read_onnx_graph(model: bytes) -> Graph:
+def read_onnx_graph(model: bytes) -> OnnxGraph:
     """The graph of a serialized ModelProto (field numbers of onnx.proto). Raises ValueError for damaged bytes."""
     graph = get_last_field(memoryview(model), 7)
     defaults = {read_text_field(get_last_field(x, 8)) for x in list_field_bytes(graph, 5)}
     inputs = [_read_value_info(x) for x in list_field_bytes(graph, 11)]
-    return Graph(
+    return OnnxGraph(
         tuple(x for x in inputs if x.name not in defaults),
         tuple(_read_value_info(x) for x in list_field_bytes(graph, 12)),
         tuple(read_node(x) for x in list_field_bytes(graph, 1)),
@@ -128,11 +128,11 @@ def as_varint(value: int) -> bytes:
     return bytes([*data, value])
 
 
-def read_node(data: memoryview) -> Node:
+def read_node(data: memoryview) -> OnnxNode:
     """A NodeProto."""
     domain, op = read_text_field(get_last_field(data, 7)), read_text_field(get_last_field(data, 4))
     own = domain in ("", "ai.onnx")
-    return Node(
+    return OnnxNode(
         op if own else f"{domain}.{op}",
         tuple(read_text_field(x) for x in list_field_bytes(data, 1)),
         tuple(read_text_field(x) for x in list_field_bytes(data, 2)),
@@ -143,7 +143,7 @@ def read_node(data: memoryview) -> Node:
 _KINDS = {1: "tensor", 4: "sequence", 5: "map", 8: "sparse tensor", 9: "optional"}
 
 
-def _read_value_info(message: memoryview) -> Value:
+def _read_value_info(message: memoryview) -> OnnxValue:
     kind, inner = "", get_last_field(message, 2)
     while True:
         found = next((name for number, name in _KINDS.items() if list_field_bytes(inner, number)), "")
@@ -157,7 +157,7 @@ def _read_value_info(message: memoryview) -> Value:
     element = next((x for n, x in walk_message_fields(inner) if n == 1 and isinstance(x, int)), 0)
     shape = next((x for n, x in walk_message_fields(inner) if n == 2 and not isinstance(x, int)), None)
     axes = None if shape is None else tuple(_read_dimension(x) for x in list_field_bytes(shape, 1))
-    return Value(read_text_field(get_last_field(message, 1)), kind, DTYPE_OF_ELEMENT.get(element, ""), axes)
+    return OnnxValue(read_text_field(get_last_field(message, 1)), kind, DTYPE_OF_ELEMENT.get(element, ""), axes)
 
 
 def _read_dimension(dimension: memoryview) -> int | None:

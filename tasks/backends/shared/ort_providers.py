@@ -11,7 +11,7 @@ from tasks.packages import NVIDIA, cuda_13
 
 
 @dataclass(frozen=True)
-class Provider:
+class OrtProvider:
     """An execution provider: its name, who ships it, whose device it runs on and what it is given by default.
 
     compute_precision: what it computes float32 in with these options ("" = float32). packages: the pip requirements of
@@ -42,10 +42,10 @@ def _describe_build(flag: str) -> str:
 _CUDA_PACKAGES = ("onnxruntime-gpu[cuda,cudnn]==1.31.1", *cuda_13("cublas", "cudart", "cufft", "curand", "nvrtc"))
 
 #: By the short name of a device. Defaults ask for the dtype's own precision wherever there is a switch for it.
-PROVIDERS: dict[str, Provider] = {
-    "cpu": Provider("CPUExecutionProvider", "Microsoft", "", "CPU"),
+PROVIDERS: dict[str, OrtProvider] = {
+    "cpu": OrtProvider("CPUExecutionProvider", "Microsoft", "", "CPU"),
     # Its own choice of convolutions is by stopwatch, while other cells share the GPU: not the same kernel twice.
-    "cuda": Provider(
+    "cuda": OrtProvider(
         "CUDAExecutionProvider",
         "NVIDIA",
         "nvidia",
@@ -56,7 +56,7 @@ PROVIDERS: dict[str, Provider] = {
     # TensorRT builds with TF32 allowed and its provider has no option for it; NVIDIA_TF32_OVERRIDE=0 forbids it. The
     # provider of this wheel is linked to TensorRT 10 (`readelf -d libonnxruntime_providers_tensorrt.so`:
     # libnvinfer.so.10).
-    "tensorrt": Provider(
+    "tensorrt": OrtProvider(
         "TensorrtExecutionProvider",
         "NVIDIA",
         "nvidia",
@@ -65,7 +65,7 @@ PROVIDERS: dict[str, Provider] = {
         packages=(*_CUDA_PACKAGES, NVIDIA, "tensorrt-cu13-libs==10.16.1.11"),
         libraries=("tensorrt_libs", ("libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10")),
     ),
-    "tensorrt-rtx": Provider(
+    "tensorrt-rtx": OrtProvider(
         "NvTensorRTRTXExecutionProvider",
         "NVIDIA",
         "nvidia",
@@ -75,10 +75,10 @@ PROVIDERS: dict[str, Provider] = {
         python_package="onnxruntime_ep_nv_tensorrt_rtx",
     ),
     # Left out of ONNX Runtime after 1.22: MIGraphX is AMD's provider since.
-    "rocm": Provider(
+    "rocm": OrtProvider(
         "ROCMExecutionProvider", "AMD", "amd", "GPU", packages=("onnxruntime-rocm==1.22.2.post3",), toolkit="amd"
     ),
-    "migraphx": Provider(
+    "migraphx": OrtProvider(
         "MIGraphXExecutionProvider",
         "AMD",
         "amd",
@@ -87,7 +87,7 @@ PROVIDERS: dict[str, Provider] = {
         packages=("onnxruntime-migraphx==1.27.1",),
         toolkit="amd",
     ),
-    "vitisai": Provider(
+    "vitisai": OrtProvider(
         "VitisAIExecutionProvider",
         "AMD",
         "amd-npu",
@@ -95,7 +95,7 @@ PROVIDERS: dict[str, Provider] = {
         source="the wheel of AMD's Ryzen AI software has it (https://ryzenai.docs.amd.com): add it to the backend's packages",
     ),
     # FP32 keeps the plugin from computing in bfloat16 on a CPU that can; without device_type it runs on the CPU.
-    "openvino": Provider(
+    "openvino": OrtProvider(
         "OpenVINOExecutionProvider",
         "Intel",
         "",
@@ -103,9 +103,9 @@ PROVIDERS: dict[str, Provider] = {
         {"device_type": "CPU", "precision": "FP32"},
         packages=("onnxruntime-openvino==1.24.1",),
     ),
-    "dnnl": Provider("DnnlExecutionProvider", "Intel", "", "CPU", source=_describe_build("--use_dnnl")),
+    "dnnl": OrtProvider("DnnlExecutionProvider", "Intel", "", "CPU", source=_describe_build("--use_dnnl")),
     # Float tensors are float16 on the HTP by default (its option enable_htp_fp16_precision=1).
-    "qnn": Provider(
+    "qnn": OrtProvider(
         "QNNExecutionProvider",
         "Qualcomm",
         "qualcomm",
@@ -115,7 +115,7 @@ PROVIDERS: dict[str, Provider] = {
         ("onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"),
         "onnxruntime_qnn",
     ),
-    "dml": Provider(
+    "dml": OrtProvider(
         "DmlExecutionProvider",
         "Microsoft",
         "microsoft",
@@ -123,8 +123,8 @@ PROVIDERS: dict[str, Provider] = {
         packages=('onnxruntime-directml==1.24.4; sys_platform == "win32"',),
     ),
     # In the plain wheel, on macOS.
-    "coreml": Provider("CoreMLExecutionProvider", "Apple", "apple", "GPU", {"ModelFormat": "MLProgram"}),
-    "cann": Provider(
+    "coreml": OrtProvider("CoreMLExecutionProvider", "Apple", "apple", "GPU", {"ModelFormat": "MLProgram"}),
+    "cann": OrtProvider(
         "CANNExecutionProvider",
         "Huawei",
         "huawei",
@@ -133,14 +133,16 @@ PROVIDERS: dict[str, Provider] = {
         packages=("onnxruntime-cann==1.24.4", "numpy==1.26.4"),  # built with NumPy 1: "import numpy failed" with 2
         toolkit="huawei",
     ),
-    "xnnpack": Provider("XnnpackExecutionProvider", "Google", "", "CPU", source=_describe_build("--use_xnnpack")),
-    "nnapi": Provider("NnapiExecutionProvider", "Google", "", "NPU"),
-    "acl": Provider("ACLExecutionProvider", "Arm", "", "CPU", source=_describe_build("--use_acl")),
-    "rknpu": Provider("RknpuExecutionProvider", "Rockchip", "rockchip", "NPU", source=_describe_build("--use_rknpu")),
-    "vsinpu": Provider(
+    "xnnpack": OrtProvider("XnnpackExecutionProvider", "Google", "", "CPU", source=_describe_build("--use_xnnpack")),
+    "nnapi": OrtProvider("NnapiExecutionProvider", "Google", "", "NPU"),
+    "acl": OrtProvider("ACLExecutionProvider", "Arm", "", "CPU", source=_describe_build("--use_acl")),
+    "rknpu": OrtProvider(
+        "RknpuExecutionProvider", "Rockchip", "rockchip", "NPU", source=_describe_build("--use_rknpu")
+    ),
+    "vsinpu": OrtProvider(
         "VSINPUExecutionProvider", "VeriSilicon", "verisilicon", "NPU", source=_describe_build("--use_vsinpu")
     ),
-    "webgpu": Provider("WebGpuExecutionProvider", "Microsoft", "", "GPU", packages=("onnxruntime-webgpu==1.27.0",)),
+    "webgpu": OrtProvider("WebGpuExecutionProvider", "Microsoft", "", "GPU", packages=("onnxruntime-webgpu==1.27.0",)),
 }
 
 #: What people call providers by their vendor → the device of the one that is meant.

@@ -20,7 +20,7 @@ from pathlib import Path
 from tasks.backends.shared import ranks
 from tasks.importing import module_command
 
-#: Variable of a child whose job has devices of several processes: its `Hosts`, as JSON.
+#: Variable of a child whose job has devices of several processes: its `RankHosts`, as JSON.
 HOSTS = "FARM_RANK_HOSTS"
 #: Seconds for a connection to a node, and for its first line. Longest line, in bytes.
 PATIENCE_S, LONGEST = 10.0, 4096
@@ -32,7 +32,7 @@ Address = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Hosts:
+class RankHosts:
     """Where a job's ranks are started: in the process that reads this, and at ``others``. own: by which address those
     reach its node; nodes: on how many all of them are."""
 
@@ -47,7 +47,7 @@ class Hosts:
         return {HOSTS: json.dumps(asdict(self))}
 
     @classmethod
-    def from_env(cls, env: Mapping[str, str] = os.environ) -> Hosts | None:
+    def from_env(cls, env: Mapping[str, str] = os.environ) -> RankHosts | None:
         """Those of this process; None where its job has no devices but its own."""
         if HOSTS not in env:
             return None

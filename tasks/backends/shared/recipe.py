@@ -16,7 +16,7 @@ class NoProgram(Refusal):
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ProgramRecipe:
     """What calls a runtime.
 
     run: a function that needs the runtime and NumPy alone, whose source a finding contains. It takes the path of an

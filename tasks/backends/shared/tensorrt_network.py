@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.devices.cuda_driver import Device
+from tasks.devices.cuda_driver import CudaDevice
 
 
 def cast(trt: Any, network: Any, dtype: Any) -> None:
@@ -53,7 +53,7 @@ def rewire(layers: list[Any], old: Any, new: Any) -> None:
             layer.set_input(k, new)
 
 
-def calibrator(trt: Any, gpu: Device, inputs: dict[str, np.ndarray]) -> Any:
+def calibrator(trt: Any, gpu: CudaDevice, inputs: dict[str, np.ndarray]) -> Any:
     """An entropy calibrator (TensorRT up to 10) over one batch: the case's own inputs, on the device."""
     held = {name: gpu.allocate(value.nbytes) for name, value in inputs.items()}
 

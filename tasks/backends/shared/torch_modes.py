@@ -40,7 +40,7 @@ CONVOLUTION = {
 
 
 @dataclass(frozen=True)
-class Modes:
+class TorchModes:
     """What is asked for, "" for nothing. device: of CONVOLUTION."""
 
     sdpa: str = ""

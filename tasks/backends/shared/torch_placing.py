@@ -37,7 +37,7 @@ BUSY = 4_000_000
 _UNWRITTEN = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided")
 
 
-class Placer:
+class TorchPlacer:
     """`Program.placed` of a torch program."""
 
     def __init__(self, backend: TorchEager, form: Form, program: Program) -> None:
@@ -56,7 +56,7 @@ class Placer:
         backend, target = self._backend, self._backend.target
         if placing.stream and target != "cuda":
             raise Unsupported(f"{target} has no streams")
-        form, zones = replace(self._form, arrays=arrays), _Zones(placing.fill)
+        form, zones = replace(self._form, arrays=arrays), _GuardZones(placing.fill)
         given: dict[int, Any] = {}
         late: list[tuple[Any, Any]] = []
 
@@ -85,7 +85,7 @@ class Placer:
         watch = _watch_operations(zones) if watched else None
         forbids = form.own.forbids if form.own and watched else ()
         profiled = _profile_operations() if forbids else None
-        lines = _Lines() if placing.counted else contextlib.nullcontext()
+        lines = _AutogradLines() if placing.counted else contextlib.nullcontext()
 
         taken: list[int] = []
 
@@ -144,7 +144,7 @@ def _on_cpu(form: Form) -> bool:
 # --- memory -------------------------------------------------------------------------------------------------------
 
 
-class _Zones:
+class _GuardZones:
     """Memory with red zones of a byte before and behind it. fill: that byte; None for memory without."""
 
     def __init__(self, fill: int | None) -> None:
@@ -286,7 +286,7 @@ def _read_output(x: Any) -> np.ndarray:
 # --- what a call does ---------------------------------------------------------------------------------------------
 
 
-def _watch_operations(zones: _Zones) -> Any:
+def _watch_operations(zones: _GuardZones) -> Any:
     """A dispatch mode that counts operations, and guards memory that is handed out unwritten."""
     return _watch_class()(zones)
 
@@ -296,7 +296,7 @@ def _watch_class() -> type[Any]:
     """Made once: a class takes longer to make than a small kernel to run."""
 
     class Watch(dispatch_mode()):  # type: ignore[misc]
-        def __init__(self, zones: _Zones) -> None:
+        def __init__(self, zones: _GuardZones) -> None:
             super().__init__()
             self.operations, self._zones = 0, zones
 
@@ -328,13 +328,13 @@ def _find_forbidden(profiled: Any, forbidden: Sequence[str]) -> str:
     return next((x for x in called if x.startswith("aten::") and x.removeprefix("aten::").strip("_") in names), "")
 
 
-class _Lines:
+class _AutogradLines:
     """Counts the lines of code that are run which are no library's."""
 
     def __init__(self) -> None:
         self.count = 0
 
-    def __enter__(self) -> _Lines:
+    def __enter__(self) -> _AutogradLines:
         self._before = sys.gettrace()
         if self._before is None:  # a debugger, or who measures coverage, goes on undisturbed
             sys.settrace(self._enter_frame)

@@ -9,24 +9,26 @@ import numpy as np
 
 from tasks.arrays.training import TrainingStep
 from tasks.arrays.tree import tensor_specs
-from tasks.backends.shared.recipe import NoProgram, Recipe, check_program
+from tasks.backends.shared.recipe import NoProgram, ProgramRecipe, check_program
 from tasks.model import FORWARD, Form
 
 
-def recipe(form: Form, device: str, compiled: dict[str, Any] | None = None, **more: Any) -> Recipe:
+def recipe(form: Form, device: str, compiled: dict[str, Any] | None = None, **more: Any) -> ProgramRecipe:
     """That of a program on a device, as torch calls it. compiled: the arguments of torch.compile, None of eager torch;
-    more: of `Recipe`. Raises NoProgram."""
+    more: of `ProgramRecipe`. Raises NoProgram."""
     check_program(form)
     settings = {"device": device, "compiled": compiled, "threads": 1}
     if form.check == FORWARD or isinstance(form.call, TrainingStep):
-        return Recipe(run_program, settings, (to_arrays,), **more)
+        return ProgramRecipe(run_program, settings, (to_arrays,), **more)
     twice = form.check == "double_backward"
     if (form.check != "backward" and not twice) or form.model is not None or form.call is None or not form.wrt:
         raise NoProgram(f"no folder: none can be written for the {form.check} check of {form.op}")
     outputs = len(form.cotangents) - len(form.wrt) * twice
     starts, seconds = (_find_given(x) for x in (form.cotangents[:outputs], form.cotangents[outputs:]))
     places = {"wrt": list(form.wrt), "count": len(tensor_specs([form.args, form.kwargs])), "starts": starts}
-    return Recipe(run_gradient, {**settings, **places, "seconds": seconds if twice else None}, (to_arrays,), **more)
+    return ProgramRecipe(
+        run_gradient, {**settings, **places, "seconds": seconds if twice else None}, (to_arrays,), **more
+    )
 
 
 def _find_given(cotangents: Sequence[int]) -> list[int]:

@@ -11,17 +11,17 @@ import numpy as np
 from tasks.arrays.tree import TensorSpec, decode_specs
 from tasks.model import Form, Unsupported
 from tasks.training.exact import STORED
-from tasks.training.state import Places
+from tasks.training.state import StatePlaces
 
 
 @dataclass(frozen=True)
 class TrainingForm:
-    """recipe: as `tasks.training.recipe.Recipe.read` takes it; precision: what products are computed in, FLOAT8 of
+    """recipe: as `tasks.training.recipe.TrainingRecipe.read` takes it; precision: what products are computed in, FLOAT8 of
     those of linear layers, "" for float32; names: of the form's arrays, by place."""
 
     network: str
     recipe: Mapping[str, Any]
-    places: Places
+    places: StatePlaces
     precision: str
     names: Mapping[int, str]
 
@@ -30,7 +30,7 @@ class TrainingForm:
         given = decode_specs(form.kwargs)
         names = {x.id: name for name, x in given.items() if isinstance(x, TensorSpec)}
         precision = "" if form.dtype == STORED else form.dtype
-        return cls(form.op.partition(":")[2], given["recipe"], Places.decode(given["places"]), precision, names)
+        return cls(form.op.partition(":")[2], given["recipe"], StatePlaces.decode(given["places"]), precision, names)
 
     def name_arrays(self, inputs: Sequence[Any]) -> dict[str, np.ndarray]:
         """The arrays of a step by name."""

@@ -35,7 +35,7 @@ _TIE = 1e-3
 
 
 @dataclass(frozen=True)
-class Quantised:
+class QuantisedCast:
     """x: what is given; scale, zero: (), the constants; y: what is to come out (float64 where it is a float)."""
 
     x: np.ndarray
@@ -54,7 +54,7 @@ def zero_point(which: str, to: str) -> np.ndarray:
     )
 
 
-def quantise_values(source: str, to: str, variant: str, seed: int) -> Quantised:
+def quantise_values(source: str, to: str, variant: str, seed: int) -> QuantisedCast:
     """Numbers of a float dtype quantised to ``to``: what saturate(round(x / scale) + zero point) is, the quotient in
     the scale's dtype (ONNX, QuantizeLinear). Where an exact quotient rounds otherwise, and of NaN, nothing is asked."""
     scale, zero = _make_quantise_constants(source, to, variant)
@@ -74,12 +74,12 @@ def quantise_values(source: str, to: str, variant: str, seed: int) -> Quantised:
         same = (y == other) | (np.isnan(y) & np.isnan(other))
         x = np.where(open_ | ~same, np.zeros((), x.dtype), x)
         y = np.where(open_ | ~same, float(zero), y)
-    return Quantised(
+    return QuantisedCast(
         x, scale, zero, y if is_inexact(to) else y.astype(rules.select_storage_dtype(to)).astype(np_dtype(to))
     )
 
 
-def dequantise_values(source: str, to: str, variant: str) -> Quantised:
+def dequantise_values(source: str, to: str, variant: str) -> QuantisedCast:
     """Every value of ``source`` as (x − zero point)·scale, rounded to ``to`` once (ONNX, DequantizeLinear). In which
     dtype the difference is taken it does not say: one that ``to`` does not hold is open."""
     scale, zero = _make_quantise_constants(to, source, variant)
@@ -92,10 +92,10 @@ def dequantise_values(source: str, to: str, variant: str) -> Quantised:
         held &= _round_to_given(zero.astype(np.float64), to) == float(zero)
         x = np.where(held, x, zero)
         y = _round_to_given((x.astype(np.float64) - float(zero)) * float(scale), to)
-    return Quantised(x, scale, zero, y)
+    return QuantisedCast(x, scale, zero, y)
 
 
-def quantise_dynamically(variant: str, seed: int) -> Quantised:
+def quantise_dynamically(variant: str, seed: int) -> QuantisedCast:
     """65,536 float32 numbers of a range with the scale and zero point of it, in uint8 (ONNX, DynamicQuantizeLinear)."""
     low, high = RANGES[variant]
     x = np.random.default_rng((seed, 11)).uniform(low, high, 1 << 16).astype(np.float32)
@@ -106,7 +106,7 @@ def quantise_dynamically(variant: str, seed: int) -> Quantised:
     quotient = x.astype(np.float64) / scale
     x = np.where(np.abs(quotient - np.floor(quotient) - 0.5) < _TIE, np.float32(high), x).astype(np.float32)
     y = np.clip(np.rint(x.astype(np.float64) / scale) + zero, 0, 255)
-    return Quantised(x, np.asarray(scale), zero.astype(np.uint8), y.astype(np.uint8))
+    return QuantisedCast(x, np.asarray(scale), zero.astype(np.uint8), y.astype(np.uint8))
 
 
 def _make_quantise_constants(number: str, to: str, variant: str) -> tuple[np.ndarray, np.ndarray]:

@@ -30,7 +30,7 @@ POWERS = ("", "down", "nearest", "up-unsaturated", "down-unsaturated", "nearest-
 
 
 @dataclass(frozen=True)
-class Converted:
+class ConvertedValues:
     """values: (n,) of the dtype where that does not round, else float64 or complex128; open: (n,) where nobody has said
     what they are."""
 
@@ -45,7 +45,7 @@ def list_cast_variants(to: str) -> tuple[str, ...]:
     return ("", UNSATURATED) if to.startswith("float8") else ("",)
 
 
-def convert_values(given: np.ndarray, source: str, to: str, variant: str = "") -> Converted:
+def convert_values(given: np.ndarray, source: str, to: str, variant: str = "") -> ConvertedValues:
     """Numbers of the dtype ``source`` in the dtype ``to``; ``variant``: one of `list_cast_variants`. Raises ValueError
     for another one."""
     if variant not in list_cast_variants(to):
@@ -54,7 +54,7 @@ def convert_values(given: np.ndarray, source: str, to: str, variant: str = "") -
         if is_complex(source) or is_complex(to):
             return _of_parts(given, source, to, variant)
         if to == "bool":
-            return Converted(given.astype(np.float64) != 0, np.zeros(given.shape, bool))
+            return ConvertedValues(given.astype(np.float64) != 0, np.zeros(given.shape, bool))
         if is_inexact(to):
             wide = _to_exact_float64(given, source)
             if to == E8M0:
@@ -63,23 +63,23 @@ def convert_values(given: np.ndarray, source: str, to: str, variant: str = "") -
             open_ = _rounded_twice(wide, found, source, to, lambda x: _convert_to_float(x, x, to, variant))
             if to == FLOAT4:  # its NaN is 6 in ONNX's documentation, and 0 in its reference implementation
                 open_ |= np.isnan(wide)
-            return Converted(found, open_)
+            return ConvertedValues(found, open_)
         return _convert_to_integer(given, source, to)
 
 
-def _of_parts(given: np.ndarray, source: str, to: str, variant: str) -> Converted:
+def _of_parts(given: np.ndarray, source: str, to: str, variant: str) -> ConvertedValues:
     """Of a complex number to another both parts; to a real one its real part, to a bool whether either is not 0."""
     part = PART.get(source, source)
     real, imaginary = (given.real, given.imag) if is_complex(source) else (given, np.zeros(given.shape))
     if to == "bool":
-        return Converted((real != 0) | (imaginary != 0), np.zeros(given.shape, bool))
+        return ConvertedValues((real != 0) | (imaginary != 0), np.zeros(given.shape, bool))
     found = convert_values(real, part, PART.get(to, to), variant)
     if not is_complex(to):
         return found
     other = convert_values(imaginary, part, PART[to], variant)
     both = np.empty(given.shape, np.complex128)
     both.real, both.imag = found.values, other.values
-    return Converted(both, found.open | other.open)
+    return ConvertedValues(both, found.open | other.open)
 
 
 def _to_exact_float64(given: np.ndarray, source: str) -> np.ndarray:
@@ -125,7 +125,7 @@ def _rounded_twice(wide: np.ndarray, found: np.ndarray, source: str, to: str, co
     return np.asarray((again != found) & ~(np.isnan(again) & np.isnan(found)))
 
 
-def _round_to_power_of_two(wide: np.ndarray, source: str, variant: str) -> Converted:
+def _round_to_power_of_two(wide: np.ndarray, source: str, variant: str) -> ConvertedValues:
     """To powers of two (OCP Microscaling Formats 1.0, 5.4.1). Open are what is not positive and, but for the two ways
     that ONNX's table describes, what is out of range; so is what is beyond the largest and is rounded to it, which that
     table calls NaN."""
@@ -147,10 +147,10 @@ def _round_to_power_of_two(wide: np.ndarray, source: str, variant: str) -> Conve
         found = np.where(over, np.nan, found)
     else:
         out = over | under
-    return Converted(found, (out | twice | ~(wide > 0)) & ~np.isnan(wide))
+    return ConvertedValues(found, (out | twice | ~(wide > 0)) & ~np.isnan(wide))
 
 
-def _convert_to_integer(given: np.ndarray, source: str, to: str) -> Converted:
+def _convert_to_integer(given: np.ndarray, source: str, to: str) -> ConvertedValues:
     low, high = integers(to)
     if is_inexact(source):
         whole = np.trunc(given.astype(np.float64))
@@ -158,14 +158,14 @@ def _convert_to_integer(given: np.ndarray, source: str, to: str) -> Converted:
         bad = ~((whole >= float(low)) & (whole < float(high + 1)))
         if to in PACKED_BITS:  # ONNX's reference implementation has rounded a fraction to an int4, and has cut it off
             bad |= whole != given.astype(np.float64)
-        return Converted(np.where(bad, 1.0, whole).astype(select_storage_dtype(to)).astype(np_dtype(to)), bad)
+        return ConvertedValues(np.where(bad, 1.0, whole).astype(select_storage_dtype(to)).astype(np_dtype(to)), bad)
     bits = TABLE[to].bits
     made = given.astype(np.int64 if source != "uint64" else np.uint64).astype(np.uint64) & np.uint64((1 << bits) - 1)
     if low < 0:
         made = np.where(made > np.uint64(high), made - np.uint64(1 << bits) if bits < 64 else made, made).astype(
             np.int64
         )
-    return Converted(made.astype(select_storage_dtype(to)).astype(np_dtype(to)), np.zeros(given.shape, bool))
+    return ConvertedValues(made.astype(select_storage_dtype(to)).astype(np_dtype(to)), np.zeros(given.shape, bool))
 
 
 def select_storage_dtype(to: str) -> str:

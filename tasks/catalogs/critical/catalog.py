@@ -16,7 +16,7 @@ from tasks.arrays import inputs, noise
 from tasks.arrays.tree import TensorSpec, decode, spec_of
 from tasks.catalogs.base import ROUNDING, Catalog, Entry, Failure, Sample
 from tasks.catalogs.critical import DTYPES as DTYPES
-from tasks.catalogs.critical.ops import OPS, Call, Op
+from tasks.catalogs.critical.ops import OPS, Call, CriticalOp
 from tasks.draw import structure
 from tasks.draw.seeds import derive
 from tasks.judge import op_classes as classes
@@ -42,7 +42,7 @@ class Critical(Catalog):
     forms = ("torch",)
     exports = ("onnx",)
     #: By name; another table's in a catalog that makes its samples in the same way.
-    ops: Mapping[str, Op] = OPS
+    ops: Mapping[str, CriticalOp] = OPS
 
     def version(self) -> str:
         """The catalog's own version, NumPy's, whose generator and kernels decide the bytes, and the second oracle's."""
@@ -92,13 +92,13 @@ class Critical(Catalog):
 
         return op.torch_form(torch)
 
-    def _op(self, group: Group) -> Op:
+    def _op(self, group: Group) -> CriticalOp:
         if group.catalog != self.name or group.op_name not in self.ops or group.variant:
             raise ValueError(f"the catalog {self.name} has no op {group.label!r}")
         return self.ops[group.op_name]
 
 
-def _make_critical_sample(op: Op, group: Group, index: int, draws: int) -> Sample:
+def _make_critical_sample(op: CriticalOp, group: Group, index: int, draws: int) -> Sample:
     try:
         seed = (zlib.crc32(group.op.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
         made = op.inputs(np.random.default_rng(seed))
@@ -117,7 +117,7 @@ def _make_critical_sample(op: Op, group: Group, index: int, draws: int) -> Sampl
     return sample
 
 
-def _summed_sample(op: Op, group: Group, index: int, draws: int) -> Sample:
+def _summed_sample(op: CriticalOp, group: Group, index: int, draws: int) -> Sample:
     """A sample of which it is known where the terms of some results lie, of the rows and terms of a row of `SHAPES`."""
     assert op.sums is not None, "an op that adds nothing is not asked"
     rows, terms = SHAPES[index]
@@ -146,13 +146,13 @@ def _apply_structure(made: Call, index: int, group: Group) -> tuple[Call, str]:
     raise ValueError("no input selects or counts")
 
 
-def _build_gradient_sample(op: Op, stored: Call, group: Group, index: int, draws: int) -> Sample:
+def _build_gradient_sample(op: CriticalOp, stored: Call, group: Group, index: int, draws: int) -> Sample:
     """The sample of a check of gradients: of the op's torch form, made as those of torch's own ops are."""
     import torch
 
     from tasks.arrays import torch_tree
     from tasks.catalogs.torch.differentiable import PROCESS, processing
-    from tasks.catalogs.torch.gradient_samples import GradientMaker
+    from tasks.catalogs.torch.gradient_samples import GradientSampleMaker
 
     def tensor(x: Any) -> Any:
         if not isinstance(x, np.ndarray):
@@ -164,10 +164,10 @@ def _build_gradient_sample(op: Op, stored: Call, group: Group, index: int, draws
     (first, *rest), kwargs = _map_arguments(stored, tensor)
     info = types.SimpleNamespace(name=op.name, variant_test_name="", op=call, ref=None)
     source = types.SimpleNamespace(input=first, args=tuple(rest), kwargs=kwargs, **{PROCESS: processing(info, None)})
-    return GradientMaker(info, group, draws, call).make(index, source)
+    return GradientSampleMaker(info, group, draws, call).make(index, source)
 
 
-def _build_sample(op: Op, stored: Call, group: Group, index: int, draws: int) -> Sample:
+def _build_sample(op: CriticalOp, stored: Call, group: Group, index: int, draws: int) -> Sample:
     """The sample of a call, its arrays in the dtype under test."""
     if checks.get_or_default(group.check).gradient:
         return _build_gradient_sample(op, stored, group, index, draws)
@@ -197,7 +197,7 @@ def _build_sample(op: Op, stored: Call, group: Group, index: int, draws: int) ->
     )
 
 
-def _compute_second_oracle(op: Op, stored: Call, dtype: str) -> list[Oracle]:
+def _compute_second_oracle(op: CriticalOp, stored: Call, dtype: str) -> list[Oracle]:
     """torch's float64 evaluation of its form of the op; none without torch, for an op of NOT_SECOND or where it
     raises."""
     if _torch_version() is None or op.name in NOT_SECOND:
@@ -264,7 +264,7 @@ def _widen_arguments(arguments: Call, dtype: np.dtype) -> Call:
     )
 
 
-def _compute_expected(op: Op, stored: Call, group: Group, draws: int) -> Leaf:
+def _compute_expected(op: CriticalOp, stored: Call, group: Group, draws: int) -> Leaf:
     """The exact result of the stored inputs with its noise floor."""
     dtype = group.dtype
     args, kwargs = op.narrow(*stored[0], **stored[1]) if op.narrow else stored
@@ -287,7 +287,7 @@ def _perturb_arguments(exact: Call, eps: float, draw: int) -> Call:
     return _map_arguments(exact, lambda x: noise.perturb_values(x, eps, draw, next(places)) if _is_floating(x) else x)
 
 
-def _evaluate_critical_reference(op: Op, arguments: Call) -> np.ndarray:
+def _evaluate_critical_reference(op: CriticalOp, arguments: Call) -> np.ndarray:
     args, kwargs = arguments
     with np.errstate(all="ignore"):  # overflow and NaN of a reference are results, not accidents
         result = np.asarray(op.reference(*args, **kwargs), order="C")

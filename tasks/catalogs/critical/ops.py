@@ -20,7 +20,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Op:
+class CriticalOp:
     """One op: ``inputs(rng)`` makes a call, ``reference(*call)`` its exact result, ``torch_form(torch)`` the callable.
 
     selects: whether an input of integers or booleans says what is taken. narrow: given the call's arguments, an equal
@@ -104,14 +104,14 @@ def _batch_norm(torch: Any) -> Callable[..., Any]:
 
 
 _CONTRACTIONS = (
-    Op(
+    CriticalOp(
         "matmul",
         lambda g: call(normal(g, 256, 256), normal(g, 256, 256)),
         np.matmul,
         lambda torch: torch.matmul,
         sums=sums.make_product_sum(),
     ),
-    Op(
+    CriticalOp(
         "bmm",
         lambda g: call(normal(g, 8, 256, 256), normal(g, 8, 256, 256)),
         np.matmul,
@@ -119,14 +119,14 @@ _CONTRACTIONS = (
         sums=sums.make_product_sum(batch=2),
     ),
     # The fused query-key-value projection of GPT-2.
-    Op(
+    CriticalOp(
         "addmm",
         lambda g: call(normal(g, 2304), normal(g, 128, 768), weights(g, 768, 2304, fan_in=768)),
         ref.addmm,
         lambda torch: torch.addmm,
         sums=sums.make_product_sum(shared=1, bias=0),
     ),
-    Op(
+    CriticalOp(
         "linear",
         lambda g: call(normal(g, 128, 768), weights(g, 3072, 768, fan_in=768), normal(g, 3072)),
         ref.linear,
@@ -134,7 +134,7 @@ _CONTRACTIONS = (
         sums=sums.make_product_sum(bias=2, transposed=True),
     ),
     # The first layer of ResNet.
-    Op(
+    CriticalOp(
         "conv2d",
         lambda g: call(
             image(g, 1, 3, 224, 224), weights(g, 64, 3, 7, 7, fan_in=147), normal(g, 64), stride=2, padding=3
@@ -144,7 +144,7 @@ _CONTRACTIONS = (
         sums=sums.make_convolution_sum((3, 3), lambda n: max(1, n // 9)),
     ),
     # MobileNet.
-    Op(
+    CriticalOp(
         "conv2d_depthwise",
         lambda g: call(
             image(g, 2, 144, 56, 56),
@@ -159,7 +159,7 @@ _CONTRACTIONS = (
         sums=sums.make_convolution_sum((3, 3), lambda n: 1, lambda n: sums.COLUMNS),
     ),
     # ResNeXt 32×4d.
-    Op(
+    CriticalOp(
         "conv2d_grouped",
         lambda g: call(
             image(g, 2, 128, 56, 56),
@@ -174,7 +174,7 @@ _CONTRACTIONS = (
         sums=sums.make_convolution_sum((3, 3), lambda n: 4, lambda n: 2),
     ),
     # The first layer of Whisper.
-    Op(
+    CriticalOp(
         "conv1d",
         lambda g: call(normal(g, 2, 80, 750), weights(g, 384, 80, 3, fan_in=240), normal(g, 384), stride=1, padding=1),
         ref.conv1d,
@@ -182,7 +182,7 @@ _CONTRACTIONS = (
         sums=sums.make_convolution_sum((3,), lambda n: max(1, n // 3)),
     ),
     # DCGAN's generator.
-    Op(
+    CriticalOp(
         "conv_transpose2d",
         lambda g: call(
             image(g, 2, 128, 16, 16), weights(g, 128, 64, 4, 4, fan_in=512), normal(g, 64), stride=2, padding=1
@@ -194,24 +194,24 @@ _CONTRACTIONS = (
 )
 
 _ACTIVATIONS = (
-    Op("relu", lambda g: call(normal(g, 64, 3072)), ref.relu, lambda torch: torch.relu),
-    Op("gelu", lambda g: call(normal(g, 64, 3072)), ref.gelu, lambda torch: torch.nn.functional.gelu),
-    Op(
+    CriticalOp("relu", lambda g: call(normal(g, 64, 3072)), ref.relu, lambda torch: torch.relu),
+    CriticalOp("gelu", lambda g: call(normal(g, 64, 3072)), ref.gelu, lambda torch: torch.nn.functional.gelu),
+    CriticalOp(
         "gelu_tanh",
         lambda g: call(normal(g, 64, 3072), approximate="tanh"),
         ref.gelu_tanh,
         lambda torch: torch.nn.functional.gelu,
     ),
-    Op("silu", lambda g: call(normal(g, 64, 3072, scale=3)), ref.silu, lambda torch: torch.nn.functional.silu),
-    Op("sigmoid", lambda g: call(normal(g, 64, 3072, scale=3)), ref.sigmoid, lambda torch: torch.sigmoid),
-    Op("tanh", lambda g: call(normal(g, 64, 3072)), np.tanh, lambda torch: torch.tanh),
-    Op(
+    CriticalOp("silu", lambda g: call(normal(g, 64, 3072, scale=3)), ref.silu, lambda torch: torch.nn.functional.silu),
+    CriticalOp("sigmoid", lambda g: call(normal(g, 64, 3072, scale=3)), ref.sigmoid, lambda torch: torch.sigmoid),
+    CriticalOp("tanh", lambda g: call(normal(g, 64, 3072)), np.tanh, lambda torch: torch.tanh),
+    CriticalOp(
         "softplus",
         lambda g: call(normal(g, 64, 3072, scale=3)),
         ref.softplus,
         lambda torch: torch.nn.functional.softplus,
     ),
-    Op(
+    CriticalOp(
         "hardswish",
         lambda g: call(normal(g, 64, 3072, scale=3)),
         ref.hardswish,
@@ -220,21 +220,21 @@ _ACTIVATIONS = (
 )
 
 _NORMALISATIONS = (
-    Op(
+    CriticalOp(
         "softmax",
         lambda g: call(normal(g, 64, 2048, scale=2), dim=-1),
         ref.softmax,
         lambda torch: torch.softmax,
         sums=sums.make_normalised_sum(dim=-1),
     ),
-    Op(
+    CriticalOp(
         "log_softmax",
         lambda g: call(normal(g, 64, 2048, scale=2), dim=-1),
         ref.log_softmax,
         lambda torch: torch.log_softmax,
         sums=sums.make_normalised_sum(dim=-1),
     ),
-    Op(
+    CriticalOp(
         "layer_norm",
         lambda g: call(
             normal(g, 128, 768, loc=0.5),
@@ -247,7 +247,7 @@ _NORMALISATIONS = (
         lambda torch: torch.nn.functional.layer_norm,
         sums=sums.make_standardised_sum(),
     ),
-    Op(
+    CriticalOp(
         "rms_norm",
         lambda g: call(
             normal(g, 32, 4096), normalized_shape=(4096,), weight=normal(g, 4096, scale=0.1, loc=1), eps=1e-6
@@ -257,7 +257,7 @@ _NORMALISATIONS = (
         sums=sums.root_mean_square,
     ),
     # Stable Diffusion's U-Net.
-    Op(
+    CriticalOp(
         "group_norm",
         lambda g: call(
             image(g, 2, 320, 32, 32),
@@ -271,7 +271,7 @@ _NORMALISATIONS = (
         sums=sums.make_standardised_sum(groups=2),
     ),
     # Outside training: the statistics are inputs.
-    Op(
+    CriticalOp(
         "batch_norm",
         lambda g: call(
             image(g, 2, 64, 56, 56),
@@ -284,7 +284,7 @@ _NORMALISATIONS = (
         ref.batch_norm,
         _batch_norm,
     ),
-    Op(
+    CriticalOp(
         "instance_norm",
         lambda g: call(image(g, 2, 64, 56, 56), weight=normal(g, 64, scale=0.1, loc=1), bias=normal(g, 64), eps=1e-5),
         ref.instance_norm,
@@ -296,48 +296,50 @@ _NORMALISATIONS = (
 # Ties are common once values are rounded to bfloat16, so the index of an extreme or of a sorted value is not defined:
 # max, min, topk and sort give values alone; argmax gets inputs whose maximum is unique in every dtype.
 _REDUCTIONS = (
-    Op(
+    CriticalOp(
         "sum",
         lambda g: call(normal(g, 64, 2048), dim=-1),
         ref.sum_,
         lambda torch: torch.sum,
         sums=sums.make_sum_along(dim=-1),
     ),
-    Op(
+    CriticalOp(
         "mean",
         lambda g: call(normal(g, 64, 2048, loc=1), dim=-1),
         ref.mean,
         lambda torch: torch.mean,
         sums=sums.make_sum_along(divided=True, dim=-1),
     ),
-    Op(
+    CriticalOp(
         "max",
         lambda g: call(normal(g, 64, 2048), dim=-1),
         ref.max_,
         lambda torch: lambda x, dim: torch.max(x, dim=dim).values,
     ),
-    Op(
+    CriticalOp(
         "min",
         lambda g: call(normal(g, 64, 2048), dim=-1),
         ref.min_,
         lambda torch: lambda x, dim: torch.min(x, dim=dim).values,
     ),
-    Op("argmax", lambda g: call(one_maximum(g, 64, 2048), dim=-1), ref.argmax, lambda torch: torch.argmax),
-    Op(
+    CriticalOp("argmax", lambda g: call(one_maximum(g, 64, 2048), dim=-1), ref.argmax, lambda torch: torch.argmax),
+    CriticalOp(
         "cumsum",
         lambda g: call(normal(g, 64, 1024), dim=-1),
         ref.cumsum,
         lambda torch: torch.cumsum,
         sums=sums.make_sum_along(scan=True, dim=-1),
     ),
-    Op("var", lambda g: call(normal(g, 64, 1024, loc=1), dim=-1, correction=1), ref.var, lambda torch: torch.var),
-    Op(
+    CriticalOp(
+        "var", lambda g: call(normal(g, 64, 1024, loc=1), dim=-1, correction=1), ref.var, lambda torch: torch.var
+    ),
+    CriticalOp(
         "topk",
         lambda g: call(normal(g, 8, 50257, scale=2), k=50),
         ref.topk,
         lambda torch: lambda x, k: torch.topk(x, k).values,
     ),
-    Op(
+    CriticalOp(
         "sort",
         lambda g: call(normal(g, 64, 2048), dim=-1),
         ref.sort,
@@ -347,28 +349,28 @@ _REDUCTIONS = (
 
 # The ranges keep every exact result inside float16.
 _ELEMENTWISE = (
-    Op("add", lambda g: call(normal(g, 128, 768), normal(g, 128, 768)), np.add, lambda torch: torch.add),
-    Op("mul", lambda g: call(normal(g, 128, 768), normal(g, 768)), np.multiply, lambda torch: torch.mul),
-    Op("div", lambda g: call(normal(g, 128, 768), positive(g, 128, 1)), np.divide, lambda torch: torch.div),
-    Op(
+    CriticalOp("add", lambda g: call(normal(g, 128, 768), normal(g, 128, 768)), np.add, lambda torch: torch.add),
+    CriticalOp("mul", lambda g: call(normal(g, 128, 768), normal(g, 768)), np.multiply, lambda torch: torch.mul),
+    CriticalOp("div", lambda g: call(normal(g, 128, 768), positive(g, 128, 1)), np.divide, lambda torch: torch.div),
+    CriticalOp(
         "pow",
         lambda g: call(g.uniform(0.1, 4, (128, 768)), g.uniform(-4, 4, (128, 768))),
         np.power,
         lambda torch: torch.pow,
     ),
-    Op("exp", lambda g: call(g.uniform(-9, 9, (128, 768))), np.exp, lambda torch: torch.exp),
-    Op("log", lambda g: call(positive(g, 128, 768, spread=2)), np.log, lambda torch: torch.log),
-    Op("sqrt", lambda g: call(positive(g, 128, 768, spread=2)), np.sqrt, lambda torch: torch.sqrt),
-    Op("rsqrt", lambda g: call(positive(g, 128, 768, spread=2)), ref.rsqrt, lambda torch: torch.rsqrt),
-    Op(
+    CriticalOp("exp", lambda g: call(g.uniform(-9, 9, (128, 768))), np.exp, lambda torch: torch.exp),
+    CriticalOp("log", lambda g: call(positive(g, 128, 768, spread=2)), np.log, lambda torch: torch.log),
+    CriticalOp("sqrt", lambda g: call(positive(g, 128, 768, spread=2)), np.sqrt, lambda torch: torch.sqrt),
+    CriticalOp("rsqrt", lambda g: call(positive(g, 128, 768, spread=2)), ref.rsqrt, lambda torch: torch.rsqrt),
+    CriticalOp(
         "where",
         lambda g: call(g.random((128, 768)) < 0.5, normal(g, 128, 768), normal(g, 128, 768)),
         np.where,
         lambda torch: torch.where,
         selects=True,
     ),
-    Op("clamp", lambda g: call(normal(g, 128, 768), min=-1.0, max=0.75), ref.clamp, lambda torch: torch.clamp),
-    Op(
+    CriticalOp("clamp", lambda g: call(normal(g, 128, 768), min=-1.0, max=0.75), ref.clamp, lambda torch: torch.clamp),
+    CriticalOp(
         "dropout",
         lambda g: call(normal(g, 128, 768), p=0.1, training=False),
         ref.dropout,
@@ -378,7 +380,7 @@ _ELEMENTWISE = (
 
 _MOVEMENT = (
     # GPT-2's table of tokens.
-    Op(
+    CriticalOp(
         "embedding",
         lambda g: call(g.integers(0, 50257, (4, 128)), normal(g, 50257, 768, scale=0.02)),
         ref.embedding,
@@ -386,14 +388,14 @@ _MOVEMENT = (
         narrow=ref.embedding_rows,
         selects=True,
     ),
-    Op(
+    CriticalOp(
         "index_select",
         lambda g: call(normal(g, 4096, 128), dim=0, index=g.integers(0, 4096, 512)),
         ref.index_select,
         lambda torch: torch.index_select,
         selects=True,
     ),
-    Op(
+    CriticalOp(
         "gather",
         lambda g: call(normal(g, 32, 8192), dim=1, index=g.integers(0, 8192, (32, 64))),
         ref.gather,
@@ -401,21 +403,21 @@ _MOVEMENT = (
         selects=True,
     ),
     # Messages summed at the nodes of a graph: about four a node.
-    Op(
+    CriticalOp(
         "scatter_add",
         lambda g: call(normal(g, 512, 128), dim=0, index=g.integers(0, 512, (2048, 128)), src=normal(g, 2048, 128)),
         ref.scatter_add,
         lambda torch: torch.scatter_add,
         selects=True,
     ),
-    Op(
+    CriticalOp(
         "cat",
         lambda g: call(normal(g, 64, 256), normal(g, 64, 512), normal(g, 64, 128), dim=1),
         ref.cat,
         lambda torch: lambda *tensors, dim: torch.cat(tensors, dim=dim),
     ),
     # Attention heads moved before positions.
-    Op(
+    CriticalOp(
         "transpose_contiguous",
         lambda g: call(normal(g, 2, 128, 12, 64), dim0=1, dim1=2),
         ref.transpose,
@@ -424,33 +426,33 @@ _MOVEMENT = (
 )
 
 _RESAMPLING = (
-    Op(
+    CriticalOp(
         "max_pool2d",
         lambda g: call(image(g, 1, 64, 112, 112), kernel_size=3, stride=2, padding=1),
         ref.max_pool2d,
         lambda torch: torch.nn.functional.max_pool2d,
     ),
-    Op(
+    CriticalOp(
         "avg_pool2d",
         lambda g: call(image(g, 1, 64, 112, 112), kernel_size=3, stride=2, padding=1),
         ref.avg_pool2d,
         lambda torch: torch.nn.functional.avg_pool2d,
         sums=sums.make_pool_sum,
     ),
-    Op(
+    CriticalOp(
         "adaptive_avg_pool2d",
         lambda g: call(image(g, 4, 256, 14, 14), output_size=(7, 7)),
         ref.adaptive_avg_pool2d,
         lambda torch: torch.nn.functional.adaptive_avg_pool2d,
     ),
     # The head of a segmentation net: 21 classes up to the picture's size.
-    Op(
+    CriticalOp(
         "interpolate_bilinear",
         lambda g: call(normal(g, 1, 21, 56, 56), size=(224, 224), mode="bilinear", align_corners=False),
         ref.interpolate_bilinear,
         lambda torch: torch.nn.functional.interpolate,
     ),
-    Op(
+    CriticalOp(
         "interpolate_nearest",
         lambda g: call(normal(g, 1, 128, 32, 32), size=(64, 64), mode="nearest"),
         ref.interpolate_nearest,
@@ -459,14 +461,14 @@ _RESAMPLING = (
 )
 
 _COMPOSITES = (
-    Op(
+    CriticalOp(
         "scaled_dot_product_attention",
         lambda g: call(normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64)),
         ref.attention,
         lambda torch: torch.nn.functional.scaled_dot_product_attention,
         sums=sums.make_attention_sum(),
     ),
-    Op(
+    CriticalOp(
         "scaled_dot_product_attention_causal",
         lambda g: call(normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64), normal(g, 2, 12, 128, 64), is_causal=True),
         ref.attention,
@@ -474,7 +476,7 @@ _COMPOSITES = (
         sums=sums.make_attention_sum(causal=True),
     ),
     # 32 query heads on 8 key heads, as in Llama 3 8B.
-    Op(
+    CriticalOp(
         "scaled_dot_product_attention_gqa",
         lambda g: call(
             normal(g, 1, 32, 128, 128), normal(g, 1, 8, 128, 128), normal(g, 1, 8, 128, 128), enable_gqa=True
@@ -483,14 +485,16 @@ _COMPOSITES = (
         lambda torch: torch.nn.functional.scaled_dot_product_attention,
         sums=sums.make_attention_sum(heads=4, enable_gqa=True),
     ),
-    Op("rotary_embedding", lambda g: call(normal(g, 2, 12, 128, 64), *turns(128, 64)), ref.rotary_embedding, _rotary),
-    Op(
+    CriticalOp(
+        "rotary_embedding", lambda g: call(normal(g, 2, 12, 128, 64), *turns(128, 64)), ref.rotary_embedding, _rotary
+    ),
+    CriticalOp(
         "swiglu",
         lambda g: call(normal(g, 64, 768), weights(g, 768, 2048, fan_in=768), weights(g, 768, 2048, fan_in=768)),
         ref.swiglu,
         lambda torch: lambda x, w, v: torch.nn.functional.silu(x @ w) * (x @ v),
     ),
-    Op(
+    CriticalOp(
         "cross_entropy",
         lambda g: call(normal(g, 32, 50257, scale=2), with_ignored(g, 32, 50257), ignore_index=-100),
         ref.cross_entropy,
@@ -498,8 +502,8 @@ _COMPOSITES = (
         selects=True,
     ),
     # The same weights in every framework.
-    Op("bert_encoder", encoder.draw_encoder_inputs, encoder.encode_reference, encoder.torch_form),
-    Op(
+    CriticalOp("bert_encoder", encoder.draw_encoder_inputs, encoder.encode_reference, encoder.torch_form),
+    CriticalOp(
         "mse_loss",
         lambda g: call(normal(g, 64, 768), normal(g, 64, 768)),
         ref.mse_loss,
@@ -508,7 +512,7 @@ _COMPOSITES = (
     ),
 )
 
-OPS: dict[str, Op] = {
+OPS: dict[str, CriticalOp] = {
     op.name: op
     for op in sorted(
         (

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks.operators import formulas, pooling, spatial
-from tasks.operators.call import Call
+from tasks.operators.call import OperatorCall
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:
@@ -23,9 +23,9 @@ def _pair(value: int | Sequence[int]) -> tuple[int, int]:
     return first, second
 
 
-def _call(*inputs: np.ndarray, **attributes: Any) -> Call:
+def _call(*inputs: np.ndarray, **attributes: Any) -> OperatorCall:
     """A call of ONNX's operator that is the op."""
-    return Call(inputs, attributes, opset=22, outputs=1)
+    return OperatorCall(inputs, attributes, opset=22, outputs=1)
 
 
 def _channels(x: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -291,7 +291,7 @@ def transpose(x: np.ndarray, dim0: int, dim1: int) -> np.ndarray:
 # ---- pooling and resampling: x (N, C, H, W) -> (N, C, H', W')
 
 
-def _pool(x: np.ndarray, kernel_size: int, stride: int, padding: int, **more: int) -> Call:
+def _pool(x: np.ndarray, kernel_size: int, stride: int, padding: int, **more: int) -> OperatorCall:
     return _call(x, kernel_shape=_pair(kernel_size), strides=_pair(stride), pads=(padding,) * 4, **more)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.passport import Terms, choose_elements
+from tasks.passport import SumTerms, choose_elements
 
 #: Columns of a product, channels of a convolution's output.
 COLUMNS = 8
@@ -19,16 +19,16 @@ SCALE, SQUARE = 2.0**15, 64.0
 
 
 @dataclass(frozen=True)
-class Summed:
+class SummedSample:
     """A call (args, kwargs) whose arrays are float64, and where the terms of some elements of its output lie."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    terms: tuple[Terms, ...]
+    terms: tuple[SumTerms, ...]
 
 
 #: Makes the call of so many rows and about so many terms.
-Make = Callable[[np.random.Generator, int, int], Summed]
+Make = Callable[[np.random.Generator, int, int], SummedSample]
 
 
 def _flatten_places(shape: tuple[int, ...], *indices: Any) -> tuple[int, ...]:
@@ -41,20 +41,20 @@ def make_product_sum(shared: int = 0, batch: int = 0, bias: int | None = None, t
     array, which the right one follows; batch: of products beside each other, 0 for no such axis; bias: number of an
     array (COLUMNS) that is added."""
 
-    def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
+    def make(g: np.random.Generator, rows: int, terms: int) -> SummedSample:
         front = (batch,) * bool(batch)
         left = (*front, rows, terms)
         right = (*front, COLUMNS, terms) if transposed else (*front, terms, COLUMNS)
         arrays = {shared: left, shared + 1: right} | ({} if bias is None else {bias: (COLUMNS,)})
         last = (batch - 1,) * bool(batch)
 
-        def of(row: int, column: int, where: str) -> Terms:
+        def of(row: int, column: int, where: str) -> SumTerms:
             k, first = np.arange(terms), (0,) * bool(batch) if not row else last
             at = (column, k) if transposed else (k, column)
             alone = () if bias is None else (bias, column)
             (place,) = _flatten_places((*front, rows, COLUMNS), *first, row, column)
             ones = (1.0,) * len(arrays)
-            return Terms(
+            return SumTerms(
                 place,
                 (shared + 1, _flatten_places(right, *first, *at)),
                 (shared, _flatten_places(left, *first, row, k)),
@@ -65,7 +65,7 @@ def make_product_sum(shared: int = 0, batch: int = 0, bias: int | None = None, t
             )
 
         elements = tuple(of(*at) for at in choose_elements(rows, COLUMNS))
-        return Summed(tuple(g.standard_normal(arrays[n]) for n in sorted(arrays)), {}, elements)
+        return SummedSample(tuple(g.standard_normal(arrays[n]) for n in sorted(arrays)), {}, elements)
 
     return make
 
@@ -73,10 +73,10 @@ def make_product_sum(shared: int = 0, batch: int = 0, bias: int | None = None, t
 def make_sum_along(scan: bool = False, divided: bool = False, **kwargs: Any) -> Make:
     """x (rows, K) along its last axis. scan: the last of running sums; divided: by K."""
 
-    def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
-        def of(row: int, where: str) -> Terms:
+    def make(g: np.random.Generator, rows: int, terms: int) -> SummedSample:
+        def of(row: int, where: str) -> SumTerms:
             place = row * terms + terms - 1 if scan else row
-            return Terms(
+            return SumTerms(
                 place,
                 (0, _flatten_places((rows, terms), row, np.arange(terms))),
                 fill=(1.0,),
@@ -85,7 +85,7 @@ def make_sum_along(scan: bool = False, divided: bool = False, **kwargs: Any) -> 
             )
 
         elements = tuple(of(*at) for at in choose_elements(rows))
-        return Summed((g.standard_normal((rows, terms)),), kwargs, elements)
+        return SummedSample((g.standard_normal((rows, terms)),), kwargs, elements)
 
     return make
 
@@ -96,7 +96,7 @@ def make_convolution_sum(
     """x (rows, C, 5, …), weight (C·groups or COLUMNS, C, *kernel), bias: the middle of the output. channels: C of a
     group for so many terms; groups: how many there are then, each with one channel of output a channel of its own."""
 
-    def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
+    def make(g: np.random.Generator, rows: int, terms: int) -> SummedSample:
         own = channels(terms)
         many = groups(terms) if groups else 1
         out = many * own if groups else COLUMNS
@@ -106,34 +106,34 @@ def make_convolution_sum(
         grid = np.meshgrid(*(np.arange(n) for n in (own, *kernel)), indexing="ij")
         middle = tuple(2 for _ in kernel)
 
-        def of(row: int, channel: int, where: str) -> Terms:
+        def of(row: int, channel: int, where: str) -> SumTerms:
             first = channel // (out // many) * own
             at = [m + k - 1 for m, k in zip(middle, grid[1:])]
             (place,) = _flatten_places(result, row, channel, *middle)
             left, right = _flatten_places(x, row, first + grid[0], *at), _flatten_places(w, channel, *grid)
-            return Terms(place, (1, right), (0, left), (2, channel), (1.0, 1.0, 1.0), False, where)
+            return SumTerms(place, (1, right), (0, left), (2, channel), (1.0, 1.0, 1.0), False, where)
 
         arrays = tuple(g.standard_normal(shape) for shape in (x, w, (out,)))
         kwargs: dict[str, Any] = {"stride": 1, "padding": 1} | ({"groups": many} if groups else {})
-        return Summed(arrays, kwargs, tuple(of(*at) for at in choose_elements(rows, out)))
+        return SummedSample(arrays, kwargs, tuple(of(*at) for at in choose_elements(rows, out)))
 
     return make
 
 
-def transposed_convolution(g: np.random.Generator, rows: int, terms: int) -> Summed:
+def transposed_convolution(g: np.random.Generator, rows: int, terms: int) -> SummedSample:
     """x (rows, C, 7, 7), weight (C, COLUMNS, 4, 4), bias: an element that all of the kernel reaches."""
     own = max(1, terms // 16)
     x, w, result = (rows, own, 7, 7), (own, COLUMNS, 4, 4), (rows, COLUMNS, 8, 8)
     c, i, j = np.meshgrid(np.arange(own), np.arange(4), np.arange(4), indexing="ij")
 
-    def of(row: int, channel: int, where: str) -> Terms:
+    def of(row: int, channel: int, where: str) -> SumTerms:
         (place,) = _flatten_places(result, row, channel, 4, 4)  # y = input + kernel − padding
         left, right = _flatten_places(x, row, c, 5 - i, 5 - j), _flatten_places(w, c, channel, i, j)
-        return Terms(place, (1, right), (0, left), (2, channel), (1.0, 1.0, 1.0), False, where)
+        return SumTerms(place, (1, right), (0, left), (2, channel), (1.0, 1.0, 1.0), False, where)
 
     arrays = tuple(g.standard_normal(shape) for shape in (x, w, (COLUMNS,)))
     elements = tuple(of(*at) for at in choose_elements(rows, COLUMNS))
-    return Summed(arrays, {"stride": 1, "padding": 1}, elements)
+    return SummedSample(arrays, {"stride": 1, "padding": 1}, elements)
 
 
 def make_attention_sum(heads: int = 1, causal: bool = False, **kwargs: Any) -> Make:
@@ -142,19 +142,19 @@ def make_attention_sum(heads: int = 1, causal: bool = False, **kwargs: Any) -> M
     where all keys are 0: their sum is divided by K. causal: there are as many rows as keys, and the last sees them
     all."""
 
-    def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
+    def make(g: np.random.Generator, rows: int, terms: int) -> SummedSample:
         rows = terms if causal else rows
         query, key = (1, heads, rows, HEAD), (1, 1, terms, HEAD)
         k = np.arange(terms)
 
-        def of(head: int, row: int, column: int, where: str) -> Iterator[Terms]:
+        def of(head: int, row: int, column: int, where: str) -> Iterator[SumTerms]:
             place = (head * rows + row) * HEAD + column
             values = (2, _flatten_places(key, 0, 0, k, column))
             scores = (1, _flatten_places(key, 0, 0, k, 0))
-            yield Terms(place, values, fill=(0.0, 0.0, 1.0), divided=True, where=where, part="values", rows=rows)
+            yield SumTerms(place, values, fill=(0.0, 0.0, 1.0), divided=True, where=where, part="values", rows=rows)
             if not where:  # all elements share the scores
                 return
-            yield Terms(
+            yield SumTerms(
                 place,
                 scores,
                 values,
@@ -172,7 +172,7 @@ def make_attention_sum(heads: int = 1, causal: bool = False, **kwargs: Any) -> M
             columns = range(HEAD - 1, HEAD - len(chosen), -1)
             chosen = [(heads - 1, rows - 1, column, "" if k else "last") for k, column in enumerate(columns)]
         elements = tuple(one for at in chosen for one in of(*at))
-        return Summed(arrays, kwargs | ({"is_causal": True} if causal else {}), elements)
+        return SummedSample(arrays, kwargs | ({"is_causal": True} if causal else {}), elements)
 
     return make
 
@@ -181,13 +181,13 @@ def make_normalised_sum(**kwargs: Any) -> Make:
     """x (rows, K) along its last axis: a softmax, or its logarithm. Its denominator is a sum of exponentials, which
     shows where the largest is."""
 
-    def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
-        def of(row: int, where: str) -> Terms:
+    def make(g: np.random.Generator, rows: int, terms: int) -> SummedSample:
+        def of(row: int, where: str) -> SumTerms:
             places = _flatten_places((rows, terms), row, np.arange(terms))
-            return Terms(places[0], (0, places), fill=(0.0,), where=where, of="exponentials", outputs=places)
+            return SumTerms(places[0], (0, places), fill=(0.0,), where=where, of="exponentials", outputs=places)
 
         elements = tuple(of(*at) for at in choose_elements(rows))
-        return Summed((g.standard_normal((rows, terms)),), kwargs, elements)
+        return SummedSample((g.standard_normal((rows, terms)),), kwargs, elements)
 
     return make
 
@@ -197,14 +197,14 @@ def make_standardised_sum(groups: int = 0, each: bool = False) -> Make:
     over the root of the mean square of that. Of inputs ±M and ones it shows what is left of the ones in the mean.
     Weights scale the results, so that a small range has them."""
 
-    def make(g: np.random.Generator, rows: int, terms: int) -> Summed:
+    def make(g: np.random.Generator, rows: int, terms: int) -> SummedSample:
         terms -= terms % 2 if groups else 0
         shape = (rows, 2 * groups, terms // 2) if groups else (rows, 2, terms, 1) if each else (rows, terms)
         channels = shape[1]
 
-        def of(start: int, where: str) -> Terms:
+        def of(start: int, where: str) -> SumTerms:
             places = tuple(range(start, start + terms))
-            return Terms(
+            return SumTerms(
                 places[0],
                 (0, places),
                 fill=(1.0, SCALE, 0.0),
@@ -223,42 +223,46 @@ def make_standardised_sum(groups: int = 0, each: bool = False) -> Make:
             "eps": 1e-5,
         }
         kwargs |= {"num_groups": groups} if groups else {} if each else {"normalized_shape": (terms,)}
-        return Summed((g.standard_normal(shape),), kwargs, elements)
+        return SummedSample((g.standard_normal(shape),), kwargs, elements)
 
     return make
 
 
-def root_mean_square(g: np.random.Generator, rows: int, terms: int) -> Summed:
+def root_mean_square(g: np.random.Generator, rows: int, terms: int) -> SummedSample:
     """x (rows, K) over √(mean(x²) + eps), where eps takes the largest square away again: else the root hides the last
     bit of the sum."""
 
-    def of(row: int, where: str) -> Terms:
+    def of(row: int, where: str) -> SumTerms:
         places = _flatten_places((rows, terms), row, np.arange(terms))
-        return Terms(places[0], (0, places), fill=(0.0, 1.0), where=where, of="squares", outputs=places, scale=SQUARE)
+        return SumTerms(
+            places[0], (0, places), fill=(0.0, 1.0), where=where, of="squares", outputs=places, scale=SQUARE
+        )
 
     x, weight = 4.0 * g.standard_normal((rows, terms)), g.standard_normal(terms)
     kwargs = {"normalized_shape": (terms,), "weight": weight, "eps": -SQUARE / terms}
-    return Summed((x,), kwargs, tuple(of(*at) for at in choose_elements(rows)))
+    return SummedSample((x,), kwargs, tuple(of(*at) for at in choose_elements(rows)))
 
 
-def mean_square(g: np.random.Generator, rows: int, terms: int) -> Summed:
+def mean_square(g: np.random.Generator, rows: int, terms: int) -> SummedSample:
     """The mean over x (1, K) of (x − 0)²."""
     places = tuple(range(terms))
     x = (1, terms)
-    one = Terms(0, (0, places), fill=(0.0, 0.0), where="first", rows=1, of="squares", outputs=(0,))
-    return Summed((g.standard_normal(x), g.standard_normal(x)), {}, (one,))
+    one = SumTerms(0, (0, places), fill=(0.0, 0.0), where="first", rows=1, of="squares", outputs=(0,))
+    return SummedSample((g.standard_normal(x), g.standard_normal(x)), {}, (one,))
 
 
-def make_pool_sum(g: np.random.Generator, rows: int, terms: int) -> Summed:
+def make_pool_sum(g: np.random.Generator, rows: int, terms: int) -> SummedSample:
     """x (rows, COLUMNS, 6, 6): the mean of a window of 3×3."""
     x = (rows, COLUMNS, 6, 6)
     i, j = np.meshgrid(np.arange(3), np.arange(3), indexing="ij")
 
-    def of(row: int, channel: int, where: str) -> Terms:
+    def of(row: int, channel: int, where: str) -> SumTerms:
         (place,) = _flatten_places((rows, COLUMNS, 3, 3), row, channel, 1, 1)
-        return Terms(place, (0, _flatten_places(x, row, channel, 1 + i, 1 + j)), fill=(1.0,), divided=True, where=where)
+        return SumTerms(
+            place, (0, _flatten_places(x, row, channel, 1 + i, 1 + j)), fill=(1.0,), divided=True, where=where
+        )
 
-    return Summed(
+    return SummedSample(
         (g.standard_normal(x),),
         {"kernel_size": 3, "stride": 2, "padding": 1},
         tuple(of(*at) for at in choose_elements(rows, COLUMNS)),

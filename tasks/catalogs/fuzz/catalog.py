@@ -11,12 +11,12 @@ import numpy as np
 
 from tasks.catalogs.base import Entry, Failure, GeneratingCatalog, Sample
 from tasks.catalogs.fuzz import GENERATED, graphs
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.draw.seeds import derive
 from tasks.fuzz import table
 from tasks.fuzz.graphs import build
 from tasks.fuzz.onnx import generate, second
-from tasks.fuzz.onnx.generate import GENERATOR, Generated
+from tasks.fuzz.onnx.generate import GENERATOR, GeneratedNode
 from tasks.graphs.floor import input_floors, inputs_of
 from tasks.graphs.widening import NoOracle
 from tasks.judge import op_classes
@@ -82,14 +82,14 @@ class Fuzz(GeneratingCatalog):
             if index in skip:
                 yield Sample(index)
                 continue
-            choose = choices_of(group, index) if made_of is None else Choices.from_list(made_of)
+            choose = choices_of(group, index) if made_of is None else DrawnChoices.from_list(made_of)
             yield self._make_sample(index, group, choose, draws)
 
-    def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
+    def chosen(self, group: Group, choose: DrawnChoices, draws: int) -> Sample:
         return self._make_sample(0, group, choose, draws)
 
     @staticmethod
-    def _make_sample(index: int, group: Group, choose: Choices, draws: int) -> Sample:
+    def _make_sample(index: int, group: Group, choose: DrawnChoices, draws: int) -> Sample:
         stage = "sample"
         try:
             if group.op_name in graphs.NAMES:
@@ -115,9 +115,9 @@ def seed_of(group: Group, index: int) -> int:
     return derive(group.seed, f"fuzz {group.op_name} {group.dtype} {index}")
 
 
-def choices_of(group: Group, index: int) -> Choices:
+def choices_of(group: Group, index: int) -> DrawnChoices:
     """The choices of a sample of a group, those of a seed of its own."""
-    return Choices.from_seed(
+    return DrawnChoices.from_seed(
         seed_of(group, index),
         graphs.choose_first(group.op_name, group.seed, index) if group.op_name in graphs.NAMES else (),
     )
@@ -147,7 +147,7 @@ def _parse_choices(group: Group) -> list[int] | None:
     )
 
 
-def _make_case_sample(index: int, case: Generated, draws: int) -> Sample:
+def _make_case_sample(index: int, case: GeneratedNode, draws: int) -> Sample:
     """The sample of a case. Raises NoOracle, and onnx's ValidationError for a model that is none."""
     exact = generate.evaluate(case)
     model = generate.model(case, exact)
@@ -177,7 +177,7 @@ def _check_fuzzed_model(model: bytes) -> None:
 
 
 def _compute_floors(
-    case: Generated, exact: list[np.ndarray], names: list[str], op_class: OpClass, draws: int
+    case: GeneratedNode, exact: list[np.ndarray], names: list[str], op_class: OpClass, draws: int
 ) -> list[np.ndarray | None]:
     """δ per output: what says on what is computed is moved, not what says how."""
     if not any(y.dtype == np.float64 for y in exact):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tasks.catalogs.base import Sample
 from tasks.counterparts import by_torch
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.fuzz.graphs import build
-from tasks.fuzz.graphs.build import Made
+from tasks.fuzz.graphs.build import FuzzedGraph
 from tasks.fuzz.onnx.second import agrees
 from tasks.fuzz.table import STEPS
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.floor import reference_and_floor
 from tasks.model import Leaf, OpClass
 from tasks.operators.table import NAMED
@@ -31,19 +31,19 @@ def choose_first(op: str, seed: int, index: int) -> tuple[int, ...]:
     return () if op in _OF_MANY else ((seed * 8 + index) % len(build.PARTNERS),)
 
 
-def build_graph(op: str, dtype: str, choose: Choices) -> Made:
+def build_graph(op: str, dtype: str, choose: DrawnChoices) -> FuzzedGraph:
     """The graph of some choices, which begins in a dtype of `build.DTYPES`."""
     if op in _OF_MANY:
         return _OF_MANY[op](dtype, choose)
     return build.pair(op.removesuffix(AND), dtype, choose)
 
 
-def make_graph_sample(index: int, op: str, one: Made, draws: int) -> Sample:
+def make_graph_sample(index: int, op: str, one: FuzzedGraph, draws: int) -> Sample:
     """The sample of a graph. Raises NoOracle."""
     import onnx
 
     proto = onnx.load_from_string(one.model)
-    graph = Graph(proto)
+    graph = EvaluatedGraph(proto)
     exact = reference_and_floor(graph, one.feeds, draws)
     expected = [
         Leaf(graph.dtypes[name], y.shape, y, delta if delta.any() else None, jumps=jumps)

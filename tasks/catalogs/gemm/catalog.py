@@ -21,7 +21,7 @@ from tasks.catalogs.gemm import block_scaled, grouped, onnx_form
 from tasks.catalogs.gemm.onnx_form import ALPHA, BETA, SCALES, TRANSPOSED
 from tasks.model import EPS, Group, Leaf, OpClass, is_inexact, np_dtype
 from tasks.model.dtypes import dtype_name
-from tasks.passport import ARITHMETIC, Terms, choose_elements
+from tasks.passport import ARITHMETIC, SumTerms, choose_elements
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
 CATALOG_VERSION = "2"
@@ -66,7 +66,7 @@ LAYOUTS = ((0, 0), (3, 0), (0, 1), (8, 4))
 
 
 @dataclass(frozen=True)
-class Op:
+class GemmOp:
     """classes: how its result is judged; dtypes; variants; shapes of its samples; output: dtype of the result by
     variant and dtype under test. own: of an op whose operands are not two matrices alone, the module with its
     make_arrays, multiply and call; of: the dtypes of some variants, where not all have all."""
@@ -83,9 +83,9 @@ class Op:
         return self.of.get(variant, self.dtypes)
 
 
-OPS: Mapping[str, Op] = {
-    "addmm": Op(FLOATS, TRANSPOSED, SHAPES, lambda variant, dtype: dtype),
-    "block_scaled_mm": Op(
+OPS: Mapping[str, GemmOp] = {
+    "addmm": GemmOp(FLOATS, TRANSPOSED, SHAPES, lambda variant, dtype: dtype),
+    "block_scaled_mm": GemmOp(
         FORMATS["mx"].elements,
         tuple(FORMATS),
         block_scaled.SHAPES,
@@ -93,13 +93,13 @@ OPS: Mapping[str, Op] = {
         own=block_scaled,
         of={name: kind.elements for name, kind in FORMATS.items()},
     ),
-    "bmm": Op(FLOATS, TRANSPOSED, SHAPES, lambda variant, dtype: dtype),
-    "grouped_mm": Op(
+    "bmm": GemmOp(FLOATS, TRANSPOSED, SHAPES, lambda variant, dtype: dtype),
+    "grouped_mm": GemmOp(
         ("float32", "float16", "bfloat16"), grouped.VARIANTS, grouped.SHAPES, lambda variant, dtype: dtype, own=grouped
     ),
-    "int_mm": Op(("int8",), ("",), ALIGNED, lambda variant, dtype: "int32", OpClass.EXACT),
-    "mm": Op(FLOATS, TRANSPOSED, SHAPES, lambda variant, dtype: dtype),
-    "scaled_mm": Op(FLOAT8, ("bfloat16", "float32"), ALIGNED, lambda variant, dtype: variant),
+    "int_mm": GemmOp(("int8",), ("",), ALIGNED, lambda variant, dtype: "int32", OpClass.EXACT),
+    "mm": GemmOp(FLOATS, TRANSPOSED, SHAPES, lambda variant, dtype: dtype),
+    "scaled_mm": GemmOp(FLOAT8, ("bfloat16", "float32"), ALIGNED, lambda variant, dtype: variant),
 }
 
 
@@ -137,7 +137,7 @@ class Gemm(Catalog):
         op = self._op(group)
         return functools.partial(op.own.call if op.own else _CALLS[group.op_name], group.variant)
 
-    def _op(self, group: Group) -> Op:
+    def _op(self, group: Group) -> GemmOp:
         op = OPS.get(group.op_name)
         if (
             group.catalog != self.name
@@ -148,7 +148,7 @@ class Gemm(Catalog):
             raise ValueError(f"the catalog gemm has no op {group.label!r} in {group.dtype}")
         return op
 
-    def _sample(self, op: Op, group: Group, index: int, draws: int) -> Sample:
+    def _sample(self, op: GemmOp, group: Group, index: int, draws: int) -> Sample:
         seed = (zlib.crc32(group.label.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
         rng = np.random.default_rng(seed)
         arrays, specs = [], []
@@ -166,7 +166,7 @@ class Gemm(Catalog):
         except Exception as error:
             return Sample(index, failure=Failure.of(error, "reference"))
 
-    def _summed_sample(self, op: Op, group: Group, index: int, draws: int) -> Sample:
+    def _summed_sample(self, op: GemmOp, group: Group, index: int, draws: int) -> Sample:
         """A product with where the terms of its first and its last result lie."""
         shape = SUMMED[index]
         rng = np.random.default_rng((zlib.crc32(group.label.encode()), zlib.crc32(group.dtype.encode()), index))
@@ -175,7 +175,7 @@ class Gemm(Catalog):
         rows, columns, count = shape
         k = np.arange(count)
         sample.terms = tuple(
-            Terms(
+            SumTerms(
                 row * columns + column,
                 (0, tuple((row * count + k).tolist())),
                 (1, tuple((k * columns + column).tolist())),
@@ -219,7 +219,7 @@ def _laid_out(values: np.ndarray, number: int, layout: tuple[int, int]) -> tuple
 
 
 def _build_sample(
-    op: Op, group: Group, index: int, arrays: Sequence[np.ndarray], specs: Sequence[TensorSpec], draws: int
+    op: GemmOp, group: Group, index: int, arrays: Sequence[np.ndarray], specs: Sequence[TensorSpec], draws: int
 ) -> Sample:
     """A sample with its float64 reference and noise floor: how far the result moves when each element of the matrices
     moves by ε of the result's dtype. What float8 and int8 hold is exactly given: their own ε would excuse anything."""

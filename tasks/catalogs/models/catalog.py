@@ -48,7 +48,7 @@ class Models(Catalog):
         return self._as_made(group, made).model(default_cache())
 
     def any_size(self, group: Group) -> bytes | None:
-        return self._model(group).export(exporting.How(any_size=True), default_cache())
+        return self._model(group).export(exporting.ModelExport(any_size=True), default_cache())
 
     def at_opset(self, group: Group, made: Sample, opset: int) -> Iterator[tuple[str, bytes | Exception]]:
         model = self._as_made(group, made)
@@ -100,7 +100,7 @@ class Models(Catalog):
     def _make_samples(
         self, model: Model, group: Group, draws: int, skip: Collection[int], cache: Path
     ) -> Iterator[Sample]:
-        network: network_samples.Network | modules.OwnModule | None = None
+        network: network_samples.CatalogNetwork | modules.OwnModule | None = None
         about = {"licence": model.licence}
         for index in range(min(group.samples, getattr(model, "samples", group.samples))):
             if index in skip:
@@ -134,10 +134,10 @@ class Models(Catalog):
             raise ValueError(f"the catalog models has no network {group.label!r}") from None
 
 
-def _read_model_network(model: Model, cache: Path) -> network_samples.Network | modules.OwnModule:
-    if isinstance(model, own_models.Own) and model.is_module:
+def _read_model_network(model: Model, cache: Path) -> network_samples.CatalogNetwork | modules.OwnModule:
+    if isinstance(model, own_models.OwnModelFile) and model.is_module:
         return modules.OwnModule(model)
-    return network_samples.Network(model, cache)
+    return network_samples.CatalogNetwork(model, cache)
 
 
 def _describe_model_failure(error: Exception) -> Failure:

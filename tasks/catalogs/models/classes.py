@@ -17,7 +17,7 @@ _OTHERS = ("torch.autograd.", "object")
 
 
 @dataclass(frozen=True)
-class Defined:
+class DefinedModel:
     """What a file defines. whole: names of the classes that are torch modules and can be made as they are; lacking: of
     those that need arguments, with these."""
 
@@ -42,7 +42,7 @@ class Defined:
         )
 
 
-def find_models(file: Path) -> Defined:
+def find_models(file: Path) -> DefinedModel:
     """The models that a file defines at its top. Raises SyntaxError, OSError."""
     tree = ast.parse(file.read_bytes(), str(file))
     classes = {x.name: x for x in tree.body if isinstance(x, ast.ClassDef)}
@@ -56,11 +56,11 @@ def find_models(file: Path) -> Defined:
                 lacking[name] = arguments
             else:
                 whole.append(name)
-    return Defined(tuple(whole), lacking)
+    return DefinedModel(tuple(whole), lacking)
 
 
 @dataclass(frozen=True)
-class Forward:
+class ForwardArguments:
     """What a class's forward takes. names: its arguments in order; needed: those without a default; more: it takes
     others as well."""
 
@@ -69,7 +69,7 @@ class Forward:
     more: bool
 
 
-def read_forward_arguments(file: Path, name: str) -> Forward | None:
+def read_forward_arguments(file: Path, name: str) -> ForwardArguments | None:
     """What the forward of a class takes that the file defines at its top; None where the source does not show it (it is
     decorated, or assigned). Raises SyntaxError, OSError."""
     tree = ast.parse(file.read_bytes(), str(file))
@@ -88,7 +88,7 @@ def read_forward_arguments(file: Path, name: str) -> Forward | None:
     if not _is_module(name, classes, dict(_list_imports(tree))):
         return None
     more = bool(own.args.vararg or own.args.kwonlyargs)
-    return Forward(tuple(x.arg for x in _list_positional_arguments(own)), _without_default(own), more)
+    return ForwardArguments(tuple(x.arg for x in _list_positional_arguments(own)), _without_default(own), more)
 
 
 def _list_positional_arguments(method: ast.FunctionDef) -> list[ast.arg]:

@@ -25,7 +25,7 @@ _INPUT = re.compile(r"([^=<\[\]\s]+)\s*(?:=\s*([^\[\]<]*?)\s*(\[[^\[\]]*\]?)?\s*
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnInput:
     """An input that is drawn: its name, its dtype and shape where they are said, and the end of its values.
 
     below: values are from 0 on and below it, uniform; None: regular values of `tasks.arrays.inputs`.
@@ -37,7 +37,7 @@ class Drawn:
     below: float | None = None
 
 
-def parse_input(text: str) -> Drawn:
+def parse_input(text: str) -> DrawnInput:
     """An input as it is written on a command line. Raises ValueError, which says what is wrong and how to write it."""
     found = _INPUT.fullmatch(text.strip())
     if found is None:
@@ -45,7 +45,7 @@ def parse_input(text: str) -> Drawn:
     name, dtype, shape, below = found.groups()
     if dtype and (dtype not in DTYPES or dtype == "str"):
         raise ValueError(f"{text!r}: unknown dtype {dtype!r}{nearest(dtype, [x for x in DTYPES if x != 'str'])}")
-    return Drawn(name, dtype or "", _parse_input_shape(shape, text), _parse_input_bound(below, dtype or "", text))
+    return DrawnInput(name, dtype or "", _parse_input_shape(shape, text), _parse_input_bound(below, dtype or "", text))
 
 
 def _parse_input_shape(given: str | None, text: str) -> tuple[int, ...] | None:
@@ -83,7 +83,7 @@ def _parse_input_bound(given: str | None, dtype: str, text: str) -> float | None
     return below
 
 
-def draw_model_inputs(given: Iterable[Drawn], index: int, seed: int) -> dict[str, np.ndarray]:
+def draw_model_inputs(given: Iterable[DrawnInput], index: int, seed: int) -> dict[str, np.ndarray]:
     """The inputs of sample ``index`` of a run's seed: the same whatever the machine, each by its name alone."""
     made = {}
     for one in given:
@@ -108,7 +108,7 @@ def _read_onnx_inputs(model: Any) -> dict[str, Any]:
     return {x.name: x.type.tensor_type for x in model.graph.input if x.name not in defaults}
 
 
-def of_graph(model: Any, given: Mapping[str, Drawn], where: str) -> list[Drawn]:
+def of_graph(model: Any, given: Mapping[str, DrawnInput], where: str) -> list[DrawnInput]:
     """What is drawn for an ONNX model: ``given``, and of the rest of its inputs what the model itself says.
 
     Raises GivenError for a name that it does not have, another dtype, and sizes that neither says."""
@@ -116,10 +116,10 @@ def of_graph(model: Any, given: Mapping[str, Drawn], where: str) -> list[Drawn]:
     for name in given:
         if name not in wanted:
             raise GivenError(f"{where}: the model has no input {name!r}{nearest(name, list(wanted))}")
-    return [_complete_input(given.get(name, Drawn(name)), kind, where) for name, kind in wanted.items()]
+    return [_complete_input(given.get(name, DrawnInput(name)), kind, where) for name, kind in wanted.items()]
 
 
-def _complete_input(one: Drawn, kind: Any, where: str) -> Drawn:
+def _complete_input(one: DrawnInput, kind: Any, where: str) -> DrawnInput:
     dtype = DTYPE_OF_ELEMENT.get(kind.elem_type, "")
     if not dtype or dtype == "str":
         raise GivenError(f"{where}: the input {one.name!r} is no tensor of numbers: that cannot be drawn")

@@ -25,7 +25,7 @@ DYNAMO_FROM = 18
 
 
 @dataclass(frozen=True)
-class How:
+class ModelExport:
     """How a module is exported. any_size: with every dimension open that it leaves open (DYNAMO alone); opset: the
     operator set, 0 for the exporter's own; way: DYNAMO or TORCHSCRIPT."""
 
@@ -40,19 +40,21 @@ class How:
 
 
 #: Of its own opset, and of the sizes of what it is given.
-PLAIN = How()
+PLAIN = ModelExport()
 
 
-def list_exporters_at(opset: int) -> list[How]:
+def list_exporters_at(opset: int) -> list[ModelExport]:
     """The ways to write an operator set, the better first."""
-    return [How(opset=opset, way=way) for way in ((DYNAMO, TORCHSCRIPT) if opset >= DYNAMO_FROM else (TORCHSCRIPT,))]
+    return [
+        ModelExport(opset=opset, way=way) for way in ((DYNAMO, TORCHSCRIPT) if opset >= DYNAMO_FROM else (TORCHSCRIPT,))
+    ]
 
 
 class OtherOpset(Exception):
     """What was exported is of another operator set than was asked for."""
 
 
-def export_architecture(name: str, size: str = "full", folder: Path | None = None, how: How = PLAIN) -> bytes:
+def export_architecture(name: str, size: str = "full", folder: Path | None = None, how: ModelExport = PLAIN) -> bytes:
     """An architecture as a serialized ModelProto, float32, of static shapes: those of `architectures.example`.
 
     folder: where it is kept, and found again while neither the architecture nor the exporter changes. Raises what
@@ -81,7 +83,11 @@ def load_or_make(what: list[str], folder: Path | None, make: Callable[[], Any]) 
 
 
 def export_module(
-    module: Any, inputs: list[Any], input_names: tuple[str, ...], output_names: tuple[str, ...], how: How = PLAIN
+    module: Any,
+    inputs: list[Any],
+    input_names: tuple[str, ...],
+    output_names: tuple[str, ...],
+    how: ModelExport = PLAIN,
 ) -> Any:
     """The ModelProto that torch's exporter makes of a module and inputs, of their sizes or, as far as it can be, of
     any. Raises OtherOpset, and what the exporter raises."""

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from tasks.catalogs.models import wheels
-from tasks.catalogs.models.wheels import Wheel
+from tasks.catalogs.models.wheels import PinnedWheel
 
 #: Two photographs of a temple and of a flower, 640 × 427.
-PHOTOS = Wheel(
+PHOTOS = PinnedWheel(
     "scikit_learn-1.7.2-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
     "89877e19a80c7b11a2891a27c21c4894fb18e2c2e077815bcade10d34287b20d",
     "CC-BY-2.0",
@@ -28,7 +28,7 @@ Seeded = Callable[[np.random.Generator], Arrays]
 
 
 @dataclass(frozen=True)
-class Inputs:
+class ModelInputs:
     """Where a model's inputs come from: ``kinds`` real samples, the second and what follows after them seeded ones."""
 
     real: Real

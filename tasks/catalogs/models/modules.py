@@ -17,10 +17,10 @@ import numpy as np
 from tasks.arrays import module_state, noise, torch_tree
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.models import parameters
-from tasks.catalogs.models.own_models import Own
+from tasks.catalogs.models.own_models import OwnModelFile
 from tasks.graphs import module as modules
 from tasks.graphs import products
-from tasks.graphs.roundings import Round, Roundings, jumping, uncast
+from tasks.graphs.roundings import CastRoundings, Round, jumping, uncast
 from tasks.graphs.widening import NoOracle
 from tasks.judge import definitions
 from tasks.judge.coarser import SUSPECTS
@@ -43,7 +43,7 @@ _NO_GRAD = "(forward is called under torch.no_grad: wrap what needs gradients in
 class OwnModule:
     """A module made once for all of its samples."""
 
-    def __init__(self, own: Own) -> None:
+    def __init__(self, own: OwnModelFile) -> None:
         """Raises GivenError where it cannot be made."""
         self.own = own
         self.module = own.make_module()
@@ -89,7 +89,7 @@ class OwnModule:
 
     def _called_again(
         self, arrays: Sequence[np.ndarray], first: Sequence[np.ndarray]
-    ) -> tuple[modules.Seen, list[np.ndarray]]:
+    ) -> tuple[modules.SeenOperations, list[np.ndarray]]:
         """What a call dispatches, and what the module returns with another seed. Raises ValueError for a module that
         returns something else than at ``first`` with the same seed, and what it raises."""
         with module_state.seed_rng(_SEEDS[0]):
@@ -148,7 +148,7 @@ class OwnModule:
         return found
 
     def _exact(self, made: Sample, arrays: list[np.ndarray], first: Sequence[Any], draws: int) -> None:
-        casts = Roundings()
+        casts = CastRoundings()
         try:
             references = modules.exactly(self.module, arrays, round=casts.first)
         except Exception as error:

@@ -14,16 +14,16 @@ from tasks.counterparts import by_torch
 from tasks.graphs import adequacy
 from tasks.graphs import module as modules
 from tasks.graphs.coarse import with_weights_in
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.floor import reference_and_floor
 from tasks.graphs.widening import WIDENED, NoOracle
 from tasks.judge.coarser import SUSPECTS
 from tasks.model import Leaf, OpClass, Oracle
 
-__all__ = ["Network", "NoOracle"]
+__all__ = ["CatalogNetwork", "NoOracle"]
 
 
-class Network:
+class CatalogNetwork:
     """A network read once for all of its samples."""
 
     def __init__(self, model: Model, cache: Path) -> None:
@@ -33,7 +33,7 @@ class Network:
         self.model, self._cache = model, cache
         self.content = model.model(cache)
         self._proto = onnx.load_from_string(self.content)
-        self.graph = Graph(self._proto)
+        self.graph = EvaluatedGraph(self._proto)
         self._module = model.module(cache)
         #: Layers that no sample so far observes; None before the first.
         self._hidden: list[str] | None = None
@@ -73,7 +73,7 @@ class Network:
         """The outputs by torch in float64: of the network's own torch form, else of its graph with torch's
         operators."""
         if self._module is None:
-            found = Graph(self._proto, by_torch.operators()).run(feeds)
+            found = EvaluatedGraph(self._proto, by_torch.operators()).run(feeds)
             return Oracle(by_torch.NAME, [np.array(found[name], order="C") for name in self.graph.outputs])
         return Oracle("torch-float64", modules.exactly(self._module, [feeds[name] for name in self.graph.inputs]))
 
@@ -82,7 +82,7 @@ def make_bare_sample(content: bytes, feeds: Mapping[str, np.ndarray]) -> Sample:
     """A sample of a serialized ModelProto with nothing expected of it."""
     import onnx
 
-    arrays = Graph(onnx.load_from_string(content)).order_inputs(feeds)
+    arrays = EvaluatedGraph(onnx.load_from_string(content)).order_inputs(feeds)
     return Sample.of(0, arrays, op_class=OpClass.MODEL, model=content)
 
 

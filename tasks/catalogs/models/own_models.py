@@ -33,7 +33,7 @@ TIMES = 3
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnModelFile:
     """A model of the user's. source: "….onnx", a folder with saved_model.pb, "module:function" or "file.py:function";
     files: an .npz of inputs for each sample; root: the folder that modules are looked up in; drawn: inputs that are
     drawn instead, as `tasks.catalogs.models.drawn_inputs` reads them."""
@@ -70,7 +70,7 @@ class Own:
             made = _read_as_onnx(path) if path.is_dir() else given.read_model(path)
         return self._bytes(made)
 
-    def export(self, how: exporting.How, cache: Path) -> bytes | None:
+    def export(self, how: exporting.ModelExport, cache: Path) -> bytes | None:
         if not self.is_module:
             return None
         try:
@@ -80,7 +80,7 @@ class Own:
                 return None
             raise
 
-    def _export_module(self, how: exporting.How) -> Any:
+    def _export_module(self, how: exporting.ModelExport) -> Any:
         import torch
 
         given, module = self._arrays(0, 0), self.make_module()
@@ -195,10 +195,10 @@ class Own:
         )
 
 
-def list_models() -> dict[str, Own]:
+def list_models() -> dict[str, OwnModelFile]:
     """The models that this process was told of, by name."""
     return {
-        one["name"]: Own(one["name"], one["model"], tuple(one["inputs"]), one["root"], tuple(one["drawn"]))
+        one["name"]: OwnModelFile(one["name"], one["model"], tuple(one["inputs"]), one["root"], tuple(one["drawn"]))
         for one in user_definitions.definitions().get("models", [])
     }
 

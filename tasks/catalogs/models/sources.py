@@ -9,23 +9,23 @@ from pathlib import Path
 import numpy as np
 
 from tasks.catalogs.models import exporting, inputs, wheels
-from tasks.catalogs.models.inputs import HALF, IMAGENET, Arrays, Inputs
-from tasks.catalogs.models.wheels import Wheel
+from tasks.catalogs.models.inputs import HALF, IMAGENET, Arrays, ModelInputs
+from tasks.catalogs.models.wheels import PinnedWheel
 
-RAPIDOCR = Wheel(
+RAPIDOCR = PinnedWheel(
     "rapidocr_onnxruntime-1.4.4-py3-none-any.whl",
     "971d7d5f223a7a808662229df1ef69893809d8457d834e6373d3854bc1782cbf",
     "Apache-2.0",
 )
-SILERO = Wheel(
+SILERO = PinnedWheel(
     "silero_vad-6.2.3-py3-none-any.whl", "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8", "MIT"
 )
-MAGIKA = Wheel(
+MAGIKA = PinnedWheel(
     "magika-1.0.3-py3-none-manylinux_2_28_x86_64.whl",
     "3e9b49134e8116ee40b431664dcbed9e199413efddcce1a173c734b4e0521529",
     "Apache-2.0",
 )
-BASIC_PITCH = Wheel(
+BASIC_PITCH = PinnedWheel(
     "basic_pitch-0.4.0-py2.py3-none-any.whl",
     "738adb503aae7fdfc7d1e1511aa0ce35052315f260a19531ef4c356708425db0",
     "Apache-2.0",
@@ -33,15 +33,15 @@ BASIC_PITCH = Wheel(
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """A trained model in ONNX. about: what it does; wheel, path: where its file is; given: its inputs; outputs: what
     each stands for, by name (see `tasks.judge.meaning`); files: of the wheel that are it in other frameworks, by form,
     a folder with a slash at its end."""
 
     about: str
-    wheel: Wheel
+    wheel: PinnedWheel
     path: str
-    given: Inputs
+    given: ModelInputs
     outputs: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class Trained:
     def model(self, cache: Path) -> bytes:
         return wheels.member(self.wheel, self.path, cache)
 
-    def export(self, how: exporting.How, cache: Path) -> None:
+    def export(self, how: exporting.ModelExport, cache: Path) -> None:
         return None
 
     def files_in(self, cache: Path) -> Mapping[str, bytes]:
@@ -114,47 +114,47 @@ def _make_image_input(name: str, *shape: int) -> inputs.Seeded:
 _OCR = "rapidocr_onnxruntime/models/"
 
 #: Every trained model by its name in the catalog.
-TRAINED: dict[str, Trained] = {
-    "ppocr_cls": Trained(
+TRAINED: dict[str, TrainedModel] = {
+    "ppocr_cls": TrainedModel(
         "is a line of text upside down",
         RAPIDOCR,
         f"{_OCR}ch_ppocr_mobile_v2.0_cls_infer.onnx",
-        Inputs(_make_turned_text, _make_image_input("x", 1, 3, 48, 192), 2),
+        ModelInputs(_make_turned_text, _make_image_input("x", 1, 3, 48, 192), 2),
         {"save_infer_model/scale_0.tmp_1": "probabilities"},
     ),
-    "ppocr_det": Trained(
+    "ppocr_det": TrainedModel(
         "where on a page is text",
         RAPIDOCR,
         f"{_OCR}ch_PP-OCRv4_det_infer.onnx",
-        Inputs(_make_text_page_input, _make_image_input("x", 1, 3, 160, 256), 2),
+        ModelInputs(_make_text_page_input, _make_image_input("x", 1, 3, 160, 256), 2),
         {"sigmoid_0.tmp_0": "mask above 0.3"},
     ),
-    "ppocr_rec": Trained(
+    "ppocr_rec": TrainedModel(
         "the characters of a line of text",
         RAPIDOCR,
         f"{_OCR}ch_PP-OCRv4_rec_infer.onnx",
-        Inputs(_make_text_line_input, _make_image_input("x", 1, 3, 48, 320), 3),
+        ModelInputs(_make_text_line_input, _make_image_input("x", 1, 3, 48, 320), 3),
         {"softmax_11.tmp_0": "probabilities"},
     ),
-    "silero_vad": Trained(
+    "silero_vad": TrainedModel(
         "does somebody speak; its state goes in and out",
         SILERO,
         "silero_vad/data/silero_vad.onnx",
-        Inputs(_make_spoken_input, _make_hiss),
+        ModelInputs(_make_spoken_input, _make_hiss),
         {"output": "mask"},
     ),
-    "magika": Trained(
+    "magika": TrainedModel(
         "the type of a file, from its bytes",
         MAGIKA,
         "magika/models/standard_v3_3/model.onnx",
-        Inputs(_make_file_input, lambda g: {"bytes": g.integers(0, 256, (1, 2048), np.int32)}, 2),
+        ModelInputs(_make_file_input, lambda g: {"bytes": g.integers(0, 256, (1, 2048), np.int32)}, 2),
         {"target_label": "probabilities"},
     ),
-    "basic_pitch": Trained(
+    "basic_pitch": TrainedModel(
         "the notes of a piece of music",
         BASIC_PITCH,
         "basic_pitch/saved_models/icassp_2022/nmp.onnx",
-        Inputs(
+        ModelInputs(
             _make_music,
             lambda g: {"serving_default_input_2:0": np.asarray(0.2 * g.standard_normal((1, 43844, 1)), np.float32)},
         ),

@@ -25,7 +25,7 @@ class Model(Protocol):
     def model(self, cache: Path) -> bytes:
         """Its serialized ModelProto; files that it needs are kept in ``cache``. Raises Unavailable, in one line."""
 
-    def export(self, how: exporting.How, cache: Path) -> bytes | None:
+    def export(self, how: exporting.ModelExport, cache: Path) -> bytes | None:
         """As `model`, exported otherwise; None where it is no torch module, or where no dimension of one can be left
         open. Raises Unavailable, and what the exporter raises."""
 
@@ -44,7 +44,7 @@ _LOGITS = {"unet": "logits axis 1"}
 
 
 @dataclass(frozen=True)
-class Seeded:
+class SeededModel:
     """An architecture with seeded weights (`tasks.catalogs.models.architectures`) in one of its sizes."""
 
     name: str
@@ -59,7 +59,7 @@ class Seeded:
     def model(self, cache: Path) -> bytes:
         return self.export(exporting.PLAIN, cache)
 
-    def export(self, how: exporting.How, cache: Path) -> bytes:
+    def export(self, how: exporting.ModelExport, cache: Path) -> bytes:
         return exporting.export_architecture(self.name, self.size, cache / "exported", how)
 
     def files_in(self, cache: Path) -> Mapping[str, bytes]:
@@ -77,7 +77,7 @@ MODELS: dict[tuple[str, str], Model] = {
     **{(name, ""): one for name, one in TRAINED.items()},
     **{(name, ""): one for name, one in WEIGHTS.items()},
     **{
-        (name, "" if size == "full" else size): Seeded(name, size)
+        (name, "" if size == "full" else size): SeededModel(name, size)
         for name in architectures.ARCHITECTURES
         for size in architectures.SIZES
     },

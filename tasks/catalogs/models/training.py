@@ -96,7 +96,7 @@ def _make_training_sample(group: Group, index: int, draws: int) -> Sample:
         taken, kinks = make_training_step(group), architectures.ARCHITECTURES[group.op_name].kinks
         for attempt in range(ATTEMPTS if kinks and not taken.autocast else 1):
             made.arrays = _make_inputs_and_targets(group, taken, index + attempt * 1000)
-            exact = _Exact(taken, made.arrays)
+            exact = _ExactModelStep(taken, made.arrays)
             if smooth := not kinks or (not taken.autocast and not exact.jumps()):
                 break
         if taken.autocast:
@@ -149,7 +149,7 @@ def _make_training_loss(kind: str) -> Callable[..., Any]:
     return made
 
 
-class _Exact:
+class _ExactModelStep:
     """A training step in float64: what is right, how rounding moves it, and what finite differences say."""
 
     def __init__(self, taken: TrainingStep, arrays: Arrays) -> None:
@@ -231,7 +231,7 @@ class _Exact:
             with torch.no_grad(), compute_in_float64():
                 return [self.taken(*map(torch.from_numpy, self.arrays)).numpy().copy()]
 
-        problem = autograd.Problem(loss, self.weights, [np.ones(())])
+        problem = autograd.GradientProblem(loss, self.weights, [np.ones(())])
         found, _ = autograd.second_oracle(problem, self.outputs[1:], STEP, SLACK)
         return (
             [Oracle(found.name, [reshape_gradient_rows(y) for y in (self.outputs[0], *found.references)])]

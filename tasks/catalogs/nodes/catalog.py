@@ -11,9 +11,9 @@ import numpy as np
 from tasks.catalogs import user_definitions
 from tasks.catalogs.base import Catalog, CatalogError, Entry, Failure, Sample
 from tasks.catalogs.nodes import folder
-from tasks.catalogs.nodes.folder import FolderError, Kept
+from tasks.catalogs.nodes.folder import FolderError, KeptNode
 from tasks.counterparts import by_torch
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.expected import compute_expected
 from tasks.graphs.widening import NoOracle
 from tasks.model import Group, OpClass, Oracle
@@ -61,7 +61,7 @@ class Nodes(Catalog):
         except (NoOracle, FolderError) as error:
             yield Sample(0, failure=Failure.of(error, "reference" if isinstance(error, NoOracle) else "sample"))
 
-    def _line(self, group: Group) -> tuple[Path, Kept]:
+    def _line(self, group: Group) -> tuple[Path, KeptNode]:
         try:
             return folder.found_in(_paths())[group.op_name, group.variant]
         except KeyError:
@@ -77,12 +77,12 @@ def _key() -> tuple[str | int, ...]:
     return ("catalogs", found[0]["at"], "path") if found else ()
 
 
-def _sample(path: Path, line: Kept, draws: int) -> Sample:
+def _sample(path: Path, line: KeptNode, draws: int) -> Sample:
     import onnx
 
     content, feeds = folder.load(path, line)
     model = onnx.load_from_string(content)
-    graph = Graph(model)
+    graph = EvaluatedGraph(model)
     (node,) = graph.nodes
     leaves, op_class = compute_expected(graph, feeds, draws)
     return Sample.of(

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.harvest import Instance
+from tasks.graphs.harvest import HarvestedNode
 from tasks.model import Refusal
 
 INDEX = "nodes.json"
@@ -29,9 +29,9 @@ class FolderError(Refusal):
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptNode:
     """A line of the index. op: with "nodes:"; variant: the case and which instance of it; digest: of model and inputs;
-    the rest: see `tasks.graphs.harvest.Instance`."""
+    the rest: see `tasks.graphs.harvest.HarvestedNode`."""
 
     op: str
     variant: str
@@ -49,7 +49,7 @@ class Kept:
         return f"{self.op}_{self.variant}"
 
 
-def write(folder: Path, found: Iterable[tuple[str, Instance]]) -> tuple[int, int]:
+def write(folder: Path, found: Iterable[tuple[str, HarvestedNode]]) -> tuple[int, int]:
     """Add nodes to a folder, made if missing; a case that is there already is kept. Returns (added, all).
 
     Raises FolderError for a folder that is something else's, OSError.
@@ -62,7 +62,7 @@ def write(folder: Path, found: Iterable[tuple[str, Instance]]) -> tuple[int, int
     for kind, one in found:
         data = [_tensor(name, x) for name, x in one.inputs.items()]
         digest = hashlib.sha256(one.model + b"".join(data)).hexdigest()[:16]
-        line = Kept(
+        line = KeptNode(
             *(one.op, f"{one.key}-{kind}", one.dtype, one.opset, one.source, one.node),
             *(one.largest, one.cancels, one.size, digest),
         )
@@ -82,21 +82,21 @@ def write(folder: Path, found: Iterable[tuple[str, Instance]]) -> tuple[int, int
     return added, len(known)
 
 
-def read(folder: Path) -> list[Kept]:
+def read(folder: Path) -> list[KeptNode]:
     """The index of a folder. Raises FolderError."""
     path = folder / INDEX
     try:
         found = json.loads(path.read_text())
         if found["format"] > FORMAT:
             raise FolderError(f"{path} was written by a newer farm (format {found['format']}): harvest again")
-        return [Kept(**line) for line in found["nodes"]]
+        return [KeptNode(**line) for line in found["nodes"]]
     except FileNotFoundError:
         raise FolderError(f"{path} is missing: write it with farm harvest") from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise FolderError(f"{path} cannot be read ({type(error).__name__}: {error}): harvest again") from None
 
 
-def load(folder: Path, line: Kept) -> tuple[bytes, dict[str, np.ndarray]]:
+def load(folder: Path, line: KeptNode) -> tuple[bytes, dict[str, np.ndarray]]:
     """(model, inputs by name) of a line of the index. Raises FolderError where files are gone or others than it
     says."""
     import onnx
@@ -121,14 +121,14 @@ def _tensor(name: str, x: np.ndarray) -> bytes:
     return numpy_helper.from_array(x, name).SerializeToString()
 
 
-def found_in(paths: Sequence[str]) -> Mapping[tuple[str, str], tuple[Path, Kept]]:
+def found_in(paths: Sequence[str]) -> Mapping[tuple[str, str], tuple[Path, KeptNode]]:
     """Every line of several folders by op and variant, the first that has it. Raises FolderError."""
     return _found_in(tuple(paths), digest(paths))
 
 
 @functools.lru_cache(maxsize=4)
-def _found_in(paths: tuple[str, ...], digest: str) -> Mapping[tuple[str, str], tuple[Path, Kept]]:
-    known: dict[tuple[str, str], tuple[Path, Kept]] = {}
+def _found_in(paths: tuple[str, ...], digest: str) -> Mapping[tuple[str, str], tuple[Path, KeptNode]]:
+    known: dict[tuple[str, str], tuple[Path, KeptNode]] = {}
     for path in paths:
         for line in read(Path(path)):
             known.setdefault((line.op, line.variant), (Path(path), line))

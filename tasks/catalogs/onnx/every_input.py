@@ -15,7 +15,7 @@ from tasks.arrays.every_value import FLOAT8
 from tasks.catalogs import mpmath_oracle
 from tasks.catalogs.base import Entry, Sample
 from tasks.counterparts import by_torch
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.expected import compute_expected
 from tasks.graphs.widening import NARROW
 from tasks.model import EXHAUSTIVE, Group, OpClass, Oracle, is_inexact
@@ -100,7 +100,7 @@ def samples(group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sa
         yield made
 
 
-def _values(dtype: str, row: operators.Operator, index: int, seed: int) -> list[np.ndarray]:
+def _values(dtype: str, row: operators.OnnxOperator, index: int, seed: int) -> list[np.ndarray]:
     """Of a dtype all values, or all pairs, twice (256, 256); of integers what is not defined is replaced."""
     if is_inexact(dtype):
         return (
@@ -128,7 +128,7 @@ def _sample(group: Group, index: int, given: list[np.ndarray], draws: int) -> Sa
     if group.op_name == "Mod" and is_inexact(group.dtype):
         attributes["fmod"] = 1  # without it a float is refused
     model = _model(group.op_name, group.dtype, [x.shape for x in given], attributes)
-    graph = Graph(model)
+    graph = EvaluatedGraph(model)
     feeds = dict(zip(NAMES, given))
     leaves, op_class = compute_expected(graph, feeds, draws)
     first, others = leaves[0].reference, []

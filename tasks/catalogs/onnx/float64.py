@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.catalogs.base import Sample
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.floor import input_floors, inputs_of
 from tasks.graphs.widening import WIDENED, NoOracle, is_floating, widen
 from tasks.model import EPS, Leaf, OpClass, Oracle, np_dtype, wide
@@ -34,7 +34,7 @@ def judge_by(sample: Sample, case: Any, inputs: list[Any], draws: int) -> None:
         or max(np.prod(leaf.shape) for leaf in stored) > LARGEST_OUTPUT
     ):
         return
-    graph = Graph(case.model)
+    graph = EvaluatedGraph(case.model)
     exact = _evaluate_outputs(graph, [widen(x) for x in inputs])
     references = [_like(y, leaf) for y, leaf in zip_equal(exact, stored)]
     noise_floor = _compute_noise(graph, inputs, references, stored, sample.op_class, draws)
@@ -45,7 +45,7 @@ def judge_by(sample: Sample, case: Any, inputs: list[Any], draws: int) -> None:
     )
 
 
-def _evaluate_outputs(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
+def _evaluate_outputs(graph: EvaluatedGraph, inputs: Sequence[Any]) -> list[Any]:
     """What comes out, flat. Raises NoOracle."""
     found = graph.run(dict(zip_equal(graph.inputs, inputs)))
     return [y for name in graph.outputs for y in (found[name] if isinstance(found[name], list) else [found[name]])]
@@ -60,7 +60,12 @@ def _like(y: Any, leaf: Leaf) -> np.ndarray:
 
 
 def _compute_noise(
-    graph: Graph, inputs: list[Any], references: list[np.ndarray], stored: list[Leaf], op_class: OpClass, draws: int
+    graph: EvaluatedGraph,
+    inputs: list[Any],
+    references: list[np.ndarray],
+    stored: list[Leaf],
+    op_class: OpClass,
+    draws: int,
 ) -> list[np.ndarray | None]:
     """δ per output (`tasks.graphs.floor`), the stored outputs being what somebody computed in the dtype under test.
 

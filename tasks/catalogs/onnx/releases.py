@@ -41,7 +41,7 @@ class OnnxRelease(OnnxNode):
     release that has changed its mind is nobody's fault.
     """
 
-    wheel: wheels.Wheel
+    wheel: wheels.PinnedWheel
 
     def version(self) -> str:
         return f"{super().version()}, {self.wheel.sha256[:16]}"
@@ -73,7 +73,7 @@ class OnnxRelease(OnnxNode):
 class Onnx113(OnnxRelease):
     name = "onnx-1.13"
     about = "the node tests of ONNX 1.13, opset 18"
-    wheel = wheels.Wheel(
+    wheel = wheels.PinnedWheel(
         f"onnx-1.13.1-{_PLATFORM}", "fb7951ed7c13383223bc57c4aacd2c07f3b35c8e6b3959c0e56b19f4bf22d193", "Apache-2.0"
     )
 
@@ -81,7 +81,7 @@ class Onnx113(OnnxRelease):
 class Onnx116(OnnxRelease):
     name = "onnx-1.16"
     about = "the node tests of ONNX 1.16, opset 21"
-    wheel = wheels.Wheel(
+    wheel = wheels.PinnedWheel(
         f"onnx-1.16.2-{_PLATFORM}", "7b98aa9733bd4b781eb931d33b4078ff2837e7d68062460726d6dd011f332bd4", "Apache-2.0"
     )
 
@@ -118,7 +118,7 @@ def _find_installed_case(sample: Sample, group: Group) -> list[Oracle]:
 
 
 @functools.lru_cache(maxsize=2)
-def _read_wheel_cases(wheel: wheels.Wheel) -> dict[str, _NodeCase]:
+def _read_wheel_cases(wheel: wheels.PinnedWheel) -> dict[str, _NodeCase]:
     """The cases of a wheel by name, sorted; data sets in their order."""
     import onnx
 

@@ -11,7 +11,7 @@ import numpy as np
 from tasks.catalogs.base import Failure, Sample
 from tasks.draw import structure
 from tasks.draw.seeds import derive
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.expected import compute_expected
 from tasks.model import Group, is_inexact
 
@@ -63,7 +63,9 @@ def samples(group: Group, case: Any, inputs: list[Any], draws: int, skip: Collec
             made.columns["structure"] = structure.label(names[place], found[0])
             try:
                 with np.errstate(all="ignore"):
-                    made.expected, made.op_class = compute_expected(Graph(case.model), dict(zip(names, given)), draws)
+                    made.expected, made.op_class = compute_expected(
+                        EvaluatedGraph(case.model), dict(zip(names, given)), draws
+                    )
                 leaves = [x.reference for x in made.expected if x.reference is not None and is_inexact(x.dtype)]
                 if any(np.isnan(x).any() for x in leaves):
                     raise ValueError("the reference is NaN")

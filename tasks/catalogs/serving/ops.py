@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.catalogs.critical.ops import Call, Op, call, normal, positive, turns, weights
+from tasks.catalogs.critical.ops import Call, CriticalOp, call, normal, positive, turns, weights
 from tasks.catalogs.serving import reference as ref
 from tasks.catalogs.serving import torch_forms as forms
 
@@ -89,50 +89,56 @@ def _repeats(g: np.random.Generator) -> Call:
 
 
 _OPS = (
-    Op("paged_attention", _paged, ref.paged_attention, forms.paged),
-    Op("varlen_attention", _varlen, ref.varlen_attention, forms.varlen),
-    Op("chunked_attention", lambda g: call(_heads(g, 24), _heads(g), _heads(g)), ref.chunked_attention, forms.masked),
-    Op("sliding_window_attention", lambda g: call(*_three(g), window=16), ref.sliding_window_attention, forms.masked),
-    Op("sink_attention", lambda g: call(*_three(g), normal(g, _HEADS)), ref.sink_attention, forms.with_sinks),
-    Op(
+    CriticalOp("paged_attention", _paged, ref.paged_attention, forms.paged),
+    CriticalOp("varlen_attention", _varlen, ref.varlen_attention, forms.varlen),
+    CriticalOp(
+        "chunked_attention", lambda g: call(_heads(g, 24), _heads(g), _heads(g)), ref.chunked_attention, forms.masked
+    ),
+    CriticalOp(
+        "sliding_window_attention", lambda g: call(*_three(g), window=16), ref.sliding_window_attention, forms.masked
+    ),
+    CriticalOp("sink_attention", lambda g: call(*_three(g), normal(g, _HEADS)), ref.sink_attention, forms.with_sinks),
+    CriticalOp(
         "alibi_attention",
         lambda g: call(*_three(g), 0.5 ** np.arange(1.0, 2 * _HEADS + 1, 2)),
         ref.alibi_attention,
         forms.with_slopes,
     ),
-    Op("softcap_attention", lambda g: call(*_three(g), cap=2.0), ref.softcap_attention, forms.capped),
-    Op("latent_attention", _latent, ref.latent_attention, forms.latent),
-    Op("int8_cache_attention", _codes, ref.int8_cache_attention, forms.of_codes),
-    Op(
+    CriticalOp("softcap_attention", lambda g: call(*_three(g), cap=2.0), ref.softcap_attention, forms.capped),
+    CriticalOp("latent_attention", _latent, ref.latent_attention, forms.latent),
+    CriticalOp("int8_cache_attention", _codes, ref.int8_cache_attention, forms.of_codes),
+    CriticalOp(
         "rotary_interleaved",
         lambda g: call(_heads(g), *turns(_TOKENS, _WIDTH)),
         ref.rotary_interleaved,
         forms.interleaved,
     ),
-    Op("rotary_partial", lambda g: call(_heads(g), *turns(_TOKENS, _WIDTH // 4)), ref.rotary_partial, forms.partial),
-    Op(
+    CriticalOp(
+        "rotary_partial", lambda g: call(_heads(g), *turns(_TOKENS, _WIDTH // 4)), ref.rotary_partial, forms.partial
+    ),
+    CriticalOp(
         "add_rms_norm",
         lambda g: call(normal(g, 32, 512), normal(g, 32, 512), normal(g, 512, scale=0.1, loc=1), eps=1e-6),
         ref.add_rms_norm,
         forms.add_norm,
     ),
-    Op(
+    CriticalOp(
         "route_tokens",
         lambda g: call(g.permuted(np.tile(np.linspace(-3, 3, 16), (64, 1)), axis=1), k=2),
         ref.route_tokens,
         forms.route,
     ),
-    Op(
+    CriticalOp(
         "grouped_product",
         lambda g: call(normal(g, 48, 96), g.integers(0, 8, 48), weights(g, 8, 96, 64, fan_in=96)),
         ref.grouped_product,
         forms.grouped,
         selects=True,
     ),
-    Op("fp8_cache_attention", _bytes, ref.fp8_cache_attention, forms.of_bytes),
-    Op("merge_attention", _parts, ref.merge_attention, forms.merge),
-    Op("rotary_sections", _sections, ref.rotary_sections, forms.in_sections),
-    Op(
+    CriticalOp("fp8_cache_attention", _bytes, ref.fp8_cache_attention, forms.of_bytes),
+    CriticalOp("merge_attention", _parts, ref.merge_attention, forms.merge),
+    CriticalOp("rotary_sections", _sections, ref.rotary_sections, forms.in_sections),
+    CriticalOp(
         "add_layer_norm",
         lambda g: call(
             normal(g, 32, 512), normal(g, 32, 512), normal(g, 512, scale=0.1, loc=1), normal(g, 512), eps=1e-5
@@ -140,8 +146,8 @@ _OPS = (
         ref.add_layer_norm,
         forms.add_layer,
     ),
-    Op("route_in_groups", _groups, ref.route_in_groups, forms.route_groups),
-    Op("adjust_probabilities", _likely, ref.adjust_probabilities, forms.adjust),
-    Op("penalise_repeats", _repeats, ref.penalise_repeats, forms.penalise),
+    CriticalOp("route_in_groups", _groups, ref.route_in_groups, forms.route_groups),
+    CriticalOp("adjust_probabilities", _likely, ref.adjust_probabilities, forms.adjust),
+    CriticalOp("penalise_repeats", _repeats, ref.penalise_repeats, forms.penalise),
 )
-OPS: dict[str, Op] = {op.name: op for op in sorted(_OPS, key=lambda op: op.name)}
+OPS: dict[str, CriticalOp] = {op.name: op for op in sorted(_OPS, key=lambda op: op.name)}

@@ -33,7 +33,7 @@ def clone(x: Any) -> Any:
     return (x.detach() if x.requires_grad else x).clone() if isinstance(x, torch.Tensor) else x
 
 
-class Arguments:
+class TorchArguments:
     """The arguments of a call, taken apart once; what each of its tensors becomes in a draw is computed for many at
     once."""
 

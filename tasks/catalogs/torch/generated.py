@@ -21,7 +21,7 @@ from tasks import checks
 from tasks.arrays import inputs, layouts, torch_tree
 from tasks.arrays.layouts import CONTIGUOUS, EXPANDED
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
-from tasks.catalogs.torch.templates import ELEMENTS, IN_LIST, Path, Shapes, Sizes, Templates, rebuilt, tensors
+from tasks.catalogs.torch.templates import ELEMENTS, IN_LIST, Path, SampleTemplates, Shapes, Sizes, rebuilt, tensors
 from tasks.judge import op_classes as classes
 from tasks.model import Group, OpClass, is_complex, is_inexact, label_of, np_dtype
 
@@ -122,7 +122,7 @@ def samples(
     if not checks.get_or_default(group.check).gradient and group.check != "forward" and group.distribution != "regular":
         yield Sample(-1, failure=Failure.vacuous(f"the check {group.check} is asked on own and regular values"))
         return
-    found = Templates(group, own, info)
+    found = SampleTemplates(group, own, info)
     for index in range(min(CANDIDATES * group.samples, MOST)):
         if index + first in skip:
             yield Sample(index)
@@ -135,7 +135,7 @@ def samples(
 
 
 def _find_accepted(
-    group: Group, index: int, found: Templates, make: Callable[[int, Any], Sample]
+    group: Group, index: int, found: SampleTemplates, make: Callable[[int, Any], Sample]
 ) -> tuple[Sample | None, str]:
     """The first candidate that the op accepts, or None and why the last one was refused."""
     if not found.list:
@@ -145,7 +145,7 @@ def _find_accepted(
         template = found.of(index, attempt)
         seen: list[Any] = []
         for level in LEVELS:
-            candidate = _Candidate(group, index, attempt, template, found)
+            candidate = _CandidateSample(group, index, attempt, template, found)
             sizes, shapes = candidate.shapes(level)
             if (sizes if level == "lists" else shapes) in seen:
                 continue
@@ -188,14 +188,14 @@ def _too_large(call: Callable[..., Any], source: Any) -> str:
 
 
 @dataclass
-class _Candidate:
+class _CandidateSample:
     """One attempt at a sample: a template with a generator of its own."""
 
     group: Group
     index: int
     attempt: int
     template: Any
-    found: Templates
+    found: SampleTemplates
 
     def __post_init__(self) -> None:
         import torch

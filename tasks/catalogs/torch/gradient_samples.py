@@ -13,7 +13,7 @@ from tasks.arrays.tree import decode, map_leaves
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.arguments import clone, widen
 from tasks.catalogs.torch.differentiable import PROCESS, process_name
-from tasks.catalogs.torch.samples import Maker, draws, read_rng_state
+from tasks.catalogs.torch.samples import OpInfoSampleMaker, draws, read_rng_state
 from tasks.gradients import autograd as gradients
 from tasks.gradients import differences, floors, oracle
 from tasks.judge import op_classes as classes
@@ -36,7 +36,7 @@ NO_DIFFERENCES = {
 }
 
 
-class GradientMaker(Maker):
+class GradientSampleMaker(OpInfoSampleMaker):
     """Makes Samples whose expected outputs are gradients: of the tensors that require one, in their order.
 
     info: name, variant_test_name, op and ref, as an OpInfo has them; call: the op as OpInfo's gradient tests call it
@@ -118,7 +118,7 @@ class GradientMaker(Maker):
         found = gradients.backward(check, self.call, own, named, self.wrt, given, **hooks)
         return [torch_tree.output(torch_tree.dense(g)) for g in found]
 
-    def _pose(self, check: str, point: oracle.Point) -> gradients.Problem:
+    def _pose(self, check: str, point: oracle.Point) -> gradients.GradientProblem:
         own, named, given = map_leaves((*point.inputs, list(point.cotangents)), widen)
         return gradients.problem(check, self.call, own, named, self.wrt, given)
 
@@ -307,7 +307,7 @@ def curve(sample: PreparedSample, steps: np.ndarray) -> np.ndarray | None:
         exact = differences.project([torch_tree.output(torch_tree.dense(g)) for g in found], direction)
         if exact == 0 or not np.isfinite(exact):
             return None
-        line = differences.Along(problem.function, problem.inputs, problem.cotangents, direction)
+        line = differences.DifferencesAlong(problem.function, problem.inputs, problem.cotangents, direction)
         with np.errstate(all="ignore"):
             return np.maximum(np.abs(np.array([line.central(float(h)) for h in steps]) - exact) / abs(exact), 1e-17)
     finally:

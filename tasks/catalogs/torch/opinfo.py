@@ -22,8 +22,8 @@ from tasks.catalogs.base import Catalog, Entry, Failure, Metadata, Sample, sprea
 from tasks.catalogs.torch import declared, every_input, structured_samples, variants
 from tasks.catalogs.torch import generated as torch_generated
 from tasks.catalogs.torch.differentiable import PROCESS, differentiable, has_gradient, processing
-from tasks.catalogs.torch.gradient_samples import GradientMaker
-from tasks.catalogs.torch.samples import Maker, is_seeded, unwrap_seeding
+from tasks.catalogs.torch.gradient_samples import GradientSampleMaker
+from tasks.catalogs.torch.samples import OpInfoSampleMaker, is_seeded, unwrap_seeding
 from tasks.devices import TORCH_DEVICES
 from tasks.importing import pause_gc
 from tasks.model import EXHAUSTIVE, STRUCTURED, Group
@@ -178,12 +178,12 @@ class TorchOpInfo(Catalog):
         outputs = sample.on_device or [(leaf.dtype, leaf.shape) for leaf in sample.expected]
         return OnDevice(tuple(outputs), self.undeclared(group, *sample.encoded(), device))
 
-    def _maker(self, info: Any, group: Group, draws: int) -> Maker:
+    def _maker(self, info: Any, group: Group, draws: int) -> OpInfoSampleMaker:
         if group.check == "forward":
-            return Maker(info, group.dtype, draws)
+            return OpInfoSampleMaker(info, group.dtype, draws)
         if checks.get_or_default(group.check).own_call:
-            return variants.VariantMaker(info, group, draws)
-        return GradientMaker(info, group, draws, self.call(group))
+            return variants.VariantSampleMaker(info, group, draws)
+        return GradientSampleMaker(info, group, draws, self.call(group))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tasks.arrays.tree import map_leaves
 from tasks.catalogs.base import Failure, Metadata, Sample
 from tasks.catalogs.torch import declared
 from tasks.catalogs.torch import reference as torch_reference
-from tasks.catalogs.torch.arguments import Arguments, clone, widen
+from tasks.catalogs.torch.arguments import TorchArguments, clone, widen
 from tasks.judge import definitions
 from tasks.judge import op_classes as classes
 from tasks.model import EPS, Leaf, OpClass, is_complex, is_inexact, np_dtype
@@ -72,7 +72,7 @@ def read_rng_state() -> bytes:
     return torch.default_generator.get_state().numpy().tobytes()
 
 
-class Maker:
+class OpInfoSampleMaker:
     """Makes Samples of one (op, dtype): arguments, float64 reference, noise floor, expected metadata."""
 
     def __init__(self, info: Any, dtype: str, draws: int) -> None:
@@ -116,7 +116,7 @@ class Maker:
                     drew = (after := read_rng_state()) != before
                     self._rng_state = b"" if drew else after
                     if drew and not uninitialised:
-                        given = Arguments(args, kwargs)
+                        given = TorchArguments(args, kwargs)
                         random = draws(
                             lambda: torch_tree.outputs(
                                 self._compute_perturbed(*given.of(list(map(widen, given.leaves))))
@@ -250,7 +250,7 @@ class Maker:
         numbers = [isinstance(y, torch.Tensor) for y in exact]
         inexact = any(is_number and y.dtype.kind in "fc" for is_number, y in zip(numbers, arrays))
         turned = inexact and not is_inexact(self.dtype)
-        given = Arguments(args, kwargs)
+        given = TorchArguments(args, kwargs)
         movable = given.movable(turned, classes.of(self.name, self.variant).fixed)
         if not movable:
             return nothing

@@ -33,7 +33,7 @@ Shapes = dict[Path, tuple[int, ...]]
 IN_LIST = "in list "
 
 
-class Templates:
+class SampleTemplates:
     """The own samples that can be varied, one of each structure, and the range of every argument's values."""
 
     def __init__(self, group: Group, own: list[Any], info: Any) -> None:
@@ -44,7 +44,7 @@ class Templates:
 
         dtype = getattr(torch, group.dtype)
         self.reason = "the op has no tensor of the dtype under test among its arguments"
-        self.ranges: dict[Path, Range] = {}
+        self.ranges: dict[Path, TemplateRange] = {}
         structures: dict[Any, Any] = {}
         scalars: dict[Any, Any] = {}
         step = max(1, len(own) // LOOKED_AT)
@@ -55,7 +55,7 @@ class Templates:
                 continue
             values = {p: x for p, x in held.items() if x.dtype == dtype}
             for path, x in values.items():
-                self.ranges.setdefault(path, Range()).see(x)
+                self.ranges.setdefault(path, TemplateRange()).see(x)
             if "sorter" in source.kwargs:
                 continue  # the order that it gives is that of the template's own values
             if not values or any(x.numel() > ELEMENTS for x in held.values()):
@@ -70,7 +70,7 @@ class Templates:
         return self.list[(place + attempt) % len(self.list)]
 
 
-class Range:
+class TemplateRange:
     """The range that an argument's values keep to in the op's own samples."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode, map_leaves
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.arguments import clone, widen
-from tasks.catalogs.torch.samples import Maker, is_seeded, unwrap_seeding
+from tasks.catalogs.torch.samples import OpInfoSampleMaker, is_seeded, unwrap_seeding
 from tasks.checks.variants import REFUSED
 from tasks.judge import op_classes as classes
 from tasks.model import WITHOUT_NOISE, Group, Leaf, OpClass, is_inexact
@@ -105,7 +105,7 @@ def usable(check: str, made: list[Any]) -> list[Any]:
     return [x for x in made if two(x)] if check == PROMOTION else made
 
 
-class VariantMaker(Maker):
+class VariantSampleMaker(OpInfoSampleMaker):
     """Makes the samples that eager torch takes in the way of a check; the others are vacuous, with eager's words."""
 
     def __init__(self, info: Any, group: Group, draws: int) -> None:
@@ -243,7 +243,7 @@ __all__ = [
     "OUT",
     "PROMOTION",
     "REFUSES",
-    "VariantMaker",
+    "VariantSampleMaker",
     "call",
     "into",
     "list_checks",

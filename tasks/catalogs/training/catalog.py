@@ -14,10 +14,10 @@ from tasks.graphs.given import GivenError
 from tasks.model import Group, Leaf, OpClass, OwnKernel, Unsupported
 from tasks.model.row import YOUR_OWN
 from tasks.training import networks
-from tasks.training.exact import STORED, Exact
+from tasks.training.exact import STORED, ExactTraining
 from tasks.training.loop import TrainingLoop
 from tasks.training.networks.base import Network
-from tasks.training.recipe import FLOAT8, Recipe
+from tasks.training.recipe import FLOAT8, TrainingRecipe
 from tasks.training.trajectory import Trajectory, follow
 
 CATALOG_VERSION = "4"
@@ -102,7 +102,7 @@ def network_of(group: Group) -> Network:
     return networks.get(group.op_name)
 
 
-def recipe_of(group: Group, network: Network) -> Recipe:
+def recipe_of(group: Group, network: Network) -> TrainingRecipe:
     return replace(network.recipe, **VARIANTS.get(group.variant, {}))
 
 
@@ -116,7 +116,7 @@ def _sample(group: Group, index: int) -> Sample:
     columns = {"licence": YOUR_OWN} if group.op_name in own.list_trainings() else {}
     try:
         network = network_of(group)
-        exact = Exact(network, recipe_of(group, network), precision_of(group))
+        exact = ExactTraining(network, recipe_of(group, network), precision_of(group))
         made = build_sample(index, exact, follow(exact, group.seed + 1000 * index))
         columns |= {"note": network.note} if network.note else {}
     except Unsupported as error:
@@ -126,7 +126,7 @@ def _sample(group: Group, index: int) -> Sample:
     return replace(made, columns=made.columns | columns)
 
 
-def build_sample(index: int, exact: Exact, followed: Trajectory) -> Sample:
+def build_sample(index: int, exact: ExactTraining, followed: Trajectory) -> Sample:
     """The sample of some steps."""
     expected, slopes = [], []
     for one in followed.outputs:

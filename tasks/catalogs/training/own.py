@@ -16,7 +16,7 @@ from tasks.catalogs.user import load, sources
 from tasks.graphs.given import GivenError
 from tasks.model import errors
 from tasks.training.networks.base import Network
-from tasks.training.recipe import Recipe
+from tasks.training.recipe import TrainingRecipe
 from tasks.training.trajectory import STEPS
 
 #: What the function may return.
@@ -145,7 +145,7 @@ def _loss_of(loss: Callable[..., Any] | None, source: str) -> Callable[..., Any]
     return compute
 
 
-def read_recipe(optimiser: Any, module: Any, source: str) -> Recipe:
+def read_recipe(optimiser: Any, module: Any, source: str) -> TrainingRecipe:
     """What an optimiser of torch does. Raises GivenError for one whose formulas are not known here."""
     import torch
 
@@ -170,8 +170,10 @@ def read_recipe(optimiser: Any, module: Any, source: str) -> Recipe:
     way = "fused" if group.get("fused") else "foreach" if group.get("foreach") else ""
     common: dict[str, Any] = {"rate": float(group["lr"]), "decay": float(group["weight_decay"]), "way": way}
     if kind == "sgd":
-        return Recipe(kind, momentum=float(group["momentum"]), **common)
-    return Recipe(kind, betas=(float(group["betas"][0]), float(group["betas"][1])), eps=float(group["eps"]), **common)
+        return TrainingRecipe(kind, momentum=float(group["momentum"]), **common)
+    return TrainingRecipe(
+        kind, betas=(float(group["betas"][0]), float(group["betas"][1])), eps=float(group["eps"]), **common
+    )
 
 
 def list_trainings() -> dict[str, OwnTraining]:

@@ -66,7 +66,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass
-class Memory:
+class WatchedMemory:
     """One storage: its address and size in bytes, the address that kernels are told, its name, and what its cells have
     seen.
 
@@ -91,7 +91,7 @@ class Memory:
     updated: Array = field(default_factory=lambda: _EMPTY)
     updater: Array = field(default_factory=lambda: _EMPTY)
     written_to: bool = False
-    _waiting: list[_Step] = field(default_factory=list)
+    _waiting: list[_AccessStep] = field(default_factory=list)
     _cells_waiting: int = 0
 
     def element(self, byte: int) -> str:
@@ -113,7 +113,7 @@ class Memory:
             return slice(first, last + 1)  # views are twice as fast as lists of numbers
         return cells
 
-    def wait(self, read: _Step) -> None:
+    def wait(self, read: _AccessStep) -> None:
         """Keep a read, to be entered when a program writes: most storages are never written to."""
         self._waiting.append(read)
         self._cells_waiting += len(read.lanes)
@@ -126,7 +126,7 @@ class Memory:
             self.note_read(read)
         self._waiting, self._cells_waiting = [], 0
 
-    def note_read(self, read: _Step) -> None:
+    def note_read(self, read: _AccessStep) -> None:
         first = self.first_read[read.cells]
         self.first_read[read.cells] = np.where(first == 0, read.event, first)
         self.read[read.cells], self.reader[read.cells] = read.event, read.lanes
@@ -151,10 +151,10 @@ _STATE = ("written", "writer", "first_read", "read", "reader", "updated", "updat
 
 
 @dataclass(frozen=True)
-class _Step:
+class _AccessStep:
     """An access to one storage: its cells, the lane of each, and its event."""
 
-    memory: Memory
+    memory: WatchedMemory
     cells: Array | slice
     lanes: Array
     event: int
@@ -167,7 +167,7 @@ class _Step:
 
 
 @dataclass(frozen=True)
-class Access:
+class KernelAccess:
     """What an event is: a line of the kernel, and one of LOADS, STORES, UPDATES, POLLS."""
 
     code: CodeType
@@ -188,19 +188,19 @@ class Access:
 
 
 @functools.lru_cache(maxsize=4096)
-def _access(code: CodeType, line: int, verb: str) -> Access:
-    return Access(code, line, verb)
+def _access(code: CodeType, line: int, verb: str) -> KernelAccess:
+    return KernelAccess(code, line, verb)
 
 
 @dataclass(frozen=True)
-class Order:
+class AccessOrder:
     """The memory semantics and the scope of an atomic operation, by Triton's names: "ACQUIRE_RELEASE", "GPU"."""
 
     semantics: str
     scope: str
 
 
-class Watch:
+class LaunchWatch:
     """What is found in the launches of one call of a kernel; the first race is kept.
 
     broken: what is to be raised of them, once the kernel has returned."""
@@ -221,25 +221,25 @@ class Watch:
             raise broken
 
 
-class Launch:
+class WatchedLaunch:
     """One launch of a kernel: its storages, its running program, and the events so far. grid: programs along x, y and
     z."""
 
-    def __init__(self, watch: Watch, warps: int = NUM_WARPS) -> None:
+    def __init__(self, watch: LaunchWatch, warps: int = NUM_WARPS) -> None:
         watch.launches += 1
         _count[0] += 1
         self.watch, self.lanes_race = watch, warps > 1
         self.grid: tuple[int, int, int] = (1, 1, 1)
         self.names: dict[int, str] = {}
-        self.accesses: list[Access] = [_access(_nowhere.__code__, 0, "")]  # 0 is no event
+        self.accesses: list[KernelAccess] = [_access(_nowhere.__code__, 0, "")]  # 0 is no event
         self.begins: list[int] = []  # the first event of each program
         self.programs: list[tuple[int, int, int]] = []
         self.start = 1
         self.barrier = self.exchange = 0  # the last event before a barrier, and before what moves values between lanes
-        self.order: Order | None = None  # of the atomic load or store that runs
-        self._memories: list[Memory] = []
-        self._at: dict[tuple[int, int], Memory] = {}
-        self._foreign: list[Memory] | None = None
+        self.order: AccessOrder | None = None  # of the atomic load or store that runs
+        self._memories: list[WatchedMemory] = []
+        self._at: dict[tuple[int, int], WatchedMemory] = {}
+        self._foreign: list[WatchedMemory] | None = None
         self._clock: Array | None = None  # of each program, the last event that comes before the running program
         self._begun: Array = _EMPTY
         self._released: dict[int, Array] = {}
@@ -270,7 +270,7 @@ class Launch:
         if memory is None:
             name, item = self.names.get(begin, "a tensor"), tensor.element_size()
             base = ((FREE + len(self._memories)) << RANGE) + MIDDLE + (real & ALIGNED)
-            memory = self._at[real, size] = Memory(real, size, base, name, item, begin - real if size else 0)
+            memory = self._at[real, size] = WatchedMemory(real, size, base, name, item, begin - real if size else 0)
             self._memories.append(memory)
         return memory.told + begin - real if size else memory.told
 
@@ -284,7 +284,7 @@ class Launch:
         return self._access(STORES, pointers, mask, size, frame, values)
 
     def update(
-        self, pointers: Array, mask: Array, size: int, frame: FrameType, order: Order, verb: str = UPDATES
+        self, pointers: Array, mask: Array, size: int, frame: FrameType, order: AccessOrder, verb: str = UPDATES
     ) -> Array:
         """The real addresses of an atomic operation. Raises Misbehaviour as `load` does."""
         scalar, key = pointers.size == 1, int(pointers.flat[0])
@@ -376,14 +376,14 @@ class Launch:
                 real[(pointers >> np.uint64(RANGE)) == one] -= np.uint64(memory.told - memory.real)
         return real
 
-    def _memory(self, low: int, high: int) -> Memory | None:
+    def _memory(self, low: int, high: int) -> WatchedMemory | None:
         """The storage of addresses of one range; None where nobody knows: memory that is no tensor's, whose address the
         kernel was given as a number. Raises Misbehaviour where there is no memory."""
         of = (low >> RANGE) - FREE
         if 0 <= of < len(self._memories):
             return self._memories[of]
         if self._foreign is None:
-            known = [Memory(x.real, x.size, x.real, x.name, x.item, x.begin) for x in self._memories]
+            known = [WatchedMemory(x.real, x.size, x.real, x.name, x.item, x.begin) for x in self._memories]
             self._foreign = known + list(_live_tensors({x.real for x in known}))
         found = next((x for x in self._foreign if x.real <= low and high < x.real + x.size), None)
         bad = next((x for x in (low, high) if found is None and not _is_mapped(x)), None)
@@ -393,7 +393,7 @@ class Launch:
             raise Misbehaviour(OUT_OF_BOUNDS, f"out of bounds: {text}")
         return found
 
-    def _bounds(self, memory: Memory, addresses: Array, low: int, high: int, size: int) -> None:
+    def _bounds(self, memory: WatchedMemory, addresses: Array, low: int, high: int, size: int) -> None:
         if low >= memory.told and high + size <= memory.told + memory.size:
             return
         begin, end = np.uint64(memory.told), np.uint64(memory.told + memory.size)
@@ -405,7 +405,7 @@ class Launch:
         text = f"{memory.element(byte)}{many}, but its storage is {has}: {where}"
         raise Misbehaviour(OUT_OF_BOUNDS, f"out of bounds: {text}")
 
-    def _judge(self, memory: Memory, addresses: Array, lanes: Array, size: int, values: Array | None) -> None:
+    def _judge(self, memory: WatchedMemory, addresses: Array, lanes: Array, size: int, values: Array | None) -> None:
         """Look for a race of one access with those before it, and enter it. values: of a store."""
         if self.watch.broken is not None:
             return
@@ -413,7 +413,7 @@ class Launch:
         cells = memory.cells(addresses, size)
         if size > memory.cell:
             lanes = np.repeat(lanes, size // memory.cell)
-        one = _Step(memory, cells, lanes, len(self.accesses) - 1)
+        one = _AccessStep(memory, cells, lanes, len(self.accesses) - 1)
         if verb == LOADS and not memory.written_to:
             memory.wait(one)
             return
@@ -433,20 +433,20 @@ class Launch:
             memory.written[cells], memory.writer[cells] = one.event, lanes
         memory.written_to |= verb != POLLS
 
-    def _judge_load(self, one: _Step) -> None:
+    def _judge_load(self, one: _AccessStep) -> None:
         memory = one.memory
         for before, lane in ((memory.written, memory.writer), (memory.updated, memory.updater)):
             if before[one.cells].any():
                 self._report(one, before)
                 self._report_lanes(one, before, lane, self.barrier)
 
-    def _judge_update(self, one: _Step) -> None:
+    def _judge_update(self, one: _AccessStep) -> None:
         memory = one.memory
         for before in (memory.written, memory.first_read, memory.read):
             self._report(one, before)
         self._report_lanes(one, memory.written, memory.writer, self.exchange)
 
-    def _judge_store(self, one: _Step, stored: Callable[[], tuple[Array, Array]]) -> None:
+    def _judge_store(self, one: _AccessStep, stored: Callable[[], tuple[Array, Array]]) -> None:
         """stored: the bytes that are stored and those that are there, a row a cell."""
         memory = one.memory
         self._report(one, memory.updated)
@@ -464,7 +464,7 @@ class Launch:
         if self.watch.broken is None and not isinstance(one.cells, slice):
             self._judge_twice(one, stored)
 
-    def _judge_twice(self, one: _Step, stored: Callable[[], tuple[Array, Array]]) -> None:
+    def _judge_twice(self, one: _AccessStep, stored: Callable[[], tuple[Array, Array]]) -> None:
         """Lanes of one store that write different values to one cell."""
         memory, places = one.memory, np.arange(len(one.lanes))
         memory.writer[one.cells] = places
@@ -479,7 +479,7 @@ class Launch:
             text = f"{lanes} of {self._who()} store different values to {memory.element(one.byte(place))}"
             self._keep(text, ("", one.event))
 
-    def _report(self, one: _Step, before: Array, changes: Callable[[], Array] | None = None) -> None:
+    def _report(self, one: _AccessStep, before: Array, changes: Callable[[], Array] | None = None) -> None:
         """Keep the race of an access with what another program has done ``before``, an event a cell. changes: whether a
         store changes a cell; one that does not disturbs nobody."""
         if self.watch.broken is not None:
@@ -495,7 +495,7 @@ class Launch:
         self._keep(text, (self._program(first), first), (self._who(), one.event))
 
     def _report_lanes(
-        self, one: _Step, before: Array, lane: Array, since: int, changes: Callable[[], Array] | None = None
+        self, one: _AccessStep, before: Array, lane: Array, since: int, changes: Callable[[], Array] | None = None
     ) -> None:
         """Keep the race of an access with what another lane of this program has done after the event ``since``."""
         if self.watch.broken is not None or not self.lanes_race:
@@ -540,7 +540,9 @@ def _lanes(count: int) -> Array:
     return np.full(1, SCALAR, np.int32) if count == 1 else np.arange(count, dtype=np.int32)
 
 
-def _collect_stored_bytes(memory: Memory, addresses: Array, size: int, values: Array | None) -> tuple[Array, Array]:
+def _collect_stored_bytes(
+    memory: WatchedMemory, addresses: Array, size: int, values: Array | None
+) -> tuple[Array, Array]:
     """The bytes that are stored and those that are there, a row a cell."""
     assert values is not None
     if values.itemsize != size:  # what another version of the interpreter may do: taken as a change
@@ -554,7 +556,7 @@ def _collect_stored_bytes(memory: Memory, addresses: Array, size: int, values: A
     return new.reshape(-1, memory.cell), old.reshape(-1, memory.cell)
 
 
-def _live_tensors(seen: set[int]) -> Iterator[Memory]:
+def _live_tensors(seen: set[int]) -> Iterator[WatchedMemory]:
     """Storages of the tensors of this process, to which a kernel may have a pointer in memory."""
     import torch
 
@@ -567,7 +569,7 @@ def _live_tensors(seen: set[int]) -> Iterator[Memory]:
                 continue
             if address and address not in seen:
                 seen.add(address)
-                yield Memory(address, storage.nbytes(), address, "a tensor", x.element_size())
+                yield WatchedMemory(address, storage.nbytes(), address, "a tensor", x.element_size())
 
 
 def _is_mapped(address: int) -> bool:
@@ -601,9 +603,9 @@ def _nowhere() -> None: ...
 
 #: Functions of the interpreter's builder that move values between lanes.
 EXCHANGES = ("create_dot", "create_dot_scaled", "create_trans", "create_gather", "create_histogram", "create_reshape")
-_watches: list[Watch] = []
+_watches: list[LaunchWatch] = []
 _count = [0]
-_launches: list[Launch] = []
+_launches: list[WatchedLaunch] = []
 
 
 def running() -> bool:
@@ -616,15 +618,15 @@ def launches() -> int:
     return _count[0]
 
 
-def _get_current_launch() -> Launch:
+def _get_current_launch() -> WatchedLaunch:
     return _launches[-1]
 
 
 class watching:
-    """Around the call of a kernel: its launches are watched. The result is the `Watch`."""
+    """Around the call of a kernel: its launches are watched. The result is the `LaunchWatch`."""
 
-    def __enter__(self) -> Watch:
-        _watches.append(Watch())
+    def __enter__(self) -> LaunchWatch:
+        _watches.append(LaunchWatch())
         return _watches[-1]
 
     def __exit__(self, *error: object) -> None:
@@ -677,7 +679,7 @@ def install(module: Any) -> None:
         """The numbers of what a builder is given: a handle or, of a descriptor's mask in Triton 3.6, an array."""
         return x if isinstance(x, np.ndarray) else x.data
 
-    def watch_update(pointers: Any, mask: Array | None, order: Order, verb: str = UPDATES) -> Any:
+    def watch_update(pointers: Any, mask: Array | None, order: AccessOrder, verb: str = UPDATES) -> Any:
         mask = np.ones(pointers.data.shape, bool) if mask is None else mask
         return handle(
             _get_current_launch().update(pointers.data, mask, size_of(pointers), caller(), order, verb), pointers.dtype
@@ -703,15 +705,17 @@ def install(module: Any) -> None:
         return plain(builder, real, value, mask, *rest, **named)
 
     def rmw(builder: Any, plain: Any, what: Any, pointers: Any, value: Any, mask: Any, sem: Any, scope: Any) -> Any:
-        real = watch_update(pointers, data(mask), Order(sem.name, scope.name))
+        real = watch_update(pointers, data(mask), AccessOrder(sem.name, scope.name))
         return plain(builder, what, real, value, mask, sem, scope)
 
     def cas(builder: Any, plain: Any, pointers: Any, compared: Any, value: Any, sem: Any, scope: Any) -> Any:
-        return plain(builder, watch_update(pointers, None, Order(sem.name, scope.name)), compared, value, sem, scope)
+        return plain(
+            builder, watch_update(pointers, None, AccessOrder(sem.name, scope.name)), compared, value, sem, scope
+        )
 
     def atomic(builder: Any, plain: Any, *arguments: Any) -> Any:
         launch, (sem, scope) = _get_current_launch(), arguments[-2:]
-        launch.order = Order(sem.name, scope.name)
+        launch.order = AccessOrder(sem.name, scope.name)
         try:
             return plain(builder, *arguments)
         finally:
@@ -768,7 +772,7 @@ def install(module: Any) -> None:
         if not _watches:
             return call(self, *arguments, **named)
         warps = named.get("num_warps")
-        _launches.append(Launch(_watches[-1], warps if isinstance(warps, int) else NUM_WARPS))
+        _launches.append(WatchedLaunch(_watches[-1], warps if isinstance(warps, int) else NUM_WARPS))
         try:
             return call(self, *arguments, **named)
         finally:

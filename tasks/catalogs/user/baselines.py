@@ -16,10 +16,10 @@ from tasks.catalogs.user.ops import BASELINES, COMPILED, EAGER, ITEMSIZE, NUMPY,
 from tasks.model import Baseline, Form, Unsupported, is_complex, is_inexact, np_dtype
 
 if TYPE_CHECKING:
-    from tasks.catalogs.user.load import Declared
+    from tasks.catalogs.user.load import DeclaredKernel
 
 
-def find_baseline(one: Declared, dtype: str) -> Baseline:
+def find_baseline(one: DeclaredKernel, dtype: str) -> Baseline:
     """What a kernel is timed against in a dtype. Raises Unsupported, with what to declare, where there is nothing."""
     op = one.op
     in_torch = op.reference_framework == "torch"

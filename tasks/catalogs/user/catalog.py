@@ -35,12 +35,12 @@ from tasks.catalogs.user import (
     sessions,
 )
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user.load import Declared
+from tasks.catalogs.user.load import DeclaredKernel
 from tasks.catalogs.user.ops import ANY, BETWEEN, UserOp
 from tasks.catalogs.user.schema import invariant
 from tasks.draw import structure
-from tasks.draw.choices import Choices
-from tasks.graphs.roundings import Read, Round, Roundings
+from tasks.draw.choices import DrawnChoices
+from tasks.graphs.roundings import CastRoundings, Read, Round
 from tasks.judge import definitions
 from tasks.model import (
     DISTRIBUTIONS,
@@ -187,7 +187,7 @@ class User(Catalog):
         made = of_inputs(one, dims, lambda: samples.arrays(op, dims, plain, given.index), group, given.index, draws)
         return made, op.sizes == ANY or (op.sizes == BETWEEN and not beyond)
 
-    def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
+    def chosen(self, group: Group, choose: DrawnChoices, draws: int) -> Sample:
         return _build_fuzzed_sample(self._op(group), group, 0, draws, choose)
 
     def call(self, group: Group) -> Callable[..., Any]:
@@ -203,7 +203,7 @@ class User(Catalog):
 
     def own_kernel(self, group: Group) -> OwnKernel:
         one = self._op(group)
-        session = functools.partial(sessions.Opened, one.session()) if one.op.steps else None
+        session = functools.partial(sessions.OpenedKernel, one.session()) if one.op.steps else None
         own = promises.own_kernel(one.op, one.function("kernel"), session)
         if one.op.steps:
             return own
@@ -221,14 +221,14 @@ class User(Catalog):
         one = self._op(group)
         return None if one.script else (one.op.reference_framework, one.function("reference"))
 
-    def _op(self, group: Group) -> Declared:
+    def _op(self, group: Group) -> DeclaredKernel:
         found = load.find_op(group.op_name)
         if group.catalog != self.name or found is None or group.variant:
             raise ValueError(f"the catalog user has no op {group.label!r}: its kernels are those of the run's config")
         return found
 
 
-def _of_all(one: Declared, group: Group, draws: int) -> Sample:
+def _of_all(one: DeclaredKernel, group: Group, draws: int) -> Sample:
     """The one sample of all values; of a dtype or a check that has none, why."""
     try:
         if group.check != "forward":
@@ -245,14 +245,14 @@ def checks_of(op: UserOp) -> tuple[str, ...]:
     return ("forward", *gradients, *["steps"] * bool(op.steps), *[refused_calls.REFUSES] * bool(op.refuses))
 
 
-def _try_reference(one: Declared, arrays: Arrays) -> None:
+def _try_reference(one: DeclaredKernel, arrays: Arrays) -> None:
     """The reference on some inputs. Raises what it raises."""
     exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
     with evaluator(one) as evaluate:
         evaluate(exact)
 
 
-def draw_case(one: Declared, group: Group, choose: Choices) -> fuzzed_samples.Drawn:
+def draw_case(one: DeclaredKernel, group: Group, choose: DrawnChoices) -> fuzzed_samples.FuzzedKernelCase:
     """The inputs that choices make for a group (`tasks.catalogs.user.fuzzed_samples`)."""
 
     def try_arrays(dims: Mapping[str, int], arrays: Arrays) -> None:
@@ -261,7 +261,7 @@ def draw_case(one: Declared, group: Group, choose: Choices) -> fuzzed_samples.Dr
     return fuzzed_samples.case(one.op, group.dtype, group.check, choose, try_arrays)
 
 
-def takes(one: Declared, group: Group, dims: Mapping[str, int], structured: samples.Structured) -> bool:
+def takes(one: DeclaredKernel, group: Group, dims: Mapping[str, int], structured: samples.StructuredInputs) -> bool:
     """Whether a structure is declared, or the reference takes it."""
     if structured.what.declared:
         return True
@@ -274,14 +274,16 @@ def takes(one: Declared, group: Group, dims: Mapping[str, int], structured: samp
     return _is_defined(leaves, OpClass(one.op.op_class), structured)
 
 
-def _bind_dims(one: Declared, dims: Mapping[str, int]) -> Declared:
+def _bind_dims(one: DeclaredKernel, dims: Mapping[str, int]) -> DeclaredKernel:
     """A kernel whose keywords are those of some sizes."""
     return replace(one, op=replace(one.op, kwargs=sizes.keywords(one.op.kwargs, dims)))
 
 
-def _build_fuzzed_sample(one: Declared, group: Group, index: int, draws: int, choose: Choices | None = None) -> Sample:
+def _build_fuzzed_sample(
+    one: DeclaredKernel, group: Group, index: int, draws: int, choose: DrawnChoices | None = None
+) -> Sample:
     """A sample whose sizes and values both come from its seed, or from given choices."""
-    choose = choose or Choices.from_seed(fuzzed_samples.seed_of(group.seed, index))
+    choose = choose or DrawnChoices.from_seed(fuzzed_samples.seed_of(group.seed, index))
     case = draw_case(one, group, choose)
     lay = case.lay(structured=case.structured is not None)
     made = _of_structure(one, case.dims, case.plain, case.structured, group, index, draws, lay)
@@ -289,7 +291,7 @@ def _build_fuzzed_sample(one: Declared, group: Group, index: int, draws: int, ch
     return made
 
 
-def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, draws: int) -> Sample:
+def _sample(one: DeclaredKernel, dims: Mapping[str, int], group: Group, index: int, draws: int) -> Sample:
     try:
         plain = samples.arrays(one.op, dims, group, index)
         structured = samples.in_structure(one.op, dims, group, index, plain)
@@ -308,10 +310,10 @@ def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, dr
 
 
 def _of_structure(
-    one: Declared,
+    one: DeclaredKernel,
     dims: Mapping[str, int],
     plain: dict[str, np.ndarray],
-    structured: samples.Structured | None,
+    structured: samples.StructuredInputs | None,
     group: Group,
     index: int,
     draws: int,
@@ -344,7 +346,7 @@ def _of_structure(
     return made
 
 
-def _is_defined(leaves: Sequence[Leaf], op_class: OpClass, structured: samples.Structured) -> bool:
+def _is_defined(leaves: Sequence[Leaf], op_class: OpClass, structured: samples.StructuredInputs) -> bool:
     """Whether the reference gives numbers for inputs of a structure that was inferred, where it is given numbers, and
     nothing that equal floats leave open."""
     known = [leaf for leaf in leaves if leaf.reference is not None]
@@ -367,7 +369,7 @@ def _are_constant(made: Sample) -> bool:
 
 
 def of_inputs(
-    one: Declared,
+    one: DeclaredKernel,
     dims: Mapping[str, int],
     inputs: Callable[[], dict[str, np.ndarray]],
     group: Group,
@@ -439,8 +441,8 @@ def _describe_error(error: BaseException) -> str:
 
 
 def _compute_expected(
-    one: Declared,
-    evaluate_one: Evaluator,
+    one: DeclaredKernel,
+    evaluate_one: ReferenceEvaluator,
     arrays: Arrays,
     dims: Mapping[str, int],
     group: Group,
@@ -463,7 +465,7 @@ def _compute_expected(
             for place, (name, x) in enumerate(exact.items(), 1)
         }
 
-    casts = Roundings()
+    casts = CastRoundings()
     found = evaluate_one(exact, casts.first)
 
     def evaluate(draws: Sequence[int]) -> Iterator[list[np.ndarray]]:
@@ -490,14 +492,18 @@ def _compute_expected(
     ]
 
 
-def _build_gradient_reference(one: Declared, group: Group, evaluate: Evaluator) -> reference_gradients.Reference:
+def _build_gradient_reference(
+    one: DeclaredKernel, group: Group, evaluate: ReferenceEvaluator
+) -> reference_gradients.KernelReference:
     own = _unknown if one.script else one.function("reference")
     call = own if one.op.reference_framework == "torch" else of_torch.of_arrays(own)
-    return reference_gradients.Reference(one.op, group.check, group.dtype, evaluate, own, call, rounds=evaluate.rounds)
+    return reference_gradients.KernelReference(
+        one.op, group.check, group.dtype, evaluate, own, call, rounds=evaluate.rounds
+    )
 
 
 @dataclass(frozen=True)
-class Evaluator:
+class ReferenceEvaluator:
     """An op's reference in float64. rounds: the dtypes that it has cast to so far and that hold less than what was
     cast. shake: what it returns for some inputs in a draw of float64's own rounding, which casts as it is told; None
     where that cannot be had."""
@@ -506,7 +512,7 @@ class Evaluator:
     rounds: list[str]
     shake: Callable[[Arrays, Round, int], list[np.ndarray] | None] = lambda *_: None
 
-    def roundoff(self, inputs: Arrays, found: Sequence[np.ndarray], casts: Roundings) -> list[np.ndarray] | None:
+    def roundoff(self, inputs: Arrays, found: Sequence[np.ndarray], casts: CastRoundings) -> list[np.ndarray] | None:
         """How far float64's own rounding moves each output, of casts as they were; None where nobody can tell."""
         given = {name: x.copy() for name, x in inputs.items()}
         with np.errstate(all="ignore"):
@@ -525,14 +531,14 @@ class Evaluator:
 
 
 @contextlib.contextmanager
-def evaluator(one: Declared) -> Iterator[Evaluator]:
+def evaluator(one: DeclaredKernel) -> Iterator[ReferenceEvaluator]:
     """The op's reference: from float64 inputs to its outputs.
 
     A function is given copies: it may write to them. Raises TypeError for what is no array."""
     rounds: list[str] = []
     with contextlib.ExitStack() as end:
         if one.script:
-            script = end.enter_context(contextlib.closing(scripts.Script(one.script, load.deadline_s())))
+            script = end.enter_context(contextlib.closing(scripts.ReferenceScript(one.script, load.deadline_s())))
         else:
             own = one.function("reference")
             of_arrays = of_torch if one.op.reference_framework == "torch" else of_numpy
@@ -556,7 +562,7 @@ def evaluator(one: Declared) -> Iterator[Evaluator]:
                 return of_torch.shaken(fixed, inputs, draw)
             return of_numpy.shaken(fixed, inputs, round, draw)
 
-        yield Evaluator(evaluate, rounds, shake)
+        yield ReferenceEvaluator(evaluate, rounds, shake)
 
 
 def _unknown(**inputs: Any) -> Any:
@@ -595,7 +601,7 @@ def _check_output(x: Any, inputs: Arrays) -> np.ndarray:
 
 
 def _make_leaf(
-    one: Declared, i: int, y: np.ndarray, delta: np.ndarray | None, dims: Mapping[str, int], dtype: str
+    one: DeclaredKernel, i: int, y: np.ndarray, delta: np.ndarray | None, dims: Mapping[str, int], dtype: str
 ) -> Leaf:
     """Output ``i`` in the dtype declared for it, else: the dtype under test for floating results, its own for
     others."""

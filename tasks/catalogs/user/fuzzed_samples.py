@@ -15,7 +15,7 @@ import numpy as np
 from tasks.arrays import inputs
 from tasks.catalogs.user import input_layouts, reference_gradients, samples
 from tasks.catalogs.user.ops import DECLARED, UserOp
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.draw.seeds import derive
 from tasks.model import WITHOUT_NOISE, is_inexact, np_dtype, wide
 
@@ -52,7 +52,7 @@ def seed_of(seed: int, index: int) -> int:
     return derive(seed, f"iter_{index}")
 
 
-def sizes(op: UserOp, choose: Choices, gradient: bool) -> dict[str, int]:
+def sizes(op: UserOp, choose: DrawnChoices, gradient: bool) -> dict[str, int]:
     """A size for every dimension; where the inputs would get too large, the largest are halved. Of an op that promises
     no others, candidates."""
 
@@ -75,7 +75,7 @@ def sizes(op: UserOp, choose: Choices, gradient: bool) -> dict[str, int]:
     return made
 
 
-def _draw_size(choose: Choices, low: int, high: int) -> int:
+def _draw_size(choose: DrawnChoices, low: int, high: int) -> int:
     """Any power of two as often as another; every third time it, the next, or the last before another. The same choices
     whatever the size, in each of which less is smaller: Hypothesis takes fewer choices for the smaller case."""
     powers = range(low.bit_length(), high.bit_length() + 1)
@@ -90,7 +90,7 @@ def _draw_size(choose: Choices, low: int, high: int) -> int:
     return last if place >= 8 * ninth else first + max(1, (place - 2 * ninth) * count // (6 * ninth))
 
 
-def arrays(op: UserOp, dims: Mapping[str, int], dtype: str, choose: Choices) -> dict[str, np.ndarray]:
+def arrays(op: UserOp, dims: Mapping[str, int], dtype: str, choose: DrawnChoices) -> dict[str, np.ndarray]:
     """The inputs, in the dtypes that the kernel is given: each of one kind of values, most of them regular."""
     mild = op.op_class not in WITHOUT_NOISE
     made = {}
@@ -117,8 +117,8 @@ def arrays(op: UserOp, dims: Mapping[str, int], dtype: str, choose: Choices) -> 
 
 
 def in_structure(
-    op: UserOp, dims: Mapping[str, int], dtype: str, check: str, choose: Choices, plain: Mapping[str, np.ndarray]
-) -> samples.Structured | None:
+    op: UserOp, dims: Mapping[str, int], dtype: str, check: str, choose: DrawnChoices, plain: Mapping[str, np.ndarray]
+) -> samples.StructuredInputs | None:
     """The inputs with one of them in a structure, in half of the cases; None for ordinary ones, the simplest."""
     found = samples.choices_of(op, dims, dtype, check, free=True) if all(x.size for x in plain.values()) else []
     if not found:
@@ -133,7 +133,7 @@ def in_structure(
 
 
 def draw_empty_dim(
-    op: UserOp, dims: dict[str, int], arrays: dict[str, np.ndarray], choose: Choices, taken: Callable[..., Any]
+    op: UserOp, dims: dict[str, int], arrays: dict[str, np.ndarray], choose: DrawnChoices, taken: Callable[..., Any]
 ) -> tuple[dict[str, int], dict[str, np.ndarray]]:
     """Sizes and inputs that are drawn, or, at times, the same with one dimension of size 0.
 
@@ -159,14 +159,14 @@ def draw_empty_dim(
 
 
 @dataclass(frozen=True)
-class Drawn:
+class FuzzedKernelCase:
     """Inputs of a case: ordinary ones, how they lie in memory, and the same with one of them in a structure, if that
     was drawn."""
 
     dims: dict[str, int]
     plain: dict[str, np.ndarray]
     places: input_layouts.Places
-    structured: samples.Structured | None
+    structured: samples.StructuredInputs | None
 
     def lay(self, structured: bool) -> input_layouts.Lay:
         """How the inputs lie in memory; elements at one address would hold other values than a structure's."""
@@ -174,7 +174,7 @@ class Drawn:
         return input_layouts.exclude_expanded(lay, self.structured.name) if structured and self.structured else lay
 
 
-def case(op: UserOp, dtype: str, check: str, choose: Choices, taken: Callable[..., Any]) -> Drawn:
+def case(op: UserOp, dtype: str, check: str, choose: DrawnChoices, taken: Callable[..., Any]) -> FuzzedKernelCase:
     """A case by its choices, in their order: sizes, values, emptiness, layouts, and a structure last, which a case that
     was kept before there were structures does not have. taken: see `draw_empty_dim`."""
     dims = sizes(op, choose, check != "forward")
@@ -182,4 +182,4 @@ def case(op: UserOp, dtype: str, check: str, choose: Choices, taken: Callable[..
     if not op.gradient and op.sizes != DECLARED:
         dims, plain = draw_empty_dim(op, dims, plain, choose, taken)
     places = input_layouts.draw_layouts(op, choose)(plain)
-    return Drawn(dims, plain, places, in_structure(op, dims, dtype, check, choose, plain))
+    return FuzzedKernelCase(dims, plain, places, in_structure(op, dims, dtype, check, choose, plain))

@@ -14,7 +14,7 @@ from tasks.arrays.layouts import CONTIGUOUS, EXPANDED, LAYOUTS, MOST_WIDE, OTHER
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.user.dims import size_of
 from tasks.catalogs.user.ops import UserOp
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.model import DISTRIBUTIONS, EXHAUSTIVE, Group, is_inexact
 from tasks.model.dtypes import PACKED_BITS, dtype_name
 
@@ -77,7 +77,7 @@ def _choose_first_turn(op: UserOp, group: Group) -> int:
     return zlib.crc32(op.name.encode()) + group.seed + 3 * dtype + 5 * distribution
 
 
-def draw_layouts(op: UserOp, choose: Choices) -> Lay:
+def draw_layouts(op: UserOp, choose: DrawnChoices) -> Lay:
     """As choices decide, the last of a case: contiguous is the simplest of each."""
 
     def lay(arrays: Arrays) -> Places:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tasks.arrays.widened import MOVEMENT
 from tasks.aside import ask_aside
-from tasks.catalogs.user.load import Declared
+from tasks.catalogs.user.load import DeclaredKernel
 from tasks.catalogs.user_definitions import get_announcement, isolates
 from tasks.graphs.module import rounds_nothing, watching
 from tasks.model import EPS, is_complex, is_inexact
@@ -28,7 +28,7 @@ REACH = 8.0
 WIDE = "float32"
 
 
-def computes_in(one: Declared, arrays: Mapping[str, np.ndarray], dtype: str) -> str:
+def computes_in(one: DeclaredKernel, arrays: Mapping[str, np.ndarray], dtype: str) -> str:
     """The dtype, wider than ``dtype``, that a kernel computes in on inputs like these; "" where it is not known to."""
     if one.op.compute:
         return one.op.compute if EPS.get(one.op.compute, 1.0) < EPS.get(dtype, 0.0) else ""
@@ -42,7 +42,7 @@ def computes_in(one: Declared, arrays: Mapping[str, np.ndarray], dtype: str) -> 
         return ""
 
 
-def _ask_aside(one: Declared, arrays: Mapping[str, np.ndarray]) -> bool:
+def _ask_aside(one: DeclaredKernel, arrays: Mapping[str, np.ndarray]) -> bool:
     """`_is_wide`, asked in a process of its own."""
     _import_what_watches()
     return ask_aside(lambda: _is_wide(one, arrays))
@@ -61,7 +61,7 @@ def eps_of(dtype: str, inside: str) -> float:
     return own if not inside or is_complex(dtype) else min(own, REACH * EPS[inside])
 
 
-def _is_wide(one: Declared, arrays: Mapping[str, np.ndarray]) -> bool:
+def _is_wide(one: DeclaredKernel, arrays: Mapping[str, np.ndarray]) -> bool:
     """`_computes_wide` of a declared kernel, which is loaded where this runs."""
     return _computes_wide(functools.partial(one.function("kernel"), **one.op.kwargs), arrays)
 

@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from tasks.catalogs.user import accesses
-from tasks.catalogs.user.accesses import Watch, watching
+from tasks.catalogs.user.accesses import LaunchWatch, watching
 from tasks.model.errors import list_causes
 
 #: What is said where there is no GPU to ask, wherever it is raised: by Triton's driver, by torch.
@@ -52,7 +52,7 @@ def interprets() -> bool:
 
 
 @contextlib.contextmanager
-def prepare_interpreter() -> Iterator[Watch]:
+def prepare_interpreter() -> Iterator[LaunchWatch]:
     """Around the call of a kernel: make the interpreter compute as a GPU would, without NumPy's warnings, and watch its
     accesses.
 
@@ -61,7 +61,7 @@ def prepare_interpreter() -> Iterator[Watch]:
     version of Triton does not have of what is changed here stays as it is.
     """
     if not interprets() or (module := sys.modules.get("triton.runtime.interpreter")) is None:
-        yield Watch()
+        yield LaunchWatch()
         return
     _mend_once(module)
     with np.errstate(all="ignore"), watching() as watch:
@@ -97,7 +97,7 @@ def _mend(module: Any) -> None:
         module._implicit_cvt = convert_argument
     if (library := sys.modules.get("triton.language.extra.libdevice")) is not None:
         _complete_device_library(library, module.TensorHandle, language)
-    bfloat16 = _Bfloat16(module.TensorHandle, language)
+    bfloat16 = _InterpretedBfloat16(module.TensorHandle, language)
     for names, change in ((("cast_impl",), bfloat16.casts), (COMPUTES, bfloat16.computes), (ATOMICS, bfloat16.refuses)):
         for name in names:
             if hasattr(builder, name):
@@ -125,7 +125,7 @@ def _complete_device_library(library: Any, handle: Callable[..., Any], language:
 
 
 @dataclass(frozen=True)
-class _Bfloat16:
+class _InterpretedBfloat16:
     """Functions of the interpreter made right for bfloat16. handle: makes a value of an array and a dtype."""
 
     handle: Callable[..., Any]

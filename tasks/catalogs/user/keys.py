@@ -13,7 +13,7 @@ Mistake = tuple[tuple[Any, ...], str]
 
 
 @dataclass(frozen=True)
-class Kind:
+class KeyKind:
     """What a value is. fits: tells one; wrong: said of anything else, which stands at {0!r}."""
 
     fits: Callable[[Any], bool]
@@ -24,22 +24,22 @@ def is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
-#: What `Names` looks at.
-NAME = Kind(lambda x: True, "")
-TEXT = Kind(lambda x: isinstance(x, str), "{0!r} is not a text")
-FLAG = Kind(lambda x: isinstance(x, bool), "{0!r} is neither true nor false")
-COUNT = Kind(lambda x: type(x) is int and x >= 1, "{0!r}: a whole number of at least 1")
-MAPPING = Kind(lambda x: isinstance(x, Mapping), "{0!r} is not a mapping of names, e.g. {{name: …}}")
-LIST = Kind(is_list, "{0!r} is no list; give [{0!r}]")
-FUNCTION = Kind(
+#: What `KeyNames` looks at.
+NAME = KeyKind(lambda x: True, "")
+TEXT = KeyKind(lambda x: isinstance(x, str), "{0!r} is not a text")
+FLAG = KeyKind(lambda x: isinstance(x, bool), "{0!r} is neither true nor false")
+COUNT = KeyKind(lambda x: type(x) is int and x >= 1, "{0!r}: a whole number of at least 1")
+MAPPING = KeyKind(lambda x: isinstance(x, Mapping), "{0!r} is not a mapping of names, e.g. {{name: …}}")
+LIST = KeyKind(is_list, "{0!r} is no list; give [{0!r}]")
+FUNCTION = KeyKind(
     lambda x: callable(x) or isinstance(x, str), "{0!r} is neither a function nor the name of one (module:function)"
 )
-SIZE = Kind(lambda x: type(x) is int or isinstance(x, str), "{0!r} is no size: a number, or + - * // of dimensions")
-REFERENCE = Kind(FUNCTION.fits, "{0!r} is neither a function nor the name of one (module:function, or a script)")
+SIZE = KeyKind(lambda x: type(x) is int or isinstance(x, str), "{0!r} is no size: a number, or + - * // of dimensions")
+REFERENCE = KeyKind(FUNCTION.fits, "{0!r} is neither a function nor the name of one (module:function, or a script)")
 
 
 @dataclass(frozen=True)
-class Names:
+class KeyNames:
     """The names that a value, or each of a list, is one of. wrong: said before one that is not; valid: theirs, of a
     declaration."""
 
@@ -53,7 +53,7 @@ class Names:
                 yield key, f"{self.wrong} {one!r}{nearest(one, valid)}"
 
 
-def key(kind: Kind, about: str, *, shown: str = "", names: Names | None = None, yaml: str = "") -> dict[str, Any]:
+def key(kind: KeyKind, about: str, *, shown: str = "", names: KeyNames | None = None, yaml: str = "") -> dict[str, Any]:
     """What a field of a declaration is, as its metadata. about: what it says, as the docs have it; shown: its default
     in words; yaml: what a config calls it, where that is no name in Python."""
     return {"kind": kind, "about": about, "shown": shown, "names": names, "yaml": yaml}

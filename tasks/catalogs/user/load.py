@@ -37,7 +37,7 @@ DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredKernel:
     """An op with where it comes from. key: of the config; root: folder that modules are looked up in; file: the
     module of a decorated op ("" for one of the config); line: of the decorated function; lent: a number of its own for
     an op that this process was handed with its functions (`lent`): what they compute, no file tells."""
@@ -100,7 +100,7 @@ class Declared:
             return CatalogError(f"{_where(self)}op {self.op.name}: {what}: {text}", self.key, lacks)
         return CatalogError(text, (*self.key, what), lacks)
 
-    def submitted(self, file: str) -> Declared:
+    def submitted(self, file: str) -> DeclaredKernel:
         """The same op with the function of a submission's file; as it is where that is ""."""
         return (
             dataclasses.replace(self, op=dataclasses.replace(self.op, kernel=f"{file}:{self.op.function_name}"))
@@ -188,12 +188,12 @@ def _digest_sources(text: str) -> str:
         signature = sources.sign(ordered)  # before they are read: what changes meanwhile is seen next time
         digest = f"{json.dumps(told, sort_keys=True)} {sources.digest(ordered)}"
         _digested.clear()
-        _digested[text] = kept = Kept(tuple(ordered), signature, digest)
+        _digested[text] = kept = LoadedDeclarations(tuple(ordered), signature, digest)
     return str(kept.made)
 
 
 @dataclass(frozen=True)
-class Kept:
+class LoadedDeclarations:
     """What was made of files: it holds while their signature is the same."""
 
     files: tuple[Path, ...]
@@ -202,12 +202,12 @@ class Kept:
 
 
 #: The digest of the sources that were announced last, by the announcement.
-_digested: dict[str, Kept] = {}
+_digested: dict[str, LoadedDeclarations] = {}
 #: Modules that were loaded from a file, by its name and root.
-_modules: dict[tuple[str, str], Kept] = {}
+_modules: dict[tuple[str, str], LoadedDeclarations] = {}
 
 
-def load_ops() -> dict[str, Declared]:
+def load_ops() -> dict[str, DeclaredKernel]:
     """Every op by name. Raises CatalogError for a module that cannot be imported, a mistaken declaration, a name
     twice."""
     found, lacking = _collect_ops()
@@ -216,7 +216,7 @@ def load_ops() -> dict[str, Declared]:
     return found
 
 
-def find_op(name: str) -> Declared | None:
+def find_op(name: str) -> DeclaredKernel | None:
     """One op, None if there is no such. Raises CatalogError where it may be of a module that imports what this
     environment lacks; such a module does not keep those of others from being found."""
     found, lacking = _collect_ops()
@@ -226,23 +226,23 @@ def find_op(name: str) -> Declared | None:
     return one and one.submitted(definitions().get("kernel", ""))
 
 
-def _collect_ops() -> tuple[dict[str, Declared], list[CatalogError]]:
+def _collect_ops() -> tuple[dict[str, DeclaredKernel], list[CatalogError]]:
     """The ops of all modules that can be imported here, and why others lack what they import."""
     return (_lent, []) if _lent else _load_declared(get_announcement(), listing_digest())
 
 
 #: The ops that this process was handed with their functions, by name; while there are any, no other is known.
-_lent: dict[str, Declared] = {}
+_lent: dict[str, DeclaredKernel] = {}
 _lents = itertools.count(1)
 
 
 @contextlib.contextmanager
-def lent(op: UserOp, root: str) -> Iterator[Declared]:
+def lent(op: UserOp, root: str) -> Iterator[DeclaredKernel]:
     """While this lasts, ``op`` is the catalog's: its kernel and reference are functions of this process, or are
     named."""
     before = dict(_lent)
     _lent.clear()
-    made = _lent[op.name] = Declared(op, (), root, lent=next(_lents))
+    made = _lent[op.name] = DeclaredKernel(op, (), root, lent=next(_lents))
     try:
         yield made
     finally:
@@ -251,8 +251,8 @@ def lent(op: UserOp, root: str) -> Iterator[Declared]:
 
 
 @functools.lru_cache(maxsize=4)
-def _load_declared(text: str, digest: str) -> tuple[dict[str, Declared], list[CatalogError]]:
-    found: dict[str, Declared] = {}
+def _load_declared(text: str, digest: str) -> tuple[dict[str, DeclaredKernel], list[CatalogError]]:
+    found: dict[str, DeclaredKernel] = {}
     lacking: list[CatalogError] = []
     for source in definitions().get("sources", []):
         for one in _of_source(source, lacking):
@@ -267,7 +267,7 @@ def _load_declared(text: str, digest: str) -> tuple[dict[str, Declared], list[Ca
     return found, lacking
 
 
-def _of_source(source: Mapping[str, Any], lacking: list[CatalogError]) -> Iterator[Declared]:
+def _of_source(source: Mapping[str, Any], lacking: list[CatalogError]) -> Iterator[DeclaredKernel]:
     at, root = source["at"], source["root"]
     for i, name in enumerate(source["modules"]):
         key = ("catalogs", at, "modules", i)
@@ -283,12 +283,12 @@ def _of_source(source: Mapping[str, Any], lacking: list[CatalogError]) -> Iterat
             raise CatalogError(f"{name}: there is no function with @farm.op in it", key)
         for op in ops:
             code = getattr(op.kernel, "__code__", None)
-            made = Declared(op, key, root, str(module.__file__), getattr(code, "co_firstlineno", 0))
+            made = DeclaredKernel(op, key, root, str(module.__file__), getattr(code, "co_firstlineno", 0))
             for inner, text in mistakes(op):
                 raise CatalogError(f"{_where(made)}op {op.name}: {'.'.join(map(str, inner))}: {text}", key)
             yield made
     for i, given in enumerate(source["kernels"]):
-        yield Declared(keys.make(UserOp, given), ("catalogs", at, "kernels", i), root)
+        yield DeclaredKernel(keys.make(UserOp, given), ("catalogs", at, "kernels", i), root)
 
 
 def _declared_in(module: ModuleType) -> list[UserOp]:
@@ -301,11 +301,11 @@ def _declared_in(module: ModuleType) -> list[UserOp]:
     return ops
 
 
-def _where(one: Declared) -> str:
+def _where(one: DeclaredKernel) -> str:
     return f"{one.file}:{one.line}: " if one.file else ""
 
 
-def _origin(one: Declared) -> str:
+def _origin(one: DeclaredKernel) -> str:
     return f"in {one.file}:{one.line}" if one.file else ".".join(map(str, one.key))
 
 
@@ -352,7 +352,7 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
             module = _from_file(file, root) if name.endswith(".py") else importlib.import_module(name)
         _loaded[str(file)] = sources.digest(files)
         if name.endswith(".py"):
-            _modules[name, root] = Kept(files, signature, module)
+            _modules[name, root] = LoadedDeclarations(files, signature, module)
         return module
     except DeclarationError as error:
         raise CatalogError(f"{errors.place(error) or file}: {error}", key) from None
@@ -461,7 +461,7 @@ def _switch_triton_to_interpreter() -> None:
         os.environ["TRITON_INTERPRET"] = "1"
 
 
-def check_call(one: Declared, what: str) -> None:
+def check_call(one: DeclaredKernel, what: str) -> None:
     """Raise CatalogError unless one of the op's FUNCTIONS takes its inputs and kwargs by name, a backward after the
     gradient."""
     own = {"backward": lambda: one.backward, "baseline": lambda: one.own_baseline}

@@ -16,7 +16,7 @@ from numpy import array, asarray
 
 from tasks.arrays import noise
 from tasks.arrays.tree import map_leaves
-from tasks.arrays.watched_arrays import Run, Watched, unwatch_array
+from tasks.arrays.watched_arrays import WatchedArray, WatchedRun, unwatch_array
 from tasks.graphs.module import is_structural, placement
 from tasks.graphs.roundings import Read, Round
 from tasks.model import EPS, PART, is_complex, is_inexact, np_dtype, round_to_dtype, wide
@@ -54,7 +54,7 @@ def make_evaluator(
     def function(arguments: Mapping[str, Any], round: Round | None = None, read: Read | None = None) -> Any:
         if told == [False]:
             return reference(**arguments)
-        run = _Narrowing(round, read)
+        run = _NarrowingReference(round, read)
         try:
             made = run.of(reference, {k: x.copy() if isinstance(x, np.ndarray) else x for k, x in arguments.items()})
         except Exception:
@@ -69,7 +69,7 @@ def make_evaluator(
     return function
 
 
-class _Wide(Watched):
+class _WideReference(WatchedArray):
     """own: the dtype that it is said to have, None for that of its memory; given: whether it is what was given, or a
     part of it; still: whether a cast made it; source: what NumPy cast into this memory, where it did so by itself. run:
     what a reference keeps for its next call (a table) is of the run that then goes on."""
@@ -80,8 +80,8 @@ class _Wide(Watched):
     source: Any
 
     @property
-    def run(self) -> _Narrowing:  # type: ignore[override]
-        own: _Narrowing | None = self.__dict__.get("kept")
+    def run(self) -> _NarrowingReference:  # type: ignore[override]
+        own: _NarrowingReference | None = self.__dict__.get("kept")
         return own if own and not own.over else getattr(_now, "run", None) or _OVER
 
     @run.setter
@@ -97,7 +97,7 @@ class _Wide(Watched):
             self.own = before if is_complex(before.name) else None
         elif before is not None and kind == np.float64:
             self.own = np_dtype(PART.get(before.name, before.name))
-        elif isinstance(other, _Wide) and is_inexact(kind.name) and kind.name != wide(kind.name):
+        elif isinstance(other, _WideReference) and is_inexact(kind.name) and kind.name != wide(kind.name):
             self.source = other
 
     @property
@@ -141,7 +141,7 @@ class _Wide(Watched):
 
 
 def _method(name: str) -> Callable[..., Any]:
-    def method(self: _Wide, *args: Any, **kwargs: Any) -> Any:
+    def method(self: _WideReference, *args: Any, **kwargs: Any) -> Any:
         return self.run.call(getattr(np.ndarray, name), name, (self, *args), kwargs)
 
     return method
@@ -149,12 +149,12 @@ def _method(name: str) -> Callable[..., Any]:
 
 for _name in _METHODS:
     if hasattr(np.ndarray, _name):  # NumPy 2 has no method ptp
-        setattr(_Wide, _name, _method(_name))
+        setattr(_WideReference, _name, _method(_name))
 
 
 def _to_own_dtype(x: Any) -> Any:
     """An array in the dtype that it is said to have."""
-    return unwatch_array(x).astype(x.dtype) if isinstance(x, _Wide) else x
+    return unwatch_array(x).astype(x.dtype) if isinstance(x, _WideReference) else x
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -189,7 +189,7 @@ def _only_moves_values(made: Any, given: Sequence[np.ndarray]) -> bool:
     return all(bool(np.isin(np.abs(x), values).all()) for x in floats)
 
 
-class _Narrowing(Run):
+class _NarrowingReference(WatchedRun):
     """A run of a reference. casts: the dtypes, each narrower than what it was given, that something was cast to."""
 
     def __init__(self, round: Round | None, read: Read | None) -> None:
@@ -204,7 +204,7 @@ class _Narrowing(Run):
     def of(self, reference: Reference, arguments: Mapping[str, Any]) -> Any:
         """What the reference returns, in float64."""
         given = {k: self.widen(x, True) if isinstance(x, np.ndarray) else x for k, x in arguments.items()}
-        floats = [unwatch_array(x) for x in given.values() if isinstance(x, _Wide) and _DTYPE(x) == np.float64]
+        floats = [unwatch_array(x) for x in given.values() if isinstance(x, _WideReference) and _DTYPE(x) == np.float64]
         self.own = next((name for name in _OWN if all(_represents_all(name, x) for x in floats)), None)
         before, _now.run = getattr(_now, "run", None), self
         try:
@@ -223,13 +223,13 @@ class _Narrowing(Run):
     def watch(
         self, array: np.ndarray, own: np.dtype[Any] | None = None, given: bool = False, still: bool = False
     ) -> Any:
-        view = np.ndarray.view(array, _Wide)
+        view = np.ndarray.view(array, _WideReference)
         view.run, view.own, view.given, view.still = self, own, given, still
         return view
 
     def widen(self, x: Any, given: bool = False) -> Any:
         """An array of any floating dtype as one in float64 that is said to have it; anything else as it is."""
-        if isinstance(x, _Wide):
+        if isinstance(x, _WideReference):
             return x if x.source is None else self.cast(x.source, _DTYPE(x))
         if type(x) is not np.ndarray and not isinstance(x, np.generic):
             return x
@@ -271,7 +271,7 @@ class _Narrowing(Run):
                     *map_leaves(unwatch_array(args), widest), **map_leaves(unwatch_array(named), widest), **into
                 )
 
-        watched = [x for x in _leaves([args, named]) if isinstance(x, _Wide)]
+        watched = [x for x in _leaves([args, named]) if isinstance(x, _WideReference)]
         made = compute_widest()
         if getattr(function, "__name__", name) in _WRITERS:
             self.mark_written(args[0])
@@ -284,7 +284,7 @@ class _Narrowing(Run):
             made = compute_widest()
         if out is not None:
             for x in out if isinstance(out, tuple) else (out,):
-                if isinstance(x, _Wide):
+                if isinstance(x, _WideReference):
                     x.given = False
                     unwatch_array(x)[...] = unwatch_array(self.fitting(self.watch(array(unwatch_array(x)), own), x.own))
             return out[0] if isinstance(out, tuple) and len(out) == 1 else out
@@ -294,7 +294,7 @@ class _Narrowing(Run):
 
     def mark_written(self, into: Any) -> None:
         """Told of an array that something else than an assignment has written to: it holds what its dtype does."""
-        if isinstance(into, _Wide):
+        if isinstance(into, _WideReference):
             into.given, into.source, into.still = False, None, into.still or into.own is not None
             unwatch_array(into)[...] = unwatch_array(self.fitting(self.watch(array(unwatch_array(into))), into.own))
 
@@ -302,7 +302,7 @@ class _Narrowing(Run):
         """An array as a function reads it that computes with it."""
         if (
             self.read is None
-            or not isinstance(x, _Wide)
+            or not isinstance(x, _WideReference)
             or not x.still
             or x.size < 2
             or is_structural(unwatch_array(x))
@@ -405,7 +405,7 @@ class _Narrowing(Run):
         """A value as memory of a dtype takes it."""
         if own is None:
             return value
-        made = self.widen(asarray(unwatch_array(value))) if not isinstance(value, _Wide) else self.widen(value)
+        made = self.widen(asarray(unwatch_array(value))) if not isinstance(value, _WideReference) else self.widen(value)
         return self.cast(made, own)
 
     @contextlib.contextmanager
@@ -419,7 +419,7 @@ class _Narrowing(Run):
                 # A module that is first imported in here keeps these functions.
                 if over.is_set() or not self.asked or threading.get_ident() != thread:
                     return before[name](*args, **kwargs)
-                if not args or not isinstance(args[0], _Wide):
+                if not args or not isinstance(args[0], _WideReference):
                     return self.widen(before[name](*args, **kwargs))
                 asked = args[1] if len(args) > 1 else kwargs.get("dtype")
                 if asked is not None:
@@ -441,7 +441,7 @@ class _Narrowing(Run):
 def shaken(reference: Reference, arguments: Mapping[str, Any], round: Round, draw: int) -> list[np.ndarray] | None:
     """What the reference returns if each of its results in float64 is another in the last digit; None where it cannot
     be watched."""
-    run = _Shaken(round, None)
+    run = _ShakenReference(round, None)
     run.draw = draw
     try:
         return list(run.of(reference, arguments))
@@ -449,7 +449,7 @@ def shaken(reference: Reference, arguments: Mapping[str, Any], round: Round, dra
         return None
 
 
-class _Shaken(_Narrowing):
+class _ShakenReference(_NarrowingReference):
     """A run whose results move by an ulp of float64, but those that chose or moved numbers, and those that need no
     rounding."""
 
@@ -463,7 +463,7 @@ class _Shaken(_Narrowing):
             return noise.move_last_digit(np.array(unwatch_array(made)), self.draw, self._place)
 
 
-class _Over(_Narrowing):
+class _ReferenceOver(_NarrowingReference):
     """No run goes on: what is left of one is computed with as NumPy does."""
 
     def call(self, function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -479,4 +479,4 @@ class _Over(_Narrowing):
 
 #: By thread: the run that goes on.
 _now = threading.local()
-_OVER = _Over(None, None)
+_OVER = _ReferenceOver(None, None)

@@ -168,7 +168,7 @@ def problem(
     kwargs: Mapping[str, Any],
     wrt: Sequence[int],
     cotangents: Sequence[np.ndarray | None],
-) -> autograd.Problem:
+) -> autograd.GradientProblem:
     """The function whose gradient `gradients` computes."""
 
     def wide(**arguments: Any) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from tasks.arrays.layouts import NAMES
-from tasks.catalogs.user.keys import COUNT, FLAG, FUNCTION, LIST, MAPPING, NAME, REFERENCE, SIZE, TEXT, Names, key
+from tasks.catalogs.user.keys import COUNT, FLAG, FUNCTION, LIST, MAPPING, NAME, REFERENCE, SIZE, TEXT, KeyNames, key
 from tasks.catalogs.user.tensors import DTYPE
 from tasks.model import DISTRIBUTIONS, DTYPES, EXHAUSTIVE, FUZZ, STRUCTURED, OpClass, is_inexact
 from tasks.nearest import nearest
@@ -98,7 +98,7 @@ class UserOp:
             NAME,
             "for which sizes the kernel is to be right: `declared` (the candidates of `dims` alone), `between` (all between the smallest and the "
             "largest candidate, as `fuzz` draws them), `any`; see [Sizes](#sizes)",
-            names=Names("unknown sizes", lambda op: SIZES),
+            names=KeyNames("unknown sizes", lambda op: SIZES),
         ),
     )
     kwargs: Mapping[str, Any] = field(
@@ -112,12 +112,14 @@ class UserOp:
     )
     framework: str = field(
         default="torch",
-        metadata=key(NAME, "what the kernel takes: `torch` or `numpy`", names=Names("unknown framework", frameworks)),
+        metadata=key(
+            NAME, "what the kernel takes: `torch` or `numpy`", names=KeyNames("unknown framework", frameworks)
+        ),
     )
     reference_framework: str = field(
         default="numpy",
         metadata=key(
-            NAME, "what the reference takes: `torch` or `numpy`", names=Names("unknown framework", frameworks)
+            NAME, "what the reference takes: `torch` or `numpy`", names=KeyNames("unknown framework", frameworks)
         ),
     )
     op_class: str = field(
@@ -126,20 +128,22 @@ class UserOp:
             NAME,
             "how it is judged, see [How a verdict is made](verdict.md). Declare an element-by-element function as `elementary`: it must then be "
             "right on its inputs, however steep it is",
-            names=Names("unknown class", lambda op: (one.value for one in OpClass)),
+            names=KeyNames("unknown class", lambda op: (one.value for one in OpClass)),
             yaml="class",
         ),
     )
     definition: str = field(
         default="",
-        metadata=key(NAME, "of `class: choice`, which result is right", names=Names("unknown definition", definitions)),
+        metadata=key(
+            NAME, "of `class: choice`, which result is right", names=KeyNames("unknown definition", definitions)
+        ),
     )
     values: str = field(
         default="regular",
         metadata=key(
             NAME,
             "distribution of the values of the `own` samples: `regular`, `boundary`, `adversarial`, `nan`",
-            names=Names(
+            names=KeyNames(
                 "unknown distribution",
                 lambda op: (d for d in DISTRIBUTIONS if d not in ("own", STRUCTURED, FUZZ, EXHAUSTIVE)),
             ),
@@ -173,7 +177,7 @@ class UserOp:
     mutates: Sequence[str] = field(
         default=(),
         metadata=key(
-            LIST, "inputs that the kernel, or its backward pass, may write to", names=Names("no input", input_names)
+            LIST, "inputs that the kernel, or its backward pass, may write to", names=KeyNames("no input", input_names)
         ),
     )
     forbids: Sequence[str] = field(
@@ -191,7 +195,7 @@ class UserOp:
             LIST,
             "inputs to differentiate under `checks: [backward, double_backward]`; see [the two oracles](gradients.md). With a NumPy "
             "reference or a script at most 1000 elements",
-            names=Names("no input", input_names),
+            names=KeyNames("no input", input_names),
         ),
     )
     kept: bool = field(
@@ -250,7 +254,7 @@ class UserOp:
             LIST,
             "how its inputs may lie in memory: see [How inputs lie in memory](kernel_inputs.md#how-inputs-lie-in-memory)",
             shown="not said: all are tried, and it may refuse any but the contiguous one",
-            names=Names("unknown layout", lambda op: NAMES),
+            names=KeyNames("unknown layout", lambda op: NAMES),
         ),
     )
     compute: str = field(
@@ -259,7 +263,7 @@ class UserOp:
             NAME,
             "the dtype that the kernel computes in where it is wider than its inputs: see [What it computes in](#what-it-computes-in)",
             shown="told by what it dispatches, if it is a kernel of tensors",
-            names=Names("unknown floating dtype", lambda op: filter(is_inexact, DTYPES)),
+            names=KeyNames("unknown floating dtype", lambda op: filter(is_inexact, DTYPES)),
         ),
     )
     steps: str = field(
@@ -277,7 +281,7 @@ class UserOp:
             LIST,
             "inputs and kwargs that kernel and reference take by position, in that order",
             shown="none: they are given all by name",
-            names=Names("no input and no argument", lambda op: [*op.inputs, *op.kwargs]),
+            names=KeyNames("no input and no argument", lambda op: [*op.inputs, *op.kwargs]),
         ),
     )
     packed: bool = field(default=False, metadata=key(FLAG, "whether those of `positions` come as one tuple"))

@@ -230,7 +230,7 @@ def _check_races(kernel: Callable[..., Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _locate_errors(kernel: Callable[..., Any]) -> Iterator[accesses.Watch]:
+def _locate_errors(kernel: Callable[..., Any]) -> Iterator[accesses.LaunchWatch]:
     """Around what a kernel computes: what it raises says where in its file, once."""
     try:
         with interpreted.prepare_interpreter() as watch:

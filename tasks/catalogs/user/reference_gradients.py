@@ -30,7 +30,7 @@ def elements(op: UserOp, dims: Mapping[str, int]) -> int:
 
 
 @dataclass(frozen=True)
-class Reference:
+class KernelReference:
     """What is differentiated. values: on float64 arrays; own: the function itself; call: it as a function of tensors;
     rounds: the dtypes that the function casts to."""
 
@@ -65,12 +65,12 @@ class Reference:
     def _differentiate(self, check: str, point: oracle.Point, **hooks: Any) -> list[np.ndarray]:
         return of_torch.gradients(check, self.call, point.inputs, self.op.kwargs, self.wrt, point.cotangents, **hooks)
 
-    def _pose(self, check: str, point: oracle.Point) -> gradients.Problem:
+    def _pose(self, check: str, point: oracle.Point) -> gradients.GradientProblem:
         if check == "double_backward":
             return of_torch.problem(check, self.call, point.inputs, self.op.kwargs, self.wrt, point.cotangents)
         start = [gradients.widen_array(point.inputs[name]) for name in self.names]
         given = [gradients.widen_array(c) for c in point.cotangents if c is not None]
-        return gradients.Problem(self._select_outputs(point, self.values), start, given)
+        return gradients.GradientProblem(self._select_outputs(point, self.values), start, given)
 
     def _select_outputs(
         self, point: oracle.Point, call: Callable[[Arrays], Sequence[np.ndarray]]
@@ -86,7 +86,9 @@ class Reference:
         return found if isinstance(found, (tuple, list)) else [found]
 
 
-def fill(made: Sample, reference: Reference, arrays: Arrays, outputs: list[Leaf], group: Group, draws: int) -> None:
+def fill(
+    made: Sample, reference: KernelReference, arrays: Arrays, outputs: list[Leaf], group: Group, draws: int
+) -> None:
     """Make of a forward sample, whose reference gives ``outputs``, one of the gradients of ``op.gradient``, or of their
     gradients.
 
@@ -170,7 +172,7 @@ def _wide(x: np.ndarray) -> np.ndarray:
     return x.astype(wide(x.dtype.name))
 
 
-def _explain_not_followed(reference: Reference, inputs: Arrays, outputs: list[Leaf]) -> str:
+def _explain_not_followed(reference: KernelReference, inputs: Arrays, outputs: list[Leaf]) -> str:
     """Why autograd is no oracle of a reference; "" where it is one. Raises NoDerivative where there is no other."""
     if reference.op.alone:
         return "what autograd says of a kernel is no witness for it"
@@ -183,7 +185,7 @@ def _explain_not_followed(reference: Reference, inputs: Arrays, outputs: list[Le
     return why
 
 
-def _not_followed(reference: Reference, inputs: Arrays, outputs: list[Leaf]) -> str:
+def _not_followed(reference: KernelReference, inputs: Arrays, outputs: list[Leaf]) -> str:
     """Why autograd cannot follow a NumPy reference; "" where it can."""
     try:
         found = of_torch.make_evaluator(reference.call)({**inputs, **reference.op.kwargs}, None, None)

@@ -12,7 +12,7 @@ from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import samples, scripts
-from tasks.catalogs.user.load import Declared
+from tasks.catalogs.user.load import DeclaredKernel
 from tasks.catalogs.user.ops import UserOp
 from tasks.checks.variants import REFUSED
 from tasks.model import Group, Leaf, OpClass, errors
@@ -24,7 +24,7 @@ MISTAKES = (NameError, AttributeError, ImportError, SyntaxError)
 
 Arrays = Mapping[str, np.ndarray]
 #: Evaluates the reference of an op on inputs. Raises what it raises.
-Evaluate = Callable[[Declared, Arrays], Any]
+Evaluate = Callable[[DeclaredKernel, Arrays], Any]
 
 
 def apply_entry(op: UserOp, entry: Mapping[str, Any]) -> UserOp:
@@ -42,7 +42,7 @@ def apply_entry(op: UserOp, entry: Mapping[str, Any]) -> UserOp:
     return replace(op, inputs=inputs, kwargs=kwargs)
 
 
-def make_samples(one: Declared, group: Group, evaluate: Evaluate) -> Iterator[Sample]:
+def make_samples(one: DeclaredKernel, group: Group, evaluate: Evaluate) -> Iterator[Sample]:
     """A sample for every entry, of the largest sizes: an axis of length 1 would fit any other."""
     dims = samples.sizes(one.op, group.seed, 2)[-1]
     for index, entry in enumerate(one.op.refuses):
@@ -50,7 +50,7 @@ def make_samples(one: Declared, group: Group, evaluate: Evaluate) -> Iterator[Sa
 
 
 def _sample(
-    one: Declared, entry: Mapping[str, Any], dims: Mapping[str, int], group: Group, index: int, evaluate: Evaluate
+    one: DeclaredKernel, entry: Mapping[str, Any], dims: Mapping[str, int], group: Group, index: int, evaluate: Evaluate
 ) -> Sample:
     found = Sample(index, op_class=OpClass.EXACT, oracle="the reference refuses it")
     good, bad = (replace(op, kwargs=sizes.keywords(op.kwargs, dims)) for op in (one.op, apply_entry(one.op, entry)))

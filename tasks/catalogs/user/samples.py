@@ -94,10 +94,12 @@ def bounds(spec: Mapping[str, Any], dims: Mapping[str, int]) -> tuple[Any, Any]:
     return (size_of(spec["low"], dims), size_of(spec["high"], dims)) if "low" in spec else (None, None)
 
 
-def describe_input(name: str, spec: Mapping[str, Any], dims: Mapping[str, int], dtype: str) -> structure.Input:
+def describe_input(
+    name: str, spec: Mapping[str, Any], dims: Mapping[str, int], dtype: str
+) -> structure.StructuredInput:
     """What an input is: as declared, else as its dtype, bounds and name suggest."""
     declared = spec.get("is", "")
-    given = structure.Input(
+    given = structure.StructuredInput(
         declared,
         shape_of(spec["shape"], dims),
         spec.get("dtype") or dtype,
@@ -107,7 +109,7 @@ def describe_input(name: str, spec: Mapping[str, Any], dims: Mapping[str, int], 
     return given if declared else structure.infer(name, given)
 
 
-def of_its_kind(what: structure.Input, plain: np.ndarray, seed: int) -> np.ndarray:
+def of_its_kind(what: structure.StructuredInput, plain: np.ndarray, seed: int) -> np.ndarray:
     """Ordinary values of an input; where a kind is declared of which not every value is one, values of that kind."""
     if not what.declared or not structure.KINDS[what.kind].constrained:
         return plain
@@ -147,7 +149,7 @@ def _in_turn(lists: list[list[tuple[str, str]]]) -> list[tuple[str, str]]:
     return [x[k] for k in range(max(map(len, lists), default=0)) for x in lists if k < len(x)]
 
 
-def _describe_inputs(op: UserOp, dims: Mapping[str, int], dtype: str) -> dict[str, structure.Input]:
+def _describe_inputs(op: UserOp, dims: Mapping[str, int], dtype: str) -> dict[str, structure.StructuredInput]:
     """What each input is whose values are not given."""
     specs = {name: given if isinstance(given, Mapping) else {"shape": given} for name, given in op.inputs.items()}
     return {name: describe_input(name, x, dims, dtype) for name, x in specs.items() if "data" not in x}
@@ -155,23 +157,23 @@ def _describe_inputs(op: UserOp, dims: Mapping[str, int], dtype: str) -> dict[st
 
 def apply_structure(
     op: UserOp, dims: Mapping[str, int], dtype: str, plain: Mapping[str, np.ndarray], name: str, which: str, seed: int
-) -> Structured | None:
+) -> StructuredInputs | None:
     """The inputs of a sample with one of them in a structure; None where its shape or range has none such."""
     what = _describe_inputs(op, dims, dtype)[name]
     made = structure.fill(what, which, seed, plain[name])
     if made is None or made.tobytes() == plain[name].tobytes():
         return None
-    return Structured({**plain, name: made}, name, which, what)
+    return StructuredInputs({**plain, name: made}, name, which, what)
 
 
 @dataclass(frozen=True)
-class Structured:
+class StructuredInputs:
     """Inputs of which one, ``name``, has a structure; what: that input."""
 
     arrays: dict[str, np.ndarray]
     name: str
     which: str
-    what: structure.Input
+    what: structure.StructuredInput
 
     @property
     def label(self) -> str:
@@ -186,7 +188,7 @@ class Structured:
 
 def in_structure(
     op: UserOp, dims: Mapping[str, int], group: Group, index: int, plain: Mapping[str, np.ndarray]
-) -> Structured | None:
+) -> StructuredInputs | None:
     """The structured inputs of a sample, None where it is an ordinary one. Every other sample has a structure: of the
     op's own distribution after the first two, one of any input; of a generated one but nan, one of an input that
     selects or counts; of the structured distribution every sample."""

@@ -41,18 +41,18 @@ class ReferenceError(Exception):
         self.raised = raised
 
 
-class Script:
+class ReferenceScript:
     """A reference script that is called as often as one likes: in one process, unless it ends, of ``limit_s`` seconds
     in all."""
 
     def __init__(self, path: Path, limit_s: float) -> None:
         self.path, self._limit_s, self._end = path, limit_s, time.monotonic() + limit_s
-        self._process: _Process | None = None
+        self._process: _ScriptProcess | None = None
 
     def __call__(self, inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Any]) -> list[np.ndarray]:
         """The outputs for some inputs. Raises ReferenceError."""
         request = json.dumps({"inputs": {k: encode(x) for k, x in inputs.items()}, "kwargs": dict(kwargs)})
-        self._process = self._process or _Process(self.path, self._end)
+        self._process = self._process or _ScriptProcess(self.path, self._end)
         answer = self._process.ask(request)
         try:
             if not answer.endswith("\n"):
@@ -77,7 +77,7 @@ class Script:
         return f"the reference script {self.path.name} {what}" + (f"\n{words}" if words else "")
 
 
-class _Process:
+class _ScriptProcess:
     """A process that runs a script once a request, and is killed at ``end`` (of `time.monotonic`)."""
 
     def __init__(self, script: Path, end: float) -> None:

@@ -9,7 +9,7 @@ from tasks.catalogs.user.ops import UserOp
 from tasks.older_python import zip_equal
 
 
-class Opened:
+class OpenedKernel:
     """A session of torch tensors over an object of the kernel's class, which may lack all methods but ``step``."""
 
     def __init__(self, kernel: Callable[[], Any]) -> None:
@@ -52,7 +52,7 @@ def whole(op: UserOp, kernel: Callable[[], Any]) -> Callable[..., Any]:
         import torch
 
         names = find_stepped_inputs(op)
-        session = Opened(kernel)
+        session = OpenedKernel(kernel)
         session.start("", {name: x for name, x in arguments.items() if name not in names})
         rows: list[list[Any]] = []
         try:

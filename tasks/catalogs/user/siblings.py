@@ -27,7 +27,7 @@ _PREFIX = "beside_"
 _OF_PYTHON: Collection[str] = getattr(sys, "stdlib_module_names", sys.builtin_module_names)
 
 
-class _Folders(MetaPathFinder):
+class _SiblingFinder(MetaPathFinder):
     """The folders in which a file's modules are looked up, as a package whose modules they are."""
 
     def __init__(self, folders: Sequence[str]) -> None:
@@ -44,7 +44,7 @@ class _Folders(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
-            spec.loader = _Loader(self.builtins, spec.loader.name, spec.loader.path)
+            spec.loader = _SiblingLoader(self.builtins, spec.loader.name, spec.loader.path)
         return spec
 
     def _import(
@@ -79,7 +79,7 @@ class _Folders(MetaPathFinder):
         return spec is None or spec.origin is None or not _is_same(spec.origin, own)
 
 
-class _Loader(SourceFileLoader):
+class _SiblingLoader(SourceFileLoader):
     """Loads a module that looks up its own imports where it lies."""
 
     def __init__(self, given: dict[str, Any], fullname: str, path: str) -> None:
@@ -93,12 +93,12 @@ class _Loader(SourceFileLoader):
 
 def loader_for(name: str, file: Path, root: str) -> SourceFileLoader:
     """The loader of a file whose modules are looked up beside it, and then in ``root``."""
-    return _Loader(_folders(tuple(dict.fromkeys([str(file.parent), root]))).builtins, name, str(file))
+    return _SiblingLoader(_folders(tuple(dict.fromkeys([str(file.parent), root]))).builtins, name, str(file))
 
 
 @functools.cache
-def _folders(folders: tuple[str, ...]) -> _Folders:
-    return _Folders(folders)
+def _folders(folders: tuple[str, ...]) -> _SiblingFinder:
+    return _SiblingFinder(folders)
 
 
 def _is_same(origin: str, own: Path) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.catalogs.user.keys import NAME, Kind, Names, is_list, key
+from tasks.catalogs.user.keys import NAME, KeyKind, KeyNames, is_list, key
 from tasks.draw.structure import KINDS
 from tasks.model import DTYPES
 
@@ -21,11 +21,13 @@ def _is_data(value: Any) -> bool:
     return isinstance(value, str) or (numbers and bool(value))
 
 
-SHAPE = Kind(is_list, "a shape is a list of dimension names and sizes, e.g. [N, 64] or [N, 3*d] ([] for a 0-d tensor)")
-SIZE = Kind(lambda x: is_finite(x) or isinstance(x, str), "{0!r} is no number")
-DATA = Kind(_is_data, "the values as a flat list of numbers, e.g. [0.5, -1.0]")
-STRIDES = Kind(is_list, "a list of distances in elements, one for each axis, e.g. [2*width, 1]")
-DTYPE = Names("unknown dtype", lambda op: (name for name in DTYPES if name != "str"))
+SHAPE = KeyKind(
+    is_list, "a shape is a list of dimension names and sizes, e.g. [N, 64] or [N, 3*d] ([] for a 0-d tensor)"
+)
+SIZE = KeyKind(lambda x: is_finite(x) or isinstance(x, str), "{0!r} is no number")
+DATA = KeyKind(_is_data, "the values as a flat list of numbers, e.g. [0.5, -1.0]")
+STRIDES = KeyKind(is_list, "a list of distances in elements, one for each axis, e.g. [2*width, 1]")
+DTYPE = KeyNames("unknown dtype", lambda op: (name for name in DTYPES if name != "str"))
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class InputKeys:
             NAME,
             "[what it is](kernel_inputs.md#what-an-input-is)",
             shown="follows from dtype, bounds and name",
-            names=Names("unknown kind of input", lambda op: KINDS),
+            names=KeyNames("unknown kind of input", lambda op: KINDS),
             yaml="is",
         ),
     )

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.fuzz import values
-from tasks.fuzz.graphs.grown import Grown, Refused, Tensor
+from tasks.fuzz.graphs.grown import GrownGraph, GrownTensor, Refused
 from tasks.fuzz.graphs.rewrites import rewritten
 from tasks.fuzz.onnx.generate import dims, ir_version
 from tasks.fuzz.onnx.spec import OPSETS
-from tasks.fuzz.table import SPECS, STEPS, Spec, first_opset
-from tasks.fuzz.values import Domain
+from tasks.fuzz.table import SPECS, STEPS, FuzzSpec, first_opset
+from tasks.fuzz.values import ValueDomain
 from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
 
 #: Dtypes in which graphs begin.
@@ -22,14 +22,14 @@ DTYPES = ("float32", "float16")
 #: Version of what choices mean: counts up with every change of a step or of the order of choices.
 GENERATOR = 2
 #: Numbers that most functions take as they are.
-_NEAR = Domain(-1.0, 1.0, ("halves", "zeros"))
+_NEAR = ValueDomain(-1.0, 1.0, ("halves", "zeros"))
 #: What is put in the place of a step that does not go.
 _SIMPLEST = "Relu"
 
 
 @dataclass(frozen=True)
-class Made:
-    """A generated graph. model: serialized; feeds: an array for each of its inputs, in order; words: see `Grown`."""
+class FuzzedGraph:
+    """A generated graph. model: serialized; feeds: an array for each of its inputs, in order; words: see `GrownGraph`."""
 
     model: bytes
     feeds: dict[str, np.ndarray]
@@ -37,7 +37,7 @@ class Made:
     choices: tuple[int, ...]
 
 
-def pair(first: str, dtype: str, choose: Choices) -> Made:
+def pair(first: str, dtype: str, choose: DrawnChoices) -> FuzzedGraph:
     """A graph of two operators, the second on what ``first`` makes; nodes between them where it takes no such tensor.
     The first choice says which is the second (`PARTNERS`). Raises KeyError for an operator that is not in STEPS."""
     second = choose.of(PARTNERS)
@@ -48,7 +48,7 @@ def pair(first: str, dtype: str, choose: Choices) -> Made:
     return _with_ends(grown)
 
 
-def graph(dtype: str, choose: Choices) -> Made:
+def graph(dtype: str, choose: DrawnChoices) -> FuzzedGraph:
     """A graph of three to fifteen operators, each on one of the tensors that are there, mostly the latest."""
     grown = _start_graph(dtype, choose, 13)
     x = _start(grown)
@@ -61,7 +61,7 @@ def graph(dtype: str, choose: Choices) -> Made:
     return _with_ends(grown)
 
 
-def twice(dtype: str, choose: Choices) -> Made:
+def twice(dtype: str, choose: DrawnChoices) -> FuzzedGraph:
     """A graph of two to six operators, and the same once more, written otherwise: the second half of the outputs is to
     be the first."""
     grown = _start_graph(dtype, choose, 13)
@@ -78,12 +78,12 @@ def twice(dtype: str, choose: Choices) -> Made:
 PARTNERS = tuple(STEPS)
 
 
-def _start_graph(dtype: str, choose: Choices, since: int) -> Grown:
+def _start_graph(dtype: str, choose: DrawnChoices, since: int) -> GrownGraph:
     opset = choose.of([n for n in OPSETS if n >= since])
-    return Grown(choose, dtype, opset, fed=choose.chance(1, 3))
+    return GrownGraph(choose, dtype, opset, fed=choose.chance(1, 3))
 
 
-def _start(grown: Grown) -> Tensor:
+def _start(grown: GrownGraph) -> GrownTensor:
     """The first input: most often an image."""
     rank = grown.choose.weighted([(4, 5), (2, 2), (3, 2), (1, 1), (5, 1)])
     left, shape = 256, []
@@ -95,7 +95,7 @@ def _start(grown: Grown) -> Tensor:
     return grown.input(shape, grown.choose.of([values.MILD, _NEAR]))
 
 
-def _put(grown: Grown, spec: Spec, x: Tensor) -> Tensor:
+def _put(grown: GrownGraph, spec: FuzzSpec, x: GrownTensor) -> GrownTensor:
     """What an operator makes of a tensor; of one that it does not take, after a node that makes it fit. Where that does
     not go either, what the simplest operator makes."""
     before = len(grown.steps), len(grown.made)
@@ -107,7 +107,7 @@ def _put(grown: Grown, spec: Spec, x: Tensor) -> Tensor:
     return made[grown.choose.int(0, len(made) - 1)]
 
 
-def _fit_rank(grown: Grown, spec: Spec, x: Tensor) -> Tensor:
+def _fit_rank(grown: GrownGraph, spec: FuzzSpec, x: GrownTensor) -> GrownTensor:
     if x.rank in spec.ranks and not (spec.op == "Squeeze" and 1 not in x.shape):
         return x
     least, most = spec.ranks[0], spec.ranks[-1]
@@ -118,7 +118,7 @@ def _fit_rank(grown: Grown, spec: Spec, x: Tensor) -> Tensor:
     return grown.add("Unsqueeze", [x, grown.ints(axes)])[0]
 
 
-def _with_ends(grown: Grown) -> Made:
+def _with_ends(grown: GrownGraph) -> FuzzedGraph:
     """The graph with what nobody takes as its outputs, at times also something that is taken."""
     taken = grown.find_read_tensors()
     ends = [t for t in grown.made if t.name not in taken]
@@ -129,7 +129,7 @@ def _with_ends(grown: Grown) -> Made:
     return _finish_graph(grown, ends)
 
 
-def _finish_graph(grown: Grown, ends: list[Tensor]) -> Made:
+def _finish_graph(grown: GrownGraph, ends: list[GrownTensor]) -> FuzzedGraph:
     taken = grown.find_read_tensors()
     words = [f"opset={grown.opset}"]
     if grown.fed:
@@ -138,10 +138,10 @@ def _finish_graph(grown: Grown, ends: list[Tensor]) -> Made:
     words += ["dims=symbolic"] * symbolic
     words += [*dict.fromkeys(grown.words), *(f"values={name}" for name in grown.notes)]
     read = {name: x for name, x in grown.feeds.items() if name in taken}
-    return Made(_model(grown, ends, read, symbolic), read, " ".join(words), tuple(grown.choose.taken))
+    return FuzzedGraph(_model(grown, ends, read, symbolic), read, " ".join(words), tuple(grown.choose.taken))
 
 
-def _model(grown: Grown, ends: list[Tensor], feeds: dict[str, np.ndarray], symbolic: bool) -> bytes:
+def _model(grown: GrownGraph, ends: list[GrownTensor], feeds: dict[str, np.ndarray], symbolic: bool) -> bytes:
     from onnx import helper, numpy_helper
 
     nodes = [helper.make_node(s.op, s.inputs, s.outputs, **s.attributes) for s in grown.steps]

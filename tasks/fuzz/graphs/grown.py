@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import ELEMENTS, Draw, takes
-from tasks.fuzz.values import Domain
+from tasks.fuzz.onnx.spec import ELEMENTS, SpecDraw, takes
+from tasks.fuzz.values import ValueDomain
 from tasks.graphs.widening import WIDENED, NoOracle, widen
 from tasks.model.dtypes import dtype_name, np_dtype
-from tasks.operators.call import Call
+from tasks.operators.call import OperatorCall
 from tasks.operators.table import EVALUATED
 
 #: Largest number that a node may make, by dtype: what follows is to stay far from overflow.
@@ -28,7 +28,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Tensor:
+class GrownTensor:
     """value: exact, floats as float64; dtype: as the model has it; source: the operator that makes it, "" for an
     input."""
 
@@ -47,7 +47,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Step:
+class GrownStep:
     """A node: operator, names of inputs ("" for one left out) and outputs, attributes."""
 
     op: str
@@ -56,7 +56,7 @@ class Step:
     attributes: dict[str, Any] = field(default_factory=dict)
 
 
-class Grown(Draw):
+class GrownGraph(SpecDraw):
     """The choices of one graph and what has grown so far.
 
     feeds: arrays of the graph's inputs, weights: of its initializers, both by name; tensors: these; made: what nodes
@@ -64,46 +64,46 @@ class Grown(Draw):
     telling findings apart.
     """
 
-    def __init__(self, choose: Choices, dtype: str, opset: int, fed: bool) -> None:
+    def __init__(self, choose: DrawnChoices, dtype: str, opset: int, fed: bool) -> None:
         super().__init__(choose, dtype, opset)
         self.fed = fed
         self.feeds: dict[str, np.ndarray] = {}
         self.weights: dict[str, np.ndarray] = {}
-        self.steps: list[Step] = []
-        self.made: list[Tensor] = []
+        self.steps: list[GrownStep] = []
+        self.made: list[GrownTensor] = []
         self.words: list[str] = []
-        self.tensors: dict[str, Tensor] = {}
+        self.tensors: dict[str, GrownTensor] = {}
 
-    def input(self, shape: Sequence[int], domain: Domain = values.MILD, dtype: str = "") -> Tensor:
+    def input(self, shape: Sequence[int], domain: ValueDomain = values.MILD, dtype: str = "") -> GrownTensor:
         """An input of the graph with values of its own."""
         return self._add_array(self.feeds, "x", self.tensor(shape, domain, dtype=dtype).array)
 
-    def weight(self, shape: Sequence[int], domain: Domain = values.MILD, dtype: str = "") -> Tensor:
+    def weight(self, shape: Sequence[int], domain: ValueDomain = values.MILD, dtype: str = "") -> GrownTensor:
         """An initializer, or an input of the graph, as the case has it."""
         store = self.feeds if self.fed else self.weights
         return self._add_array(store, "w", self.tensor(shape, domain, dtype=dtype).array)
 
-    def constant(self, array: Any) -> Tensor:
+    def constant(self, array: Any) -> GrownTensor:
         """An initializer of these values: what says what is computed."""
         return self._add_array(self.weights, "c", np.asarray(array))
 
-    def number(self, value: float, like: Tensor) -> Tensor:
+    def number(self, value: float, like: GrownTensor) -> GrownTensor:
         """A scalar initializer of the dtype of a tensor."""
         return self.constant(np.asarray(value, np_dtype(like.dtype)))
 
-    def ints(self, numbers: Sequence[int]) -> Tensor:
+    def ints(self, numbers: Sequence[int]) -> GrownTensor:
         """An initializer of int64: axes, sizes, pads."""
         return self.constant(np.asarray(numbers, np.int64))
 
-    def _add_array(self, store: dict[str, np.ndarray], letter: str, array: np.ndarray) -> Tensor:
+    def _add_array(self, store: dict[str, np.ndarray], letter: str, array: np.ndarray) -> GrownTensor:
         name = f"{letter}{len(self.feeds) + len(self.weights)}"
         store[name] = np.array(array, order="C")
-        self.tensors[name] = Tensor(name, dtype_name(array.dtype), widen(store[name]))
+        self.tensors[name] = GrownTensor(name, dtype_name(array.dtype), widen(store[name]))
         return self.tensors[name]
 
     def add(
-        self, op: str, inputs: Sequence[Tensor | None], outputs: int = 1, dtype: str = "", **attributes: Any
-    ) -> list[Tensor]:
+        self, op: str, inputs: Sequence[GrownTensor | None], outputs: int = 1, dtype: str = "", **attributes: Any
+    ) -> list[GrownTensor]:
         """A node; what it makes is of the dtype of its first input, or of another. Raises Refused where its exact
         result is not finite, too large, or not defined."""
         for place, x in enumerate(inputs):
@@ -114,7 +114,7 @@ class Grown(Draw):
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                found = EVALUATED[op](Call(given, exact, self.opset, outputs))
+                found = EVALUATED[op](OperatorCall(given, exact, self.opset, outputs))
         except NoOracle as error:
             raise Refused(f"{op}: {error}") from None
         if found is None:
@@ -124,8 +124,8 @@ class Grown(Draw):
         for y in found:
             self._check(op, np.asarray(widen(y)), kind)
         names = tuple(f"y{len(self.made) + k}" for k in range(outputs))
-        new = [Tensor(name, kind, np.array(widen(y), order="C"), op) for name, y in zip(names, found)]
-        self.steps.append(Step(op, tuple("" if x is None else x.name for x in inputs), names, attributes))
+        new = [GrownTensor(name, kind, np.array(widen(y), order="C"), op) for name, y in zip(names, found)]
+        self.steps.append(GrownStep(op, tuple("" if x is None else x.name for x in inputs), names, attributes))
         self.made += new
         self._tell(op, inputs, attributes)
         return new
@@ -137,7 +137,7 @@ class Grown(Draw):
         if dtype in WIDENED and not np.abs(y).max() <= _MOST.get(dtype, _LARGEST):
             raise Refused(f"{op} makes numbers that are too large")
 
-    def _tell(self, op: str, inputs: Sequence[Tensor | None], attributes: dict[str, Any]) -> None:
+    def _tell(self, op: str, inputs: Sequence[GrownTensor | None], attributes: dict[str, Any]) -> None:
         self.words += [f"{x.source}>{op}" for x in inputs if x is not None and x.source]
         for name, value in sorted(attributes.items()):
             shown = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

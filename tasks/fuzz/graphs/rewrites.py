@@ -6,27 +6,27 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tasks.fuzz.graphs.grown import Grown, Refused, Tensor
+from tasks.fuzz.graphs.grown import GrownGraph, GrownTensor, Refused
 from tasks.model.dtypes import ELEMENT_TYPE
 
 #: Puts nodes after a tensor that give the very same one.
-Rewrite = Callable[[Grown, Tensor], Tensor]
+Rewrite = Callable[[GrownGraph, GrownTensor], GrownTensor]
 #: Steps of a graph of which one in so many inputs is rewritten.
 OFTEN = 3
 
 
-def _transpose_twice(g: Grown, x: Tensor) -> Tensor:
+def _transpose_twice(g: GrownGraph, x: GrownTensor) -> GrownTensor:
     order = g.choose.order(x.rank)[::-1]
     (y,) = g.add("Transpose", [x], perm=order)
     return g.add("Transpose", [y], perm=[order.index(k) for k in range(x.rank)])[0]
 
 
-def _reshape_twice(g: Grown, x: Tensor) -> Tensor:
+def _reshape_twice(g: GrownGraph, x: GrownTensor) -> GrownTensor:
     (y,) = g.add("Reshape", [x, g.ints([-1])])
     return g.add("Reshape", [y, g.ints(x.shape)])[0]
 
 
-def _split(g: Grown, x: Tensor) -> Tensor:
+def _split(g: GrownGraph, x: GrownTensor) -> GrownTensor:
     axis = g.choose.int(0, x.rank - 1)
     if x.shape[axis] < 2:
         raise Refused("one element is not split")
@@ -35,22 +35,22 @@ def _split(g: Grown, x: Tensor) -> Tensor:
     return g.add("Concat", parts, axis=axis)[0]
 
 
-def _unsqueeze_and_squeeze(g: Grown, x: Tensor) -> Tensor:
+def _unsqueeze_and_squeeze(g: GrownGraph, x: GrownTensor) -> GrownTensor:
     axes = g.ints([g.choose.int(0, x.rank)])
     return g.add("Squeeze", [*g.add("Unsqueeze", [x, axes]), axes])[0]
 
 
-def _reverse_twice(g: Grown, x: Tensor) -> Tensor:
+def _reverse_twice(g: GrownGraph, x: GrownTensor) -> GrownTensor:
     axis = g.choose.int(0, x.rank - 1)
     backwards = [g.ints([-1]), g.ints([-x.shape[axis] - 1]), g.ints([axis]), g.ints([-1])]
     return g.add("Slice", [*g.add("Slice", [x, *backwards]), *backwards])[0]
 
 
-def _select_itself(g: Grown, x: Tensor) -> Tensor:
+def _select_itself(g: GrownGraph, x: GrownTensor) -> GrownTensor:
     return g.add("Where", [g.constant(np.asarray(True)), x, x], dtype=x.dtype)[0]
 
 
-def _wider(g: Grown, x: Tensor) -> Tensor:
+def _wider(g: GrownGraph, x: GrownTensor) -> GrownTensor:
     to = "float64" if x.dtype == "float32" else "float32"
     (y,) = g.add("Cast", [x], dtype=to, to=ELEMENT_TYPE[to])
     return g.add("Cast", [y], dtype=x.dtype, to=ELEMENT_TYPE[x.dtype])[0]
@@ -79,9 +79,9 @@ REWRITES: Mapping[str, tuple[Rewrite, int]] = {
 }
 
 
-def rewritten(g: Grown, ends: list[Tensor]) -> list[Tensor]:
+def rewritten(g: GrownGraph, ends: list[GrownTensor]) -> list[GrownTensor]:
     """What the same steps once more make of the same inputs, some of them rewritten: twins of ``ends`` in order."""
-    twins: dict[str, Tensor] = {}
+    twins: dict[str, GrownTensor] = {}
     known = {t.name: t for t in g.made}
     for step in list(g.steps):
         inputs = [twins.get(x) or known.get(x) or g.tensors.get(x) for x in step.inputs]
@@ -93,7 +93,7 @@ def rewritten(g: Grown, ends: list[Tensor]) -> list[Tensor]:
     return [_one(g, twins[t.name]) if t.dtype in ("float32", "float16") else twins[t.name] for t in ends]
 
 
-def _one(g: Grown, x: Tensor) -> Tensor:
+def _one(g: GrownGraph, x: GrownTensor) -> GrownTensor:
     """A tensor after a rewrite; as it is where it takes none."""
     if x.dtype not in ("float32", "float16") or x.name in g.weights:
         return x

@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 
 from tasks.fuzz import values
-from tasks.fuzz.graphs.grown import Grown, Refused, Tensor
-from tasks.fuzz.values import Domain
+from tasks.fuzz.graphs.grown import GrownGraph, GrownTensor, Refused
+from tasks.fuzz.values import ValueDomain
 from tasks.model.dtypes import ELEMENT_TYPE
 
 #: Puts an operator after a tensor: what it makes.
-Put = Callable[[Grown, Tensor], list[Tensor]]
+Put = Callable[[GrownGraph, GrownTensor], list[GrownTensor]]
 
-_AWAY = Domain(0.5, 4.0, ("halves", "powers"))
+_AWAY = ValueDomain(0.5, 4.0, ("halves", "powers"))
 #: For functions whose usual formulas cancel far below 0, which single operators show: in graphs it would hide all else.
 NO_TAIL = (-1.5, 4096.0)
-_SMALL = Domain(-2.0, 2.0, ("halves", "zeros"))
+_SMALL = ValueDomain(-2.0, 2.0, ("halves", "zeros"))
 #: Least spread of what is divided by its deviation, as a share of its largest number: below it rounding is all that is
 #: left.
 _SPREAD = 1 / 64
 
 
-def _clip_within(g: Grown, x: Tensor, low: float, high: float) -> Tensor:
+def _clip_within(g: GrownGraph, x: GrownTensor, low: float, high: float) -> GrownTensor:
     """The tensor, clipped by a node of its own where its numbers are outside."""
     if (x.value >= low).all() and (x.value <= high).all():
         return x
@@ -35,7 +35,7 @@ def _clip_within(g: Grown, x: Tensor, low: float, high: float) -> Tensor:
 def put_function(op: str, low: float = -np.inf, high: float = np.inf, **options: Sequence[Any]) -> Put:
     """A function of one tensor, held to a range before; options: attributes with what they may be."""
 
-    def put(g: Grown, x: Tensor) -> list[Tensor]:
+    def put(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
         attributes: dict[str, Any] = {}
         for name, some in options.items():
             attributes |= g.maybe(name, some)
@@ -46,17 +46,17 @@ def put_function(op: str, low: float = -np.inf, high: float = np.inf, **options:
     return put
 
 
-def put_clip(g: Grown, x: Tensor) -> list[Tensor]:
+def put_clip(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     low, high = g.choose.of([(-1.0, 1.0), (0.0, 6.0), (-0.5, 2.0)])
     return g.add("Clip", [x, *(g.number(end, x) for end in (low, high))])
 
 
-def put_cast(g: Grown, x: Tensor) -> list[Tensor]:
+def put_cast(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     to = "float32" if x.dtype == "float16" else "float16"
     return g.add("Cast", [_clip_within(g, x, -128.0, 128.0)], dtype=to, to=ELEMENT_TYPE[to])
 
 
-def _choose_other(g: Grown, x: Tensor, domain: Domain = values.MILD) -> Tensor:
+def _choose_other(g: GrownGraph, x: GrownTensor, domain: ValueDomain = values.MILD) -> GrownTensor:
     """What meets a tensor element by element: a weight that is broadcast, an input, or what was made before."""
     kind = g.choose.of(["weight", "input", "before"])
     if kind == "before":
@@ -67,11 +67,11 @@ def _choose_other(g: Grown, x: Tensor, domain: Domain = values.MILD) -> Tensor:
     return (g.input if kind == "input" else g.weight)(shape, domain, x.dtype)
 
 
-def _inside(value: np.ndarray, domain: Domain) -> bool:
+def _inside(value: np.ndarray, domain: ValueDomain) -> bool:
     return bool((value >= domain.low).all() and (value <= domain.high).all())
 
 
-def _broadcast(a: Tensor, b: Tensor) -> bool:
+def _broadcast(a: GrownTensor, b: GrownTensor) -> bool:
     try:
         np.broadcast_shapes(a.shape, b.shape)
     except ValueError:
@@ -82,29 +82,29 @@ def _broadcast(a: Tensor, b: Tensor) -> bool:
 def put_two(op: str, turned: bool = True) -> Put:
     """A function of a tensor and another; ``turned``: in either order."""
 
-    def put(g: Grown, x: Tensor) -> list[Tensor]:
+    def put(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
         other = _choose_other(g, x)
         return g.add(op, [other, x] if turned and g.choose.chance(1, 3) else [x, other])
 
     return put
 
 
-def put_div(g: Grown, x: Tensor) -> list[Tensor]:
+def put_div(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     if g.choose.chance(1, 3):
         return g.add("Div", [_choose_other(g, x), _clip_within(g, x, 0.5, 4096.0)])
     return g.add("Div", [x, _choose_other(g, x, _AWAY)])
 
 
-def put_pow(g: Grown, x: Tensor) -> list[Tensor]:
+def put_pow(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     power = g.choose.of([2.0, 0.5, 3.0, -1.0])
     return g.add("Pow", [_clip_within(g, x, 0.25, 4.0), g.number(power, x)])
 
 
-def put_prelu(g: Grown, x: Tensor) -> list[Tensor]:
+def put_prelu(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     return g.add("PRelu", [x, g.weight(g.broadcast(x.shape), _SMALL, x.dtype)])
 
 
-def put_where(g: Grown, x: Tensor) -> list[Tensor]:
+def put_where(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     condition = g.weight(g.broadcast(x.shape), values.ANY, "bool")
     pair = [_choose_other(g, x), x]
     return g.add("Where", [condition, *(pair if g.choose.chance(1, 2) else pair[::-1])], dtype=x.dtype)
@@ -113,7 +113,7 @@ def put_where(g: Grown, x: Tensor) -> list[Tensor]:
 def put_reduction(op: str, axes_input: int = 18) -> Put:
     """A reduction whose axes are an input from an operator set on."""
 
-    def put(g: Grown, x: Tensor) -> list[Tensor]:
+    def put(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
         axes = g.axes(x.rank) if g.choose.chance(3, 4) else [-1]
         keep = g.maybe("keepdims", [1, 0])
         if g.opset < axes_input:
@@ -123,7 +123,7 @@ def put_reduction(op: str, axes_input: int = 18) -> Put:
     return put
 
 
-def put_cumsum(g: Grown, x: Tensor) -> list[Tensor]:
+def put_cumsum(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     return g.add("CumSum", [x, g.constant(np.asarray(g.axis(x.rank), np.int64))])
 
 
@@ -138,7 +138,7 @@ def _spread(value: np.ndarray, axes: tuple[int, ...]) -> None:
         raise Refused("numbers that are nearly equal are divided by their deviation")
 
 
-def put_layer_norm(g: Grown, x: Tensor) -> list[Tensor]:
+def put_layer_norm(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     _spread(x.value, (-1,))
     shape = x.shape[-1:]
     bias = [g.weight(shape, dtype=x.dtype)] if g.choose.chance(1, 2) else []
@@ -147,26 +147,26 @@ def put_layer_norm(g: Grown, x: Tensor) -> list[Tensor]:
     )
 
 
-def put_batch_norm(g: Grown, x: Tensor) -> list[Tensor]:
+def put_batch_norm(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     scale, bias, mean = (g.weight((x.shape[1],), _SMALL, x.dtype) for _ in range(3))
     variance = g.weight((x.shape[1],), _AWAY, x.dtype)
     return g.add("BatchNormalization", [x, scale, bias, mean, variance], **g.maybe("epsilon", [1e-5, 1e-2]))
 
 
-def put_instance_norm(g: Grown, x: Tensor) -> list[Tensor]:
+def put_instance_norm(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     _spread(x.value, tuple(range(2, x.rank)))
     scale, bias = (g.weight((x.shape[1],), _SMALL, x.dtype) for _ in range(2))
     return g.add("InstanceNormalization", [x, scale, bias], **g.maybe("epsilon", [1e-5, 1e-2]))
 
 
-def put_matmul(g: Grown, x: Tensor) -> list[Tensor]:
+def put_matmul(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     n = g.size(9)
     if g.choose.chance(1, 3):
         return g.add("MatMul", [g.weight((n, x.shape[-2]), _SMALL, x.dtype), x])
     return g.add("MatMul", [x, g.weight((x.shape[-1], n), _SMALL, x.dtype)])
 
 
-def put_gemm(g: Grown, x: Tensor) -> list[Tensor]:
+def put_gemm(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     attributes: dict[str, Any] = g.maybe("transA", [0, 1]) | g.maybe("transB", [0, 1])
     attributes |= g.maybe("alpha", [1.0, 0.5, 2.0]) | g.maybe("beta", [1.0, 0.5, 2.0])
     rows, inner = x.shape[::-1] if attributes.get("transA") else x.shape
@@ -176,7 +176,7 @@ def put_gemm(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Gemm", [x, w, *([] if shape is None else [g.weight(shape, dtype=x.dtype)])], **attributes)
 
 
-def _windows(g: Grown, x: Tensor, strides: Sequence[int] = (1, 2)) -> tuple[list[int], dict[str, Any]]:
+def _windows(g: GrownGraph, x: GrownTensor, strides: Sequence[int] = (1, 2)) -> tuple[list[int], dict[str, Any]]:
     """(kernel, strides and pads): each window meets the image."""
     kernel = [min(g.choose.of([3, 1, 2]), n) for n in x.shape[2:]]
     attributes: dict[str, Any] = {}
@@ -187,7 +187,7 @@ def _windows(g: Grown, x: Tensor, strides: Sequence[int] = (1, 2)) -> tuple[list
     return kernel, attributes
 
 
-def put_conv(g: Grown, x: Tensor) -> list[Tensor]:
+def put_conv(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     kernel, attributes = _windows(g, x)
     channels = x.shape[1]
     groups = channels if g.choose.chance(1, 4) else 2 if channels % 2 == 0 and g.choose.chance(1, 4) else 1
@@ -199,7 +199,7 @@ def put_conv(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Conv", [x, w, *bias], **attributes)
 
 
-def put_conv_transpose(g: Grown, x: Tensor) -> list[Tensor]:
+def put_conv_transpose(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     kernel = [g.choose.of([3, 1, 2]) for _ in x.shape[2:]]
     attributes: dict[str, Any] = {}
     if g.choose.chance(1, 2):
@@ -212,7 +212,7 @@ def put_conv_transpose(g: Grown, x: Tensor) -> list[Tensor]:
 def put_pool(op: str, **options: Sequence[Any]) -> Put:
     """A pool of an image."""
 
-    def put(g: Grown, x: Tensor) -> list[Tensor]:
+    def put(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
         kernel, attributes = _windows(g, x, (1, 2, 3))
         for name, some in options.items():
             attributes |= g.maybe(name, some)
@@ -221,12 +221,12 @@ def put_pool(op: str, **options: Sequence[Any]) -> Put:
     return put
 
 
-def put_transpose(g: Grown, x: Tensor) -> list[Tensor]:
+def put_transpose(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     order = g.choose.order(x.rank)
     return g.add("Transpose", [x], perm=order if order != sorted(order) else order[::-1])
 
 
-def put_reshape(g: Grown, x: Tensor) -> list[Tensor]:
+def put_reshape(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     shape = list(x.shape)
     kind = g.choose.of(["flat", "merge", "split", "turn"])
     if kind == "merge" and x.rank > 1:
@@ -241,7 +241,7 @@ def put_reshape(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Reshape", [x, g.ints(shape)])
 
 
-def put_concat(g: Grown, x: Tensor) -> list[Tensor]:
+def put_concat(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     axis = g.axis(x.rank)
     fits = [t for t in (*g.made, x) if t.dtype == x.dtype and _but(t, axis) == _but(x, axis)]
     if g.choose.chance(1, 2) and fits:
@@ -253,7 +253,7 @@ def put_concat(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Concat", [x, other] if g.choose.chance(1, 2) else [other, x], axis=axis, dtype=x.dtype)
 
 
-def _but(x: Tensor, axis: int) -> list[int]:
+def _but(x: GrownTensor, axis: int) -> list[int]:
     """A shape without an axis; of another rank nothing is like it."""
     shape = list(x.shape)
     if not -len(shape) <= axis < len(shape):
@@ -262,7 +262,7 @@ def _but(x: Tensor, axis: int) -> list[int]:
     return [len(x.shape), *shape]
 
 
-def put_split(g: Grown, x: Tensor) -> list[Tensor]:
+def put_split(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     axis = g.axis(x.rank)
     length = x.shape[axis]
     if length < 2:
@@ -271,7 +271,7 @@ def put_split(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Split", [x, g.ints([first, length - first])], 2, axis=axis)
 
 
-def put_slice(g: Grown, x: Tensor) -> list[Tensor]:
+def put_slice(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     axis = g.axis(x.rank)
     length = x.shape[axis]
     start = g.choose.int(0, length - 1)
@@ -280,39 +280,39 @@ def put_slice(g: Grown, x: Tensor) -> list[Tensor]:
     return g.add("Slice", [x, g.ints([start]), g.ints([end]), g.ints([axis]), g.ints([step])])
 
 
-def put_pad(g: Grown, x: Tensor) -> list[Tensor]:
+def put_pad(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     pads = [g.choose.int(0, 2) for _ in range(2 * x.rank)]
     value = [g.number(g.choose.of([1.0, 0.0, -2.0]), x)] if g.choose.chance(1, 2) else []
     return g.add("Pad", [x, g.ints(pads), *value])
 
 
-def put_expand(g: Grown, x: Tensor) -> list[Tensor]:
+def put_expand(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     shape = [g.choose.of([2, 3]) if n == 1 else n for n in x.shape]
     return g.add("Expand", [x, g.ints([2, *shape] if x.rank < 5 and g.choose.chance(1, 2) else shape)])
 
 
-def put_unsqueeze(g: Grown, x: Tensor) -> list[Tensor]:
+def put_unsqueeze(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     return g.add("Unsqueeze", [x, g.ints([g.axis(x.rank + 1)])])
 
 
-def put_squeeze(g: Grown, x: Tensor) -> list[Tensor]:
+def put_squeeze(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     ones = [k for k, n in enumerate(x.shape) if n == 1]
     if not ones:
         raise Refused("no axis of length 1")
     return g.add("Squeeze", [x, g.ints([g.choose.of(ones)])])
 
 
-def put_gather(g: Grown, x: Tensor) -> list[Tensor]:
+def put_gather(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     axis = g.axis(x.rank)
     indices = g.indices(g.choose.of([(2,), (), (1,), (2, 2), (5,)]), x.shape[axis]).array
     return g.add("Gather", [x, g.constant(indices)], axis=axis)
 
 
-def put_tile(g: Grown, x: Tensor) -> list[Tensor]:
+def put_tile(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     return g.add("Tile", [x, g.ints([g.choose.of([1, 2]) for _ in x.shape])])
 
 
-def put_flatten(g: Grown, x: Tensor) -> list[Tensor]:
+def put_flatten(g: GrownGraph, x: GrownTensor) -> list[GrownTensor]:
     return g.add("Flatten", [x], axis=g.choose.int(0, x.rank))
 
 

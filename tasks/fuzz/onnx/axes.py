@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import Draw, Given, Made, ints
-from tasks.fuzz.values import Domain
+from tasks.fuzz.onnx.spec import DrawnSpec, GivenInput, SpecDraw, ints
+from tasks.fuzz.values import ValueDomain
 from tasks.model.dtypes import ELEMENT_TYPE, integers
 from tasks.operators.left_open import LeftOpen
 
@@ -26,64 +26,64 @@ _NO_NORM = (
     "LpNormalization of zeros: 'When the Lp norm is zero, the output is defined to be zero' stands in the operator's text from set "
     "22 on"
 )
-_SUMS = Domain(-8.0, 8.0, ("halves", "powers", "zeros", "tiny"))
-ABOVE_0 = Domain(0.25, 8.0, ("halves", "powers"))
+_SUMS = ValueDomain(-8.0, 8.0, ("halves", "powers", "zeros", "tiny"))
+ABOVE_0 = ValueDomain(0.25, 8.0, ("halves", "powers"))
 
 
-def domain_of_sums(d: Draw) -> Domain:
-    return _SUMS if d.is_float else Domain(-5, 5, ("zeros",))
+def domain_of_sums(d: SpecDraw) -> ValueDomain:
+    return _SUMS if d.is_float else ValueDomain(-5, 5, ("zeros",))
 
 
-def factor_domain(d: Draw) -> Domain:
+def factor_domain(d: SpecDraw) -> ValueDomain:
     """Factors: their product is to stay small."""
-    return Domain(0.75, 1.25, ()) if d.is_float else Domain(1, 1, ())
+    return ValueDomain(0.75, 1.25, ()) if d.is_float else ValueDomain(1, 1, ())
 
 
 def draw_reduction(
-    domain: Callable[[Draw], Domain], axes_input: int = 18, still: bool = True
-) -> Callable[[Draw], Made]:
+    domain: Callable[[SpecDraw], ValueDomain], axes_input: int = 18, still: bool = True
+) -> Callable[[SpecDraw], DrawnSpec]:
     """axes_input: the operator set from which on axes are an input; still: whether an element alone is reduced to
     itself."""
 
-    def make(d: Draw) -> Made:
+    def make(d: SpecDraw) -> DrawnSpec:
         x = d.tensor(d.shape(1), domain(d))
         attributes: dict[str, Any] = d.maybe("keepdims", [1, 0])
         axes = d.axes(x.array.ndim) if d.choose.chance(3, 4) else None
         if d.opset < axes_input:
-            return Made((x,), attributes | ({} if axes is None else {"axes": axes}))
+            return DrawnSpec((x,), attributes | ({} if axes is None else {"axes": axes}))
         if axes is None:
             attributes |= d.maybe("noop_with_empty_axes", [0, 1])
             if attributes.get("noop_with_empty_axes") and not still:
                 raise LeftOpen(_NOOP)
-            return Made((x,), attributes)
-        return Made((x, ints(axes)), attributes)
+            return DrawnSpec((x,), attributes)
+        return DrawnSpec((x, ints(axes)), attributes)
 
     return make
 
 
-def draw_arg_extreme(d: Draw) -> Made:
+def draw_arg_extreme(d: SpecDraw) -> DrawnSpec:
     x = d.tensor(d.shape(1), values.ANY)
     attributes = d.maybe("axis", _list_every_axis(x.array.ndim)) | d.maybe("keepdims", [1, 0])
-    return Made((x,), attributes | d.maybe("select_last_index", [0, 1]))
+    return DrawnSpec((x,), attributes | d.maybe("select_last_index", [0, 1]))
 
 
 def _list_every_axis(rank: int) -> list[int]:
     return [*range(rank), *range(-rank, 0)]
 
 
-def draw_cumulative(d: Draw) -> Made:
+def draw_cumulative(d: SpecDraw) -> DrawnSpec:
     x = d.tensor(d.shape(1), domain_of_sums(d))
     axis = d.axis(x.array.ndim)
-    place = Given(np.asarray(axis, d.choose.of([np.int64, np.int32])), "parameter")
-    return Made((x, place), d.maybe("exclusive", [0, 1]) | d.maybe("reverse", [0, 1]))
+    place = GivenInput(np.asarray(axis, d.choose.of([np.int64, np.int32])), "parameter")
+    return DrawnSpec((x, place), d.maybe("exclusive", [0, 1]) | d.maybe("reverse", [0, 1]))
 
 
-def draw_softmax(d: Draw) -> Made:
+def draw_softmax(d: SpecDraw) -> DrawnSpec:
     x = d.tensor(d.shape(1), values.REAL)
-    return Made((x,), d.maybe("axis", _list_every_axis(x.array.ndim)))
+    return DrawnSpec((x,), d.maybe("axis", _list_every_axis(x.array.ndim)))
 
 
-def draw_layer_norm(d: Draw) -> Made:
+def draw_layer_norm(d: SpecDraw) -> DrawnSpec:
     x = d.tensor(d.shape(1), _SUMS)
     rank, attributes = x.array.ndim, d.maybe("epsilon", [1e-5, 1e-3, 1e-2, 0.1])
     axis = d.choose.of([-1, *range(rank), *range(-rank, -1)]) if d.choose.chance(1, 2) else -1
@@ -93,15 +93,15 @@ def draw_layer_norm(d: Draw) -> Made:
         attributes["stash_type"] = ELEMENT_TYPE["float64"]  # else its first stage is of float32
     shape = x.array.shape[axis % rank :]
     bias = d.tensor(shape, values.MILD, "weight") if d.choose.chance(1, 2) else None
-    return Made((x, d.tensor(shape, values.MILD, "weight"), *([bias] if bias else [])), attributes)
+    return DrawnSpec((x, d.tensor(shape, values.MILD, "weight"), *([bias] if bias else [])), attributes)
 
 
-def draw_rms_norm(d: Draw) -> Made:
+def draw_rms_norm(d: SpecDraw) -> DrawnSpec:
     made = draw_layer_norm(d)
-    return Made(made.inputs[:2], made.attributes)
+    return DrawnSpec(made.inputs[:2], made.attributes)
 
 
-def _draw_image(d: Draw, least: int = 1, most: int = 3, channels: int = 0) -> tuple[int, ...]:
+def _draw_image(d: SpecDraw, least: int = 1, most: int = 3, channels: int = 0) -> tuple[int, ...]:
     """A shape (N, C, …)."""
     return (
         d.size(3),
@@ -114,55 +114,55 @@ def _list_spatial_ranks(least: int, most: int) -> list[int]:
     return sorted(range(least, most + 1), key=lambda n: abs(n - 2))
 
 
-def draw_batch_norm(d: Draw) -> Made:
+def draw_batch_norm(d: SpecDraw) -> DrawnSpec:
     shape = _draw_image(d, 0)
     scale, bias, mean = (d.tensor((shape[1],), values.MILD, "weight") for _ in range(3))
     var = d.tensor((shape[1],), ABOVE_0, "weight")
     attributes = d.maybe("epsilon", [1e-5, 1e-3, 0.1]) | d.maybe("momentum", [0.9, 0.5])
-    return Made((d.tensor(shape, _SUMS), scale, bias, mean, var), attributes)
+    return DrawnSpec((d.tensor(shape, _SUMS), scale, bias, mean, var), attributes)
 
 
-def draw_instance_norm(d: Draw) -> Made:
+def draw_instance_norm(d: SpecDraw) -> DrawnSpec:
     shape = _draw_image(d)
     scale, bias = (d.tensor((shape[1],), values.MILD, "weight") for _ in range(2))
-    return Made((d.tensor(shape, _SUMS), scale, bias), d.maybe("epsilon", [1e-5, 1e-3, 0.1]))
+    return DrawnSpec((d.tensor(shape, _SUMS), scale, bias), d.maybe("epsilon", [1e-5, 1e-3, 0.1]))
 
 
-def draw_group_norm(d: Draw) -> Made:
+def draw_group_norm(d: SpecDraw) -> DrawnSpec:
     groups, each = d.choose.of([1, 2, 3, 4]), d.choose.of([1, 2, 3])
     shape = _draw_image(d, channels=groups * each)
     scale, bias = (d.tensor((shape[1],), values.MILD, "weight") for _ in range(2))
     attributes = {"num_groups": groups} | d.maybe("epsilon", [1e-5, 1e-3, 0.1])
     if d.dtype == "float64":
         attributes["stash_type"] = ELEMENT_TYPE["float64"]
-    return Made((d.tensor(shape, _SUMS), scale, bias), attributes)
+    return DrawnSpec((d.tensor(shape, _SUMS), scale, bias), attributes)
 
 
-def draw_lrn(d: Draw) -> Made:
+def draw_lrn(d: SpecDraw) -> DrawnSpec:
     x = d.tensor(_draw_image(d, 2, 2), _SUMS)
     attributes = d.maybe("alpha", [1e-4, 0.1, 1.0]) | d.maybe("beta", [0.75, 0.5, 1.0]) | d.maybe("bias", [1.0, 2.0])
-    return Made((x,), {"size": d.choose.of([3, 1, 2, 4, 5, 7])} | attributes)
+    return DrawnSpec((x,), {"size": d.choose.of([3, 1, 2, 4, 5, 7])} | attributes)
 
 
-def draw_lp_norm(d: Draw) -> Made:
-    x = d.tensor(d.shape(1), Domain(-8.0, 8.0, ("halves", "powers", "tiny", "zeros")))
+def draw_lp_norm(d: SpecDraw) -> DrawnSpec:
+    x = d.tensor(d.shape(1), ValueDomain(-8.0, 8.0, ("halves", "powers", "tiny", "zeros")))
     attributes = d.maybe("axis", _list_every_axis(x.array.ndim))
     if d.opset < 22 and not np.abs(x.array).astype(np.float64).sum(axis=attributes.get("axis", -1)).all():
         raise LeftOpen(_NO_NORM)
-    return Made((x,), attributes | d.maybe("p", [2, 1]))
+    return DrawnSpec((x,), attributes | d.maybe("p", [2, 1]))
 
 
-def draw_mean_variance_norm(d: Draw) -> Made:
-    x = d.tensor(_draw_image(d, 2, 2), Domain(-8.0, 8.0, ("halves",)))
+def draw_mean_variance_norm(d: SpecDraw) -> DrawnSpec:
+    x = d.tensor(_draw_image(d, 2, 2), ValueDomain(-8.0, 8.0, ("halves",)))
     axes: list[int] = d.choose.of([[0, 2, 3], [2, 3], [1, 2, 3], [0], [1], [-1], [-2, -1]])
     if not np.ptp(x.array, axis=tuple(axes)).all():
         raise LeftOpen(_CONSTANT)
-    return Made((x,), {"axes": axes})  # without them onnx's checker fails on the body of the function
+    return DrawnSpec((x,), {"axes": axes})  # without them onnx's checker fails on the body of the function
 
 
-def draw_matmul(d: Draw) -> Made:
+def draw_matmul(d: SpecDraw) -> DrawnSpec:
     n, k, m = d.size(65), d.size(129), d.size(65)
-    domain = domain_of_sums(d) if d.is_float or integers(d.dtype)[1] > 2**20 else Domain(0, 3, ())
+    domain = domain_of_sums(d) if d.is_float or integers(d.dtype)[1] > 2**20 else ValueDomain(0, 3, ())
     kind = d.choose.of(["2x2", "batch", "batch by one", "vector", "by vector", "broadcast"])
     batch = tuple(d.size(4) for _ in range(d.choose.int(1, 2))) if "b" in kind and kind != "by vector" else ()
     a, b = (*batch, n, k), (*batch, k, m)
@@ -174,10 +174,10 @@ def draw_matmul(d: Draw) -> Made:
         a, b = (n, k), (k,)
     elif kind == "broadcast":
         b = (*(1 for _ in batch), k, m)
-    return Made((d.tensor(a, domain), d.tensor(b, domain, "weight")))
+    return DrawnSpec((d.tensor(a, domain), d.tensor(b, domain, "weight")))
 
 
-def draw_gemm(d: Draw) -> Made:
+def draw_gemm(d: SpecDraw) -> DrawnSpec:
     n, k, m = d.size(65), d.size(129), d.size(65)
     attributes: dict[str, Any] = d.maybe("transA", [0, 1]) | d.maybe("transB", [0, 1])
     if d.is_float:
@@ -185,19 +185,19 @@ def draw_gemm(d: Draw) -> Made:
     a = d.tensor((k, n) if attributes.get("transA") else (n, k), domain_of_sums(d))
     b = d.tensor((m, k) if attributes.get("transB") else (k, m), domain_of_sums(d), "weight")
     shape = d.choose.of([None, (m,), (n, m), (1, m), (n, 1), (1,), (1, 1), ()])
-    return Made((a, b) if shape is None else (a, b, d.tensor(shape, domain_of_sums(d), "weight")), attributes)
+    return DrawnSpec((a, b) if shape is None else (a, b, d.tensor(shape, domain_of_sums(d), "weight")), attributes)
 
 
-def draw_matmul_integer(d: Draw) -> Made:
+def draw_matmul_integer(d: SpecDraw) -> DrawnSpec:
     n, k, m = d.size(33), d.size(65), d.size(33)
     other = d.choose.of(["uint8", "int8"])
     a, b = d.tensor((n, k), values.ANY), d.tensor((k, m), values.ANY, "weight", other)
     if not d.choose.chance(1, 2):
-        return Made((a, b))
+        return DrawnSpec((a, b))
     zero_a = d.tensor((), values.ANY, "weight")
     if not d.choose.chance(1, 2):
-        return Made((a, b, zero_a))
-    return Made((a, b, zero_a, d.tensor(d.choose.of([(), (m,)]), values.ANY, "weight", other)))
+        return DrawnSpec((a, b, zero_a))
+    return DrawnSpec((a, b, zero_a, d.tensor(d.choose.of([(), (m,)]), values.ANY, "weight", other)))
 
 
 _EQUATIONS = (
@@ -218,7 +218,7 @@ _EQUATIONS = (
 )
 
 
-def draw_einsum(d: Draw) -> Made:
+def draw_einsum(d: SpecDraw) -> DrawnSpec:
     equation, _ = d.choose.of(_EQUATIONS)
     sizes: dict[str, int] = {}
     operands = []
@@ -228,7 +228,7 @@ def draw_einsum(d: Draw) -> Made:
                 sizes[letter] = d.size(9)
         operands.append(tuple(sizes[letter] for letter in part))
     given = [d.tensor(shape, _SUMS, "data" if k == 0 else "weight") for k, shape in enumerate(operands)]
-    return Made(tuple(given), {"equation": equation})
+    return DrawnSpec(tuple(given), {"equation": equation})
 
 
 _WHOLE = ("int32", "int64")

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.fuzz import table
-from tasks.fuzz.onnx.spec import Draw, Made
+from tasks.fuzz.onnx.spec import DrawnSpec, SpecDraw
 from tasks.graphs.widening import NoOracle, widen
 from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
-from tasks.operators.call import Call
+from tasks.operators.call import OperatorCall
 from tasks.operators.table import EVALUATED
 
 #: Version of what choices mean: counts up with every change of a spec, a value class or the order of choices.
@@ -21,7 +21,7 @@ GENERATOR = 1
 
 
 @dataclass(frozen=True)
-class Generated:
+class GeneratedNode:
     """A generated case.
 
     feeds: of each place of the node whether its input is one of the graph's (else an initializer); symbolic: whether
@@ -32,7 +32,7 @@ class Generated:
     op: str
     dtype: str
     opset: int
-    made: Made
+    made: DrawnSpec
     feeds: tuple[bool, ...]
     symbolic: bool
     words: str
@@ -43,12 +43,12 @@ class Generated:
         """The arrays of the graph's inputs, in order."""
         return [x.array for x, fed in zip(self.made.inputs, self.feeds) if fed and x is not None]
 
-    def call(self, arrays: list[np.ndarray | None]) -> Call:
+    def call(self, arrays: list[np.ndarray | None]) -> OperatorCall:
         """The node on other arrays for its places, floats widened."""
-        return Call([widen(x) for x in arrays], _attributes(self.made), self.opset, self.made.outputs)
+        return OperatorCall([widen(x) for x in arrays], _attributes(self.made), self.opset, self.made.outputs)
 
 
-def case(op: str, dtype: str, choose: Choices) -> Generated:
+def case(op: str, dtype: str, choose: DrawnChoices) -> GeneratedNode:
     """The case of some choices. Raises KeyError for an operator that is not in the table, ValueError for a dtype that
     it does not take, LeftOpen where the specification says nothing."""
     known = table.opsets(op, dtype)
@@ -57,7 +57,7 @@ def case(op: str, dtype: str, choose: Choices) -> Generated:
     opset = choose.of(known)
     fed = choose.chance(1, 2)
     symbolic = choose.chance(1, 3)
-    draw = Draw(choose, dtype, opset)
+    draw = SpecDraw(choose, dtype, opset)
     made = table.SPECS[op].make(draw)
     roles = ["" if x is None else x.role for x in made.inputs]
     if "data" not in roles:
@@ -69,19 +69,19 @@ def case(op: str, dtype: str, choose: Choices) -> Generated:
     words += ["dims=symbolic"] * symbolic
     words += [f"{name}={_short(value)}" for name, value in sorted(made.attributes.items())]
     words += [f"values={name}" for name in draw.notes]
-    return Generated(op, dtype, opset, made, feeds, symbolic, " ".join(words), tuple(choose.taken))
+    return GeneratedNode(op, dtype, opset, made, feeds, symbolic, " ".join(words), tuple(choose.taken))
 
 
 def _short(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _attributes(made: Made) -> dict[str, Any]:
+def _attributes(made: DrawnSpec) -> dict[str, Any]:
     """Attributes as a node holds them: floats are of float32."""
     return {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in made.attributes.items()}
 
 
-def evaluate(one: Generated, arrays: list[np.ndarray | None] | None = None) -> list[np.ndarray]:
+def evaluate(one: GeneratedNode, arrays: list[np.ndarray | None] | None = None) -> list[np.ndarray]:
     """The outputs in float64 (integers in their own dtype), of the case's inputs or of others, which may be wider.
 
     Raises NoOracle where there is no reference, or the specification leaves the result open.
@@ -95,7 +95,7 @@ def evaluate(one: Generated, arrays: list[np.ndarray | None] | None = None) -> l
     return [np.array(y, order="C") for y in found]
 
 
-def output_dtypes(one: Generated) -> list[str]:
+def output_dtypes(one: GeneratedNode) -> list[str]:
     """Dtype of each output: as its operator says it by the types of the inputs, where the spec does not."""
     import onnx
 
@@ -119,7 +119,7 @@ def output_dtypes(one: Generated) -> list[str]:
     return found
 
 
-def model(one: Generated, outputs: list[np.ndarray]) -> bytes:
+def model(one: GeneratedNode, outputs: list[np.ndarray]) -> bytes:
     """The case as ONNX; outputs: their shapes are declared, unless the case is symbolic."""
     from onnx import TensorProto, helper, numpy_helper
 

@@ -7,25 +7,25 @@ from typing import Any
 import numpy as np
 
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import Draw, Given, Made, ints
-from tasks.fuzz.values import Domain
+from tasks.fuzz.onnx.spec import DrawnSpec, GivenInput, SpecDraw, ints
+from tasks.fuzz.values import ValueDomain
 
 
-def draw_any_tensor(d: Draw, least: int = 1, most: int = 4) -> Given:
+def draw_any_tensor(d: SpecDraw, least: int = 1, most: int = 4) -> GivenInput:
     return d.tensor(d.shape(least, most), values.ANY)
 
 
-def draw_concat(d: Draw) -> Made:
+def draw_concat(d: SpecDraw) -> DrawnSpec:
     first = draw_any_tensor(d)
     shape, axis = list(first.array.shape), d.axis(first.array.ndim)
     more = []
     for _ in range(d.choose.of([1, 0, 2, 3])):
         shape[axis] = d.size(33)
         more.append(d.tensor(shape, values.ANY, "weight"))
-    return Made((first, *more), {"axis": axis})
+    return DrawnSpec((first, *more), {"axis": axis})
 
 
-def draw_slice(d: Draw) -> Made:
+def draw_slice(d: SpecDraw) -> DrawnSpec:
     x = draw_any_tensor(d)
     axes = d.axes(x.array.ndim)
     starts: list[int] = []
@@ -46,21 +46,21 @@ def draw_slice(d: Draw) -> Made:
             end -= n
         for found, value in ((starts, start), (ends, end), (steps, step)):
             found.append(value)
-    given: list[Given | None] = [ints(starts), ints(ends)]
+    given: list[GivenInput | None] = [ints(starts), ints(ends)]
     plain = all(step == 1 for step in steps)
     if axes == list(range(len(axes))) and d.choose.chance(1, 2):
         given += [] if plain else [None, ints(steps)]
     else:
         given += [ints(axes)] if plain and d.choose.chance(1, 2) else [ints(axes), ints(steps)]
-    return Made((x, *given))
+    return DrawnSpec((x, *given))
 
 
-def draw_transpose(d: Draw) -> Made:
+def draw_transpose(d: SpecDraw) -> DrawnSpec:
     x = draw_any_tensor(d, 1, 5)
-    return Made((x,), {"perm": d.choose.order(x.array.ndim)} if d.choose.chance(3, 4) else {})
+    return DrawnSpec((x,), {"perm": d.choose.order(x.array.ndim)} if d.choose.chance(3, 4) else {})
 
 
-def draw_reshape(d: Draw) -> Made:
+def draw_reshape(d: SpecDraw) -> DrawnSpec:
     x = draw_any_tensor(d, 0)
     left, wanted = x.array.size, []
     for _ in range(d.choose.int(0, 3)):
@@ -75,37 +75,37 @@ def draw_reshape(d: Draw) -> Made:
         k = d.choose.int(0, len(wanted) - 1)
         wanted[k] = -1 if wanted[k] else 0
     more = d.maybe("allowzero", [0, 1]) if d.opset >= 14 and 0 not in wanted else {}
-    return Made((x, ints(wanted)), more)
+    return DrawnSpec((x, ints(wanted)), more)
 
 
-def draw_flatten(d: Draw) -> Made:
+def draw_flatten(d: SpecDraw) -> DrawnSpec:
     x = draw_any_tensor(d)
     rank = x.array.ndim
-    return Made((x,), d.maybe("axis", [*range(rank + 1), *range(-rank, 0)]))
+    return DrawnSpec((x,), d.maybe("axis", [*range(rank + 1), *range(-rank, 0)]))
 
 
-def draw_squeeze(d: Draw) -> Made:
+def draw_squeeze(d: SpecDraw) -> DrawnSpec:
     shape = list(d.shape(0, 3))
     for _ in range(d.choose.int(1, 2)):
         shape.insert(d.choose.int(0, len(shape)), 1)
     x = d.tensor(shape, values.ANY)
     ones = [k for k, n in enumerate(shape) if n == 1]
     if d.choose.chance(1, 3):
-        return Made((x,))
+        return DrawnSpec((x,))
     axes = d.choose.some(ones, 1, len(ones))
-    return Made((x, ints([k - len(shape) if d.choose.chance(1, 3) else k for k in axes])))
+    return DrawnSpec((x, ints([k - len(shape) if d.choose.chance(1, 3) else k for k in axes])))
 
 
-def draw_unsqueeze(d: Draw) -> Made:
+def draw_unsqueeze(d: SpecDraw) -> DrawnSpec:
     x = draw_any_tensor(d, 0, 3)
     count = d.choose.int(1, 3)
     rank = x.array.ndim + count
     axes = d.choose.some(range(rank), count, count)
     axes = [k - rank if d.choose.chance(1, 3) else k for k in axes]
-    return Made((x, ints([axes[k] for k in d.choose.order(count)])))
+    return DrawnSpec((x, ints([axes[k] for k in d.choose.order(count)])))
 
 
-def draw_split(d: Draw) -> Made:
+def draw_split(d: SpecDraw) -> DrawnSpec:
     parts = d.choose.int(1, 4)
     shape = list(d.shape(1))
     axis = d.axis(len(shape))
@@ -114,27 +114,27 @@ def draw_split(d: Draw) -> Made:
     if kind == "sizes":
         sizes = [d.size(9) for _ in range(parts)]
         shape[axis] = sum(sizes)
-        return Made((d.tensor(shape, values.ANY), ints(sizes)), attributes, parts)
+        return DrawnSpec((d.tensor(shape, values.ANY), ints(sizes)), attributes, parts)
     chunk = d.size(9)
     shape[axis] = chunk * parts - (d.choose.int(0, chunk - 1) if kind == "uneven" else 0)
     if d.opset >= 18:
         attributes["num_outputs"] = parts
-    return Made((d.tensor(shape, values.ANY),), attributes, parts)
+    return DrawnSpec((d.tensor(shape, values.ANY),), attributes, parts)
 
 
-def draw_tile(d: Draw) -> Made:
+def draw_tile(d: SpecDraw) -> DrawnSpec:
     x = d.tensor(d.shape(1, 4, 256), values.ANY)
-    return Made((x, ints([d.choose.of([2, 1, 3]) if k < 3 else 1 for k in range(x.array.ndim)])))
+    return DrawnSpec((x, ints([d.choose.of([2, 1, 3]) if k < 3 else 1 for k in range(x.array.ndim)])))
 
 
-def draw_expand(d: Draw) -> Made:
+def draw_expand(d: SpecDraw) -> DrawnSpec:
     whole = d.shape(1)
     x = d.tensor(d.broadcast(whole), values.ANY)
     wanted = [1 if d.choose.chance(1, 4) else n for n in whole]
-    return Made((x, ints(wanted[d.choose.int(0, len(wanted) - 1) if d.choose.chance(1, 4) else 0 :])))
+    return DrawnSpec((x, ints(wanted[d.choose.int(0, len(wanted) - 1) if d.choose.chance(1, 4) else 0 :])))
 
 
-def draw_pad(d: Draw) -> Made:
+def draw_pad(d: SpecDraw) -> DrawnSpec:
     x = d.tensor(d.shape(1, 4, 512), values.ANY)
     shape, mode = x.array.shape, d.choose.of(["constant", "reflect", "edge"] + ["wrap"] * (d.opset >= 19))
     axes = d.choose.some(range(len(shape)), 1, len(shape)) if d.opset >= 18 and d.choose.chance(1, 3) else None
@@ -146,102 +146,106 @@ def draw_pad(d: Draw) -> Made:
         for side in (begin, end):
             amount = d.choose.int(0, min(most, 4))
             side.append(-d.choose.int(0, -least // 2) if least and d.choose.chance(1, 5) else amount)
-    given: list[Given | None] = [ints([*begin, *end])]
+    given: list[GivenInput | None] = [ints([*begin, *end])]
     if mode == "constant" and d.choose.chance(1, 2):
         given.append(d.tensor((), values.MILD, "weight"))
     if axes is not None:
         given += [None] * (2 - len(given))
         given.append(ints([k - len(shape) if d.choose.chance(1, 3) else k for k in axes]))
-    return Made((x, *given), {} if mode == "constant" and d.choose.chance(1, 2) else {"mode": mode})
+    return DrawnSpec((x, *given), {} if mode == "constant" and d.choose.chance(1, 2) else {"mode": mode})
 
 
-def draw_depth_to_space(d: Draw) -> Made:
+def draw_depth_to_space(d: SpecDraw) -> DrawnSpec:
     block = d.choose.of([2, 1, 3])
     x = d.tensor((d.size(3), block**2 * d.choose.of([1, 2, 3]), d.size(9), d.size(9)), values.ANY)
-    return Made((x,), {"blocksize": block} | d.maybe("mode", ["DCR", "CRD"]))
+    return DrawnSpec((x,), {"blocksize": block} | d.maybe("mode", ["DCR", "CRD"]))
 
 
-def draw_space_to_depth(d: Draw) -> Made:
+def draw_space_to_depth(d: SpecDraw) -> DrawnSpec:
     block = d.choose.of([2, 1, 3])
     x = d.tensor((d.size(3), d.choose.of([1, 2, 3]), block * d.size(5), block * d.size(5)), values.ANY)
-    return Made((x,), {"blocksize": block})
+    return DrawnSpec((x,), {"blocksize": block})
 
 
-def draw_trilu(d: Draw) -> Made:
+def draw_trilu(d: SpecDraw) -> DrawnSpec:
     x = draw_any_tensor(d, 2)
     k = (
-        (Given(np.asarray(d.choose.of([0, 1, -1, 2, -2, 5, -5]), np.int64), "parameter"),)
+        (GivenInput(np.asarray(d.choose.of([0, 1, -1, 2, -2, 5, -5]), np.int64), "parameter"),)
         if d.choose.chance(1, 2)
         else ()
     )
-    return Made((x, *k), d.maybe("upper", [1, 0]))
+    return DrawnSpec((x, *k), d.maybe("upper", [1, 0]))
 
 
-def draw_compress(d: Draw) -> Made:
+def draw_compress(d: SpecDraw) -> DrawnSpec:
     x = draw_any_tensor(d)
     whole = d.choose.chance(1, 3)
     axis = 0 if whole else d.axis(x.array.ndim)
     count = x.array.size if whole else x.array.shape[axis]
     condition = d.tensor((count - d.choose.int(0, count // 2),), dtype="bool", role="weight").array.copy()
     condition[0] = True
-    return Made((x, Given(condition, "weight")), {} if whole else {"axis": axis})
+    return DrawnSpec((x, GivenInput(condition, "weight")), {} if whole else {"axis": axis})
 
 
-def draw_reverse_sequence(d: Draw) -> Made:
+def draw_reverse_sequence(d: SpecDraw) -> DrawnSpec:
     x = draw_any_tensor(d, 2)
     time = d.choose.int(0, 1)
     lengths = d.indices((x.array.shape[1 - time],), x.array.shape[time], negative=False).array.astype(np.int64) + 1
     given = {"time_axis": time, "batch_axis": 1 - time} if time or d.choose.chance(1, 2) else {}
-    return Made((x, Given(lengths, "parameter")), given)
+    return DrawnSpec((x, GivenInput(lengths, "parameter")), given)
 
 
-def draw_gather(d: Draw) -> Made:
+def draw_gather(d: SpecDraw) -> DrawnSpec:
     x = draw_any_tensor(d)
     axis = d.axis(x.array.ndim)
     indices = d.indices(d.shape(0, 2, 64), x.array.shape[axis])
-    return Made((x, indices), {} if axis == 0 and d.choose.chance(1, 2) else {"axis": axis})
+    return DrawnSpec((x, indices), {} if axis == 0 and d.choose.chance(1, 2) else {"axis": axis})
 
 
-def draw_gather_elements(d: Draw) -> Made:
+def draw_gather_elements(d: SpecDraw) -> DrawnSpec:
     x = draw_any_tensor(d)
     axis, shape = d.axis(x.array.ndim), list(x.array.shape)
     reached = [n if d.choose.chance(1, 2) else 1 + d.choose.int(0, n - 1) for n in shape]
     reached[axis] = d.size(9)
-    return Made((x, d.indices(reached, shape[axis])), {} if axis == 0 and d.choose.chance(1, 2) else {"axis": axis})
+    return DrawnSpec(
+        (x, d.indices(reached, shape[axis])), {} if axis == 0 and d.choose.chance(1, 2) else {"axis": axis}
+    )
 
 
 def _draw_index_tuples(
-    d: Draw, shape: tuple[int, ...], count: tuple[int, ...], depth: int, negative: bool
+    d: SpecDraw, shape: tuple[int, ...], count: tuple[int, ...], depth: int, negative: bool
 ) -> np.ndarray:
     """Indices (count…, depth) into the first axes of a shape."""
     parts = [d.indices(count, shape[k], negative).array.astype(np.int64) for k in range(depth)]
     return np.stack(parts, axis=-1)
 
 
-def draw_gather_nd(d: Draw) -> Made:
+def draw_gather_nd(d: SpecDraw) -> DrawnSpec:
     x = draw_any_tensor(d, 2)
     shape, batch = x.array.shape, d.choose.of([0, 1])
     depth = d.choose.int(1, len(shape) - batch)
     count = (*shape[:batch], *(d.size(5) for _ in range(d.choose.of([1, 0, 2]))))
     indices = _draw_index_tuples(d, shape[batch:], count, depth, True)
-    return Made((x, Given(indices, "parameter")), {"batch_dims": batch} if batch or d.choose.chance(1, 4) else {})
+    return DrawnSpec(
+        (x, GivenInput(indices, "parameter")), {"batch_dims": batch} if batch or d.choose.chance(1, 4) else {}
+    )
 
 
-def _draw_scatter_reduction(d: Draw) -> dict[str, Any]:
+def _draw_scatter_reduction(d: SpecDraw) -> dict[str, Any]:
     kinds = ["none", "add", "mul"] if d.opset >= 16 and d.dtype != "bool" else ["none"]
     kinds += ["max", "min"] if d.opset >= 18 and d.dtype != "bool" else []
     return d.maybe("reduction", kinds) if len(kinds) > 1 else {}
 
 
-def _draw_distinct_numbers(d: Draw, count: int, of: int) -> list[int]:
+def _draw_distinct_numbers(d: SpecDraw, count: int, of: int) -> list[int]:
     return d.choose.order(of)[:count]
 
 
-def draw_scatter_elements(d: Draw) -> Made:
+def draw_scatter_elements(d: SpecDraw) -> DrawnSpec:
     more = _draw_scatter_reduction(d)
     domain = values.MILD if more.get("reduction") in ("add", "mul") else values.ANY
     if not d.is_float and domain is values.MILD:
-        domain = Domain(0, 2, ())
+        domain = ValueDomain(0, 2, ())
     x = d.tensor(d.shape(1, 3, 128), domain)
     axis, shape = d.axis(x.array.ndim), x.array.shape
     reached = [1 + d.choose.int(0, min(n, 9) - 1) for n in shape]
@@ -256,14 +260,14 @@ def draw_scatter_elements(d: Draw) -> Made:
     kind = d.choose.of([np.int64, np.int32])
     updates = d.tensor(reached, domain, "weight")
     attributes = more | ({} if axis == 0 and d.choose.chance(1, 2) else {"axis": axis})
-    return Made((x, Given(indices.astype(kind), "parameter"), updates), attributes)
+    return DrawnSpec((x, GivenInput(indices.astype(kind), "parameter"), updates), attributes)
 
 
-def draw_scatter_nd(d: Draw) -> Made:
+def draw_scatter_nd(d: SpecDraw) -> DrawnSpec:
     more = _draw_scatter_reduction(d)
     domain = values.MILD if more.get("reduction") in ("add", "mul") else values.ANY
     if not d.is_float and domain is values.MILD:
-        domain = Domain(0, 2, ())
+        domain = ValueDomain(0, 2, ())
     x = d.tensor(d.shape(1, 3, 256), domain)
     shape = x.array.shape
     depth, count = d.choose.int(1, len(shape)), 1 + d.choose.int(0, min(shape[0], 6) - 1)
@@ -272,64 +276,66 @@ def draw_scatter_nd(d: Draw) -> Made:
     indices = np.stack([first, *rest], axis=-1)
     if d.choose.chance(1, 3):
         indices = np.where(indices % 2 == 1, indices - np.asarray(shape[:depth]), indices)
-    return Made((x, Given(indices, "parameter"), d.tensor((count, *shape[depth:]), domain, "weight")), more)
+    return DrawnSpec((x, GivenInput(indices, "parameter"), d.tensor((count, *shape[depth:]), domain, "weight")), more)
 
 
-def draw_one_hot(d: Draw) -> Made:
+def draw_one_hot(d: SpecDraw) -> DrawnSpec:
     depth = d.choose.of([3, 1, 2, 5, 8, 9])
     low = 0 if d.dtype in ("uint8", "uint64") else -depth
-    indices = d.tensor(d.shape(1, 3, 128), Domain(low, depth - 1, ()))
+    indices = d.tensor(d.shape(1, 3, 128), ValueDomain(low, depth - 1, ()))
     kind = d.choose.of(["float32", "int32", "int64", "bool", "float16"])
     off_on = d.tensor((2,), values.MILD, "weight", kind)
-    size = Given(np.asarray(depth, d.choose.of([np.int64, np.int32])), d.choose.of(["constant", "parameter"]))
+    size = GivenInput(np.asarray(depth, d.choose.of([np.int64, np.int32])), d.choose.of(["constant", "parameter"]))
     rank = indices.array.ndim
-    return Made((indices, size, off_on), d.maybe("axis", [-1, *range(rank + 1), *range(-rank - 1, -1)]), 1, (kind,))
+    return DrawnSpec(
+        (indices, size, off_on), d.maybe("axis", [-1, *range(rank + 1), *range(-rank - 1, -1)]), 1, (kind,)
+    )
 
 
-def draw_top_k(d: Draw) -> Made:
+def draw_top_k(d: SpecDraw) -> DrawnSpec:
     x = draw_any_tensor(d)
     axis = d.choose.of([-1, *range(x.array.ndim), *range(-x.array.ndim, -1)])
     k = 1 + d.choose.int(0, x.array.shape[axis] - 1)
     attributes = ({} if axis == -1 and d.choose.chance(1, 2) else {"axis": axis}) | d.maybe("largest", [1, 0])
-    return Made((x, ints([k])), attributes, 2)
+    return DrawnSpec((x, ints([k])), attributes, 2)
 
 
-def draw_non_zero(d: Draw) -> Made:
-    x = d.tensor(d.shape(1), Domain(classes=("zeros", "halves")))
-    return Made((x,))
+def draw_non_zero(d: SpecDraw) -> DrawnSpec:
+    x = d.tensor(d.shape(1), ValueDomain(classes=("zeros", "halves")))
+    return DrawnSpec((x,))
 
 
-def draw_eye_like(d: Draw) -> Made:
+def draw_eye_like(d: SpecDraw) -> DrawnSpec:
     x = d.tensor((d.size(33), d.size(33)), values.MILD)
-    return Made((x,), d.maybe("k", [0, 1, -1, 2, -2, 40]), 1, (d.dtype,))
+    return DrawnSpec((x,), d.maybe("k", [0, 1, -1, 2, -2, 40]), 1, (d.dtype,))
 
 
-def draw_shape(d: Draw) -> Made:
+def draw_shape(d: SpecDraw) -> DrawnSpec:
     x = draw_any_tensor(d, 0)
     rank = x.array.ndim
     bounds = [0, *range(-rank - 1, rank + 2)]
-    return Made((x,), (d.maybe("start", bounds) | d.maybe("end", bounds)) if d.opset >= 15 else {})
+    return DrawnSpec((x,), (d.maybe("start", bounds) | d.maybe("end", bounds)) if d.opset >= 15 else {})
 
 
-def draw_range(d: Draw) -> Made:
+def draw_range(d: SpecDraw) -> DrawnSpec:
     kind = np.dtype(d.dtype).type
     start, delta, count = d.choose.int(-5, 5), d.choose.of([1, 2, -1, 3, -2]), d.choose.of([3, 1, 8, 9, 65])
     half = d.choose.of([0.0, 0.5]) if d.is_float else 0.0
     limit = start + delta * count - (d.choose.int(0, abs(delta) - 1) * (1 if delta > 0 else -1))
-    given = [Given(np.asarray(kind(v)), "parameter") for v in (start + half, limit + half, delta)]
-    return Made(tuple(given))
+    given = [GivenInput(np.asarray(kind(v)), "parameter") for v in (start + half, limit + half, delta)]
+    return DrawnSpec(tuple(given))
 
 
-def draw_quantize(d: Draw) -> Made:
+def draw_quantize(d: SpecDraw) -> DrawnSpec:
     to = d.choose.of(["uint8", "int8"] + ["uint16", "int16"] * (d.opset >= 21))
-    x = d.tensor(d.shape(1, 4, 512), Domain(-64.0, 64.0, ("halves", "powers", "zeros", "large")))
+    x = d.tensor(d.shape(1, 4, 512), ValueDomain(-64.0, 64.0, ("halves", "powers", "zeros", "large")))
     shape, more = _draw_scale_shape(d, x.array.shape)
-    scale = d.tensor(shape, Domain(0.125, 2.0, ("halves", "powers")), "weight")
+    scale = d.tensor(shape, ValueDomain(0.125, 2.0, ("halves", "powers")), "weight")
     zero = d.tensor(shape, values.ANY, "weight", to) if to != "uint8" or d.choose.chance(1, 2) else None
-    return Made((x, scale, zero) if zero else (x, scale), more, 1, (to,))
+    return DrawnSpec((x, scale, zero) if zero else (x, scale), more, 1, (to,))
 
 
-def _draw_scale_shape(d: Draw, shape: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, Any]]:
+def _draw_scale_shape(d: SpecDraw, shape: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, Any]]:
     """Shape of a scale, and the attributes that say along what it goes."""
     if d.choose.chance(1, 2):
         return (), {}
@@ -337,10 +343,10 @@ def _draw_scale_shape(d: Draw, shape: tuple[int, ...]) -> tuple[tuple[int, ...],
     return (shape[axis],), {} if axis == 1 and d.choose.chance(1, 2) else {"axis": axis}
 
 
-def draw_dequantize(d: Draw) -> Made:
+def draw_dequantize(d: SpecDraw) -> DrawnSpec:
     x = d.tensor(d.shape(1, 4, 512), values.ANY)
     shape, more = _draw_scale_shape(d, x.array.shape)
     kind = d.choose.of(["float32", "float16"]) if d.opset >= 19 else "float32"
-    scale = d.tensor(shape, Domain(0.125, 2.0, ("halves", "powers")), "weight", kind)
+    scale = d.tensor(shape, ValueDomain(0.125, 2.0, ("halves", "powers")), "weight", kind)
     zero = (d.tensor(shape, values.ANY, "weight"),) if d.dtype != "int32" and d.choose.chance(1, 2) else ()
-    return Made((x, scale, *zero), more, 1, (kind,))
+    return DrawnSpec((x, scale, *zero), more, 1, (kind,))

@@ -1,7 +1,7 @@
 """A second opinion on a generated case: the same outputs by onnx's own evaluator, or by torch, in float64.
 
 It speaks where it agrees with the farm's own reference, and is silent where it does not: onnx's evaluator is at fault
-often enough (`tasks.fuzz.table.Spec.at_fault`), so that its word alone makes no reference suspect; runtimes decide then
+often enough (`tasks.fuzz.table.FuzzSpec.at_fault`), so that its word alone makes no reference suspect; runtimes decide then
 (`farm.policies.vote`).
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from tasks.counterparts import by_torch
-from tasks.fuzz.onnx.generate import Generated
+from tasks.fuzz.onnx.generate import GeneratedNode
 from tasks.fuzz.table import SPECS
-from tasks.graphs.evaluate import Graph
+from tasks.graphs.evaluate import EvaluatedGraph
 from tasks.graphs.widening import NoOracle
 from tasks.judge.prepared import compare_oracles
 from tasks.model import Leaf, OpClass, Oracle
@@ -25,7 +25,7 @@ _MOST = 1 << 14
 _AGREE = 4.0
 
 
-def witness(one: Generated, model: bytes, expected: Sequence[Leaf], op_class: OpClass) -> list[Oracle]:
+def witness(one: GeneratedNode, model: bytes, expected: Sequence[Leaf], op_class: OpClass) -> list[Oracle]:
     """The second oracle of a case, if there is one and it agrees."""
     if sum(int(np.prod(leaf.shape)) for leaf in expected) > _MOST:
         return []
@@ -47,7 +47,7 @@ def agrees(name: str, found: Sequence[np.ndarray], expected: Sequence[Leaf], op_
     return [Oracle(name, made)] if compare_oracles(made, expected, op_class)["units"] <= _AGREE else []
 
 
-def _torch(one: Generated) -> list[np.ndarray] | None:
+def _torch(one: GeneratedNode) -> list[np.ndarray] | None:
     try:
         operator = by_torch.alone(one.op)
         with np.errstate(all="ignore"):
@@ -56,11 +56,11 @@ def _torch(one: Generated) -> list[np.ndarray] | None:
         return None
 
 
-def _onnx(one: Generated, model: bytes) -> list[np.ndarray] | None:
+def _onnx(one: GeneratedNode, model: bytes) -> list[np.ndarray] | None:
     import onnx
 
     try:
-        graph = Graph(onnx.load_from_string(model), {})
+        graph = EvaluatedGraph(onnx.load_from_string(model), {})
         found = graph.run(dict(zip(graph.inputs, one.inputs)))
     except NoOracle:
         return None

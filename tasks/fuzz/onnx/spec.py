@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.draw.seeds import words
 from tasks.fuzz import values
-from tasks.fuzz.values import Domain
+from tasks.fuzz.values import ValueDomain
 
 #: Operator sets, the simplest first.
 OPSETS = (21, *range(13, 21), 22, 23)
@@ -30,7 +30,7 @@ EVERY = (*NUMBERS, "bool")
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenInput:
     """An input of a node. role: "data" is always an input of the graph; "weight" and "parameter" (what says what is
     computed: axes, sizes, indices) are initializers or inputs of the graph, as the case has it; "constant" is always an
     initializer."""
@@ -40,20 +40,20 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Made:
+class DrawnSpec:
     """A node: its inputs by place (None: left out), its attributes, how many outputs it has, and their dtypes where the
     operator's own text (`onnx.defs`) does not say them by those of the inputs."""
 
-    inputs: tuple[Given | None, ...]
+    inputs: tuple[GivenInput | None, ...]
     attributes: dict[str, Any] = field(default_factory=dict)
     outputs: int = 1
     dtypes: tuple[str, ...] = ()
 
 
-class Draw:
+class SpecDraw:
     """The choices of one case with what specs ask for; ``notes`` gathers the classes of its values."""
 
-    def __init__(self, choose: Choices, dtype: str, opset: int) -> None:
+    def __init__(self, choose: DrawnChoices, dtype: str, opset: int) -> None:
         self.choose, self.dtype, self.opset = choose, dtype, opset
         self.notes: list[str] = []
 
@@ -96,14 +96,16 @@ class Draw:
         found = self.choose.some(range(rank), min(least, rank), rank)
         return [k - rank if self.choose.chance(1, 3) else k for k in found]
 
-    def tensor(self, shape: Sequence[int], domain: Domain = values.REAL, role: str = "data", dtype: str = "") -> Given:
+    def tensor(
+        self, shape: Sequence[int], domain: ValueDomain = values.REAL, role: str = "data", dtype: str = ""
+    ) -> GivenInput:
         """A tensor of the case's dtype, or of another."""
         array, name = values.draw_array(self.choose, dtype or self.dtype, shape, domain)
         if name != "counting" and name not in self.notes:
             self.notes.append(name)
-        return Given(array, role)
+        return GivenInput(array, role)
 
-    def indices(self, shape: Sequence[int], count: int, negative: bool = True, role: str = "parameter") -> Given:
+    def indices(self, shape: Sequence[int], count: int, negative: bool = True, role: str = "parameter") -> GivenInput:
         """Indices into an axis of ``count``, int64 or int32, perhaps counted from the end."""
         seed = self.choose.int(0, 2**16)
         made = (words(seed, int(np.prod(shape, dtype=np.int64))) % np.uint64(count)).astype(np.int64)
@@ -111,7 +113,7 @@ class Draw:
         if negative and self.choose.chance(1, 2):
             made = np.where(made % 2 == 1, made - count, made)
         kind = self.choose.of([np.int64, np.int32])
-        return Given(made.astype(kind).reshape(tuple(shape)), role)
+        return GivenInput(made.astype(kind).reshape(tuple(shape)), role)
 
     def maybe(self, name: str, options: Sequence[Any]) -> dict[str, Any]:
         """An attribute, left out in half of the cases."""
@@ -124,9 +126,9 @@ def _ranks(least: int, most: int) -> list[int]:
     return sorted(ranks, key=lambda n: (n < 1, n))
 
 
-def ints(values: Sequence[int], role: str = "parameter") -> Given:
+def ints(values: Sequence[int], role: str = "parameter") -> GivenInput:
     """A parameter of int64."""
-    return Given(np.asarray(values, np.int64), role)
+    return GivenInput(np.asarray(values, np.int64), role)
 
 
 @functools.cache

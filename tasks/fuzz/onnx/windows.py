@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import Draw, Made
-from tasks.fuzz.values import Domain
+from tasks.fuzz.onnx.spec import DrawnSpec, SpecDraw
+from tasks.fuzz.values import ValueDomain
 from tasks.operators.left_open import LeftOpen
 from tasks.operators.spatial import window_of
 
@@ -20,18 +20,18 @@ _SAME = (
     "dilations[i] + 1) - input_spatial_shape[i]' is below 0 where a stride is longer than the kernel: what is cut off then is not "
     "said"
 )
-SUMS = Domain(-4.0, 4.0, ("halves", "powers", "zeros"))
+SUMS = ValueDomain(-4.0, 4.0, ("halves", "powers", "zeros"))
 
 
-def _draw_window_dims(d: Draw) -> int:
+def _draw_window_dims(d: SpecDraw) -> int:
     return d.choose.of([2, 1, 3])
 
 
-def _draw_lengths(d: Draw, dims: int, most: int) -> list[int]:
+def _draw_lengths(d: SpecDraw, dims: int, most: int) -> list[int]:
     return [d.size(most if dims < 3 else 8) for _ in range(dims)]
 
 
-def _draw_window(d: Draw, lengths: list[int], kernel: list[int], dilated: bool = True) -> dict[str, Any]:
+def _draw_window(d: SpecDraw, lengths: list[int], kernel: list[int], dilated: bool = True) -> dict[str, Any]:
     """Strides, dilations and pads with which the kernel fits at least once; each left out at times."""
     dims = len(lengths)
     attributes: dict[str, Any] = {}
@@ -65,11 +65,11 @@ def _draw_window(d: Draw, lengths: list[int], kernel: list[int], dilated: bool =
     return attributes
 
 
-def _draw_kernel(d: Draw, lengths: list[int]) -> list[int]:
+def _draw_kernel(d: SpecDraw, lengths: list[int]) -> list[int]:
     return [min(d.choose.of([3, 1, 2, 5, 4]), max(n, 1)) for n in lengths]
 
 
-def draw_conv(d: Draw) -> Made:
+def draw_conv(d: SpecDraw) -> DrawnSpec:
     dims = _draw_window_dims(d)
     groups = d.choose.weighted([(1, 4), (2, 2), (3, 1), (4, 1)])
     few, many = d.choose.of([2, 1, 3, 5, 8]), d.choose.of([2, 1, 3, 4, 8])
@@ -85,10 +85,10 @@ def draw_conv(d: Draw) -> Made:
     x = d.tensor((d.size(3), groups * few, *lengths), SUMS)
     w = d.tensor((groups * many, few, *kernel), SUMS, "weight")
     bias = (d.tensor((groups * many,), values.MILD, "weight"),) if d.choose.chance(1, 2) else ()
-    return Made((x, w, *bias), attributes)
+    return DrawnSpec((x, w, *bias), attributes)
 
 
-def draw_conv_transpose(d: Draw) -> Made:
+def draw_conv_transpose(d: SpecDraw) -> DrawnSpec:
     dims = _draw_window_dims(d)
     groups, few, many = d.choose.weighted([(1, 4), (2, 2), (3, 1)]), d.choose.of([2, 1, 3]), d.choose.of([2, 1, 3])
     lengths = _draw_lengths(d, dims, 9)
@@ -111,27 +111,27 @@ def draw_conv_transpose(d: Draw) -> Made:
     x = d.tensor((d.size(3), groups * few, *lengths), SUMS)
     w = d.tensor((groups * few, many, *kernel), SUMS, "weight")
     bias = (d.tensor((groups * many,), values.MILD, "weight"),) if d.choose.chance(1, 2) else ()
-    return Made((x, w, *bias), attributes)
+    return DrawnSpec((x, w, *bias), attributes)
 
 
-def _draw_pool(d: Draw, domain: Domain, dilated: bool) -> Made:
+def _draw_pool(d: SpecDraw, domain: ValueDomain, dilated: bool) -> DrawnSpec:
     dims = _draw_window_dims(d)
     lengths = _draw_lengths(d, dims, 33)
     kernel = _draw_kernel(d, lengths)
     attributes = {"kernel_shape": kernel} | _draw_window(d, lengths, kernel, dilated)
-    return Made((d.tensor((d.size(3), d.size(9), *lengths), domain),), attributes)
+    return DrawnSpec((d.tensor((d.size(3), d.size(9), *lengths), domain),), attributes)
 
 
-def draw_max_pool(d: Draw) -> Made:
+def draw_max_pool(d: SpecDraw) -> DrawnSpec:
     made = _draw_pool(d, values.ANY, True)
     made.attributes.update(_ceil(d, made))
     if d.choose.chance(1, 3):
         made.attributes.update(d.maybe("storage_order", [0, 1]))
-        return _check_windows(Made(made.inputs, made.attributes, 2))
+        return _check_windows(DrawnSpec(made.inputs, made.attributes, 2))
     return _check_windows(made)
 
 
-def _ceil(d: Draw, made: Made) -> dict[str, Any]:
+def _ceil(d: SpecDraw, made: DrawnSpec) -> dict[str, Any]:
     """ceil_mode, which only goes with pads of one's own. Raises LeftOpen."""
     a = made.attributes
     more = {} if "auto_pad" in a else d.maybe("ceil_mode", [0, 1])
@@ -144,7 +144,7 @@ def _ceil(d: Draw, made: Made) -> dict[str, Any]:
     return more
 
 
-def _check_windows(made: Made) -> Made:
+def _check_windows(made: DrawnSpec) -> DrawnSpec:
     """The case, if each of its windows meets the image. Raises LeftOpen."""
     assert made.inputs[0] is not None
     lengths = made.inputs[0].array.shape[2:]
@@ -153,21 +153,21 @@ def _check_windows(made: Made) -> Made:
     return made
 
 
-def draw_average_pool(d: Draw) -> Made:
+def draw_average_pool(d: SpecDraw) -> DrawnSpec:
     made = _draw_pool(d, SUMS, d.opset >= 19)
     made.attributes.update(_ceil(d, made) | d.maybe("count_include_pad", [0, 1]))
     return _check_windows(made)
 
 
-def draw_lp_pool(d: Draw) -> Made:
-    made = _draw_pool(d, Domain(-4.0, 4.0, ("halves",)), d.opset >= 18)
+def draw_lp_pool(d: SpecDraw) -> DrawnSpec:
+    made = _draw_pool(d, ValueDomain(-4.0, 4.0, ("halves",)), d.opset >= 18)
     made.attributes.update(d.maybe("p", [2, 1, 3]) | (_ceil(d, made) if d.opset >= 18 else {}))
     return _check_windows(made)
 
 
-def draw_over_image(domain: Domain) -> Any:
-    return lambda d: Made((d.tensor((d.size(3), d.size(9), *_draw_lengths(d, _draw_window_dims(d), 33)), domain),))
+def draw_over_image(domain: ValueDomain) -> Any:
+    return lambda d: DrawnSpec((d.tensor((d.size(3), d.size(9), *_draw_lengths(d, _draw_window_dims(d), 33)), domain),))
 
 
-def draw_global_lp_pool(d: Draw) -> Made:
-    return Made(draw_over_image(Domain(-4.0, 4.0, ("halves",)))(d).inputs, d.maybe("p", [2, 1, 3]))
+def draw_global_lp_pool(d: SpecDraw) -> DrawnSpec:
+    return DrawnSpec(draw_over_image(ValueDomain(-4.0, 4.0, ("halves",)))(d).inputs, d.maybe("p", [2, 1, 3]))

@@ -11,8 +11,8 @@ import numpy as np
 
 from tasks.graphs.widening import NoOracle
 from tasks.hunt.dialogue import Ask, Ran, Search
-from tasks.hunt.localise.question import Question
-from tasks.hunt.program import Program
+from tasks.hunt.localise.question import CulpritQuestion
+from tasks.hunt.program import HuntProgram
 from tasks.judge.plain import compare
 from tasks.model import Leaf, OpClass
 from tasks.model.dtypes import dtype_name
@@ -38,7 +38,7 @@ ONCE = 6.0
 
 
 @dataclass(frozen=True)
-class Suspect:
+class SuspectNode:
     """A node and its own error units. values: what it makes of exact inputs if it errs as it did here, by tensor's name
     (none within the limit); feeds: the inputs that the backend gave it."""
 
@@ -49,13 +49,13 @@ class Suspect:
 
 
 @dataclass
-class Probe:
+class NodeProbe:
     """effect: what asking for tensors did to the model's outputs: "same" bits, "changed" and still failing, "healed";
     "" where the probed model does not run (``error``). suspects: in the graph's order; units: by place."""
 
     effect: str = ""
     error: str = ""
-    suspects: list[Suspect] = field(default_factory=list)
+    suspects: list[SuspectNode] = field(default_factory=list)
     units: dict[int, float] = field(default_factory=dict)
 
 
@@ -68,13 +68,13 @@ def may_multiply_coarsely(op: str) -> bool:
     return op in _PRODUCTS or operators.of(op).multiplies
 
 
-def probe_nodes(question: Question, first: Ran) -> Search[Probe]:
+def probe_nodes(question: CulpritQuestion, first: Ran) -> Search[NodeProbe]:
     """Run the model with its tensors as further outputs, and judge each node, as long as there is time. first: what it
     returned unprobed.
 
     A part that heals is no evidence: its nodes are judged (their units are shown) and not suspected.
     """
-    found, program = Probe(), question.program
+    found, program = NodeProbe(), question.program
     assert first.outputs is not None
     for places, names in _iterate_chunks(program, CHUNK):
         ran = yield Ask(program.probed(names))
@@ -106,7 +106,7 @@ def _have_same_bytes(some: Any, others: Any) -> bool:
     return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(some, others))
 
 
-def _iterate_chunks(program: Program, size: int) -> Iterator[tuple[list[int], list[str]]]:
+def _iterate_chunks(program: HuntProgram, size: int) -> Iterator[tuple[list[int], list[str]]]:
     """Runs of nodes, and the tensors that judging them takes: what they make and what they read of other nodes."""
     places: list[int] = []
     names: dict[str, None] = {}
@@ -124,16 +124,16 @@ def _iterate_chunks(program: Program, size: int) -> Iterator[tuple[list[int], li
         yield places, list(names)
 
 
-def _count_tensor_bytes(program: Program, names: Iterable[str]) -> int:
+def _count_tensor_bytes(program: HuntProgram, names: Iterable[str]) -> int:
     return sum(program.exact[name].nbytes for name in names)
 
 
-def _is_tensor(program: Program, name: str) -> bool:
+def _is_tensor(program: HuntProgram, name: str) -> bool:
     value = program.exact.get(name)
     return isinstance(value, np.ndarray) and value.dtype.kind not in "OUS"
 
 
-def judge_node(question: Question, place: int, values: Mapping[str, np.ndarray]) -> Suspect | None:
+def judge_node(question: CulpritQuestion, place: int, values: Mapping[str, np.ndarray]) -> SuspectNode | None:
     """A node's own error: what it made of its inputs, both as in ``values``, against float64 of those inputs.
 
     None for a node that cannot be judged: it draws at random, has an input or output that is no tensor, or no float64
@@ -154,7 +154,7 @@ def judge_node(question: Question, place: int, values: Mapping[str, np.ndarray])
             units = _measure_node_units(exact, program.floor_of(place, feeds, DRAWS[1]), values, outputs, precision)
     except NoOracle:
         return None
-    return Suspect(place, units, _run_node_alone(program, exact, values, outputs) if units > LIMIT else {}, feeds)
+    return SuspectNode(place, units, _run_node_alone(program, exact, values, outputs) if units > LIMIT else {}, feeds)
 
 
 def _measure_node_units(
@@ -174,7 +174,7 @@ def _measure_node_units(
 
 
 def _run_node_alone(
-    program: Program, exact: Mapping[str, Any], values: Mapping[str, np.ndarray], names: list[str]
+    program: HuntProgram, exact: Mapping[str, Any], values: Mapping[str, np.ndarray], names: list[str]
 ) -> dict[str, np.ndarray]:
     """The node's outputs on exact inputs, with the error that it made on the inputs it was given.
 
@@ -191,7 +191,7 @@ def _run_node_alone(
     return found
 
 
-def find_coarser_precision(program: Program, suspect: Suspect) -> str:
+def find_coarser_precision(program: HuntProgram, suspect: SuspectNode) -> str:
     """The finest precision coarser than float32 that a suspect's result is rounded in once; "" where it is in none."""
     place = suspect.place
     names = [name for name in suspect.values if name]

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from tasks.graphs.widening import NoOracle
-from tasks.hunt.program import Program
+from tasks.hunt.program import HuntProgram
 from tasks.searches import PATIENCE
 
 #: How many times as far off as the failing model its outputs may be by the error that explains it.
 FURTHER = 16.0
 
 
-class Clock:
+class SearchClock:
     """Seconds of CPU of this process that a search may take, which do not depend on what else the machine does; by the
     clock no more than PATIENCE times as many."""
 
@@ -30,14 +30,14 @@ class Clock:
 
 
 @dataclass
-class Question:
+class CulpritQuestion:
     """fails: whether outputs, in the program's order and dtypes, are beyond the limit; clock: when nothing more is to
     be asked; precision: what the backend declares that it computes in ("" for the dtype); failing: what the backend
     returned for the whole; the search sets it."""
 
-    program: Program
+    program: HuntProgram
     fails: Callable[[Sequence[np.ndarray]], bool]
-    clock: Clock
+    clock: SearchClock
     precision: str = ""
     failing: Sequence[np.ndarray] | None = None
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from tasks.hunt.dialogue import Ask, NotFailing, Ran, Search
 from tasks.hunt.localise import nodes, settings, windows
-from tasks.hunt.localise.nodes import Probe, Suspect
-from tasks.hunt.localise.question import FURTHER, Question
-from tasks.hunt.localise.settings import NOTHING, Settings
+from tasks.hunt.localise.nodes import NodeProbe, SuspectNode
+from tasks.hunt.localise.question import FURTHER, CulpritQuestion
+from tasks.hunt.localise.settings import NOTHING, BackendSettings
 
 #: Suspects whose own error is followed to the model's outputs: each costs an evaluation of what comes after it.
 FOLLOWED = 12
@@ -39,7 +39,7 @@ class Culprit:
     why: tuple[str, ...] = ()
 
 
-def search_culprit(question: Question, offered: Settings = NOTHING, whole: str = "") -> Search[Culprit]:
+def search_culprit(question: CulpritQuestion, offered: BackendSettings = NOTHING, whole: str = "") -> Search[Culprit]:
     """What makes the model fail. offered: settings of the backend that may be to blame; whole: why the backend cannot
     be given parts of the program, "" where it can.
 
@@ -59,7 +59,7 @@ def search_culprit(question: Question, offered: Settings = NOTHING, whole: str =
     return (yield from _find_responsible_setting(question, found, offered))
 
 
-def _search_failing_nodes(question: Question, first: Ran) -> Search[Culprit]:
+def _search_failing_nodes(question: CulpritQuestion, first: Ran) -> Search[Culprit]:
     probe = yield from nodes.probe_nodes(question, first)
     units = tuple(probe.units.get(place, math.nan) for place in question.program.places)
     found = Culprit(effect=probe.effect, node_units=units, why=(_describe_probe(probe),))
@@ -85,7 +85,7 @@ def _search_failing_nodes(question: Question, first: Ran) -> Search[Culprit]:
     return (yield from _describe_culprit_window(question, found))
 
 
-def _errs_alone(question: Question, suspect: Suspect) -> Search[bool]:
+def _errs_alone(question: CulpritQuestion, suspect: SuspectNode) -> Search[bool]:
     """Whether a node errs as much by itself on the inputs that the backend gave it; where it does not run, it is
     believed to."""
     piece = question.program.piece([suspect.place], suspect.feeds)
@@ -96,7 +96,7 @@ def _errs_alone(question: Question, suspect: Suspect) -> Search[bool]:
     return judged is None or judged.units > max(nodes.LIMIT, suspect.units / FURTHER)
 
 
-def _search_window_beside(question: Question, found: Culprit, suspect: Suspect) -> Search[Culprit]:
+def _search_window_beside(question: CulpritQuestion, found: Culprit, suspect: SuspectNode) -> Search[Culprit]:
     """The window that fails where a node seems to err and, by itself on the very inputs, does not: what the backend
     gives as its inputs is not what it computes with, as where nodes are fused and tensors asked for are computed beside
     them."""
@@ -108,12 +108,12 @@ def _search_window_beside(question: Question, found: Culprit, suspect: Suspect) 
     )
 
 
-def _fail_together(question: Question, probe: Probe) -> bool:
+def _fail_together(question: CulpritQuestion, probe: NodeProbe) -> bool:
     """Whether the model fails if all suspects err as they did, and nothing else does."""
     return len(probe.suspects) > 1 and question.reaches_all([x.values for x in probe.suspects])
 
 
-def _describe_culprit_window(question: Question, found: Culprit) -> Search[Culprit]:
+def _describe_culprit_window(question: CulpritQuestion, found: Culprit) -> Search[Culprit]:
     window = yield from windows.shrink_window(question)
     places, tried = window.places, f"{window.tried} windows of the graph were run by themselves"
     span = f"{question.program.name(places[0])}..{question.program.name(places[-1])}"
@@ -133,7 +133,7 @@ def _describe_culprit_window(question: Question, found: Culprit) -> Search[Culpr
     return replace(found, name=named, places=tuple(places), alone=True, feeds=feeds, why=why)
 
 
-def _describe_probe(probe: Probe) -> str:
+def _describe_probe(probe: NodeProbe) -> str:
     if not probe.effect:
         return f"with its tensors asked for, the model does not run: {probe.error}"
     effects = {
@@ -144,17 +144,17 @@ def _describe_probe(probe: Probe) -> str:
     return effects[probe.effect]
 
 
-def _find_coarser_precision(question: Question, probe: Probe) -> str:
+def _find_coarser_precision(question: CulpritQuestion, probe: NodeProbe) -> str:
     """What most products of the model are computed in, if that is coarser than asked; "" if it is not."""
     kinds = {place: question.program.op(place) for place in probe.units}
     products = [place for place, kind in kinds.items() if nodes.may_multiply_coarsely(kind)]
-    beyond: list[Suspect] = [x for x in probe.suspects if nodes.may_multiply_coarsely(kinds[x.place])]
+    beyond: list[SuspectNode] = [x for x in probe.suspects if nodes.may_multiply_coarsely(kinds[x.place])]
     if len(beyond) < 2 or 2 * len(beyond) < len(products):
         return ""
     return Counter(nodes.find_coarser_precision(question.program, x) for x in beyond).most_common(1)[0][0]
 
 
-def _find_responsible_setting(question: Question, found: Culprit, offered: Settings) -> Search[Culprit]:
+def _find_responsible_setting(question: CulpritQuestion, found: Culprit, offered: BackendSettings) -> Search[Culprit]:
     """The setting of the backend that makes the difference takes the culprit's place. It is looked for with the culprit
     alone where that fails by itself, else with the whole model."""
     asked, wrong = Ask(), lambda ran: question.fails(ran.outputs)

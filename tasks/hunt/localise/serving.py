@@ -10,14 +10,14 @@ from tasks.backends.base import Backend
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.graphs import program as programs
 from tasks.graphs.widening import NoOracle
-from tasks.hunt.case import Case
+from tasks.hunt.case import HuntCase
 from tasks.hunt.dialogue import Search, Unfit
 from tasks.hunt.graph_case import GraphCase
-from tasks.hunt.localise.question import Clock, Question
+from tasks.hunt.localise.question import CulpritQuestion, SearchClock
 from tasks.hunt.localise.search import Culprit, search_culprit
-from tasks.hunt.localise.settings import Settings
+from tasks.hunt.localise.settings import BackendSettings
 from tasks.hunt.onnx_program import OnnxProgram
-from tasks.hunt.program import Program
+from tasks.hunt.program import HuntProgram
 from tasks.hunt.serving import Searcher
 from tasks.hunt.torch_program import TorchProgram
 from tasks.hunt.traced_case import TracedCase
@@ -53,7 +53,7 @@ class Localiser(Searcher):
         culprit = yield from search_culprit(question, settings_of(self.backend), whole)
         return self._found(question.program, culprit)
 
-    def _of_backend(self) -> Question:
+    def _of_backend(self) -> CulpritQuestion:
         """What the backend runs, as a program that it can be given parts of. Raises Unsupported where it cannot."""
         forms = self.backend.forms
         if "onnx" in forms:
@@ -64,22 +64,22 @@ class Localiser(Searcher):
         form = self.sample.form("torch")
         return self._question(TorchProgram.traced(form, self.item.group.dtype), form)
 
-    def _of_whole(self) -> Question:
+    def _of_whole(self) -> CulpritQuestion:
         """What is known of a program that the backend cannot be given parts of."""
         try:
             return self._of_onnx()
         except Unsupported:
-            return self._question(Program({}, self.item.group.dtype), self.sample.form("torch"))
+            return self._question(HuntProgram({}, self.item.group.dtype), self.sample.form("torch"))
 
-    def _of_onnx(self) -> Question:
+    def _of_onnx(self) -> CulpritQuestion:
         form = self.form("onnx")
         return self._question(read_onnx_form(form, self.item.group.dtype), form)
 
-    def _question(self, program: Program, form: Form) -> Question:
+    def _question(self, program: HuntProgram, form: Form) -> CulpritQuestion:
         what = self._what
         return question_of(self.sample, program, form, what.policy, what.info.runtime, what.seconds)
 
-    def _found(self, program: Program, culprit: Culprit) -> wire.Found:
+    def _found(self, program: HuntProgram, culprit: Culprit) -> wire.Found:
         columns = {"culprit": culprit.name, "probe_effect": culprit.effect, "node_units": culprit.node_units or None}
         facts: dict[str, Any] = {"units": culprit.units, "alone": culprit.alone, "why": list(culprit.why)}
         if not culprit.places:
@@ -92,7 +92,7 @@ class Localiser(Searcher):
         sample = replace(sample, op_class=OpClass.COMPOSITE)  # as its nodes were judged
         return wire.Found(facts, self.write("culprit.pack", group, sample), columns=columns)
 
-    def _case(self, program: Program, culprit: Culprit) -> Case:
+    def _case(self, program: HuntProgram, culprit: Culprit) -> HuntCase:
         """The culprit's nodes with the inputs that they were given, as a case of its own. Raises Unsupported."""
         group = self.item.group
         if isinstance(program, OnnxProgram):
@@ -115,17 +115,19 @@ def read_onnx_form(form: Form, dtype: str) -> OnnxProgram:
 
 
 def question_of(
-    sample: PreparedSample, program: Program, form: Form, policy: Policy, info: RuntimeInfo, seconds: float
-) -> Question:
+    sample: PreparedSample, program: HuntProgram, form: Form, policy: Policy, info: RuntimeInfo, seconds: float
+) -> CulpritQuestion:
     """The question of a search for a prepared sample: it fails where a policy says so. form: what the program is of;
     seconds: for the search."""
 
     def fails(outputs: Any) -> bool:
         return judge_outputs(sample, [list(outputs)], policy, info, form).fails
 
-    return Question(program, fails, Clock(seconds), info.precision_for(info.of_products and sample.products))
+    return CulpritQuestion(
+        program, fails, SearchClock(seconds), info.precision_for(info.of_products and sample.products)
+    )
 
 
-def settings_of(backend: Backend) -> Settings:
+def settings_of(backend: Backend) -> BackendSettings:
     """What of a backend can be turned off."""
-    return Settings(tuple(backend.levels()), tuple(backend.passes()), backend.precise() is not None)
+    return BackendSettings(tuple(backend.levels()), tuple(backend.passes()), backend.precise() is not None)

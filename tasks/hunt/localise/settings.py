@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from tasks.ddmin import thin
 from tasks.hunt.dialogue import Ask, Ran, Search
-from tasks.hunt.localise.question import Clock
+from tasks.hunt.localise.question import SearchClock
 
 
 @dataclass(frozen=True)
-class Settings:
+class BackendSettings:
     """What of a backend can be turned off: names of its `levels` below its own, of its `passes`; precise: whether it
     can be told to compute in the dtype itself."""
 
@@ -20,12 +20,12 @@ class Settings:
     precise: bool = False
 
 
-NOTHING = Settings()
+NOTHING = BackendSettings()
 #: Whether what a run returned is wrong.
 Wrong = Callable[[Ran], bool]
 
 
-def blame_setting(asked: Ask, wrong: Wrong, settings: Settings, clock: Clock) -> Search[str]:
+def blame_setting(asked: Ask, wrong: Wrong, settings: BackendSettings, clock: SearchClock) -> Search[str]:
     """The culprit that a setting gives away, "" if none makes ``asked`` right: "precision", "optimiser PASS", where no
     pass does "optimiser level LEVEL, right at level LOWER", the lowest level that is wrong and the one below it."""
 

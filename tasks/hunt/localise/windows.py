@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tasks.ddmin import bisect, thin
 from tasks.hunt.dialogue import Ask, Search
-from tasks.hunt.localise.question import Question
+from tasks.hunt.localise.question import CulpritQuestion
 
 #: Nodes up to which a window is a culprit; a larger one says only that the failure needs nodes together.
 WIDEST = 4
@@ -16,7 +16,7 @@ SHOWN = 32
 
 
 @dataclass
-class Window:
+class NodeWindow:
     """places: of the smallest run of nodes that was found to fail by itself; error: of the backend, where one raised;
     tried: how many were run."""
 
@@ -25,7 +25,7 @@ class Window:
     tried: int = 0
 
 
-def window_fails(question: Question, places: Sequence[int]) -> Search[bool | None]:
+def window_fails(question: CulpritQuestion, places: Sequence[int]) -> Search[bool | None]:
     """Whether nodes make the model fail that are run by themselves on exact inputs; None where they do not run.
 
     What they return takes the place of the exact tensors in the float64 evaluation of all that follows. Their exact
@@ -43,10 +43,10 @@ def window_fails(question: Question, places: Sequence[int]) -> Search[bool | Non
     )
 
 
-def shrink_window(question: Question) -> Search[Window]:
+def shrink_window(question: CulpritQuestion) -> Search[NodeWindow]:
     """A small window that fails by itself: its first node as late, its last node as early as can be, then any node left
     out without which it still fails. All nodes, if no smaller window fails."""
-    window = Window(question.program.places)
+    window = NodeWindow(question.program.places)
 
     def failing(places: Sequence[int]) -> Search[bool]:
         if not places or question.clock.over:

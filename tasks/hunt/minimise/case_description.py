@@ -12,7 +12,7 @@ from tasks.arrays import layouts
 from tasks.arrays.tree import TensorSpec, tensor_specs
 from tasks.draw import structure
 from tasks.hunt.call_case import CallCase
-from tasks.hunt.case import Case
+from tasks.hunt.case import HuntCase
 from tasks.hunt.chosen_case import ChosenCase
 from tasks.hunt.graph_case import GraphCase
 from tasks.hunt.traced_case import TracedCase, list_operation_options
@@ -21,7 +21,7 @@ from tasks.hunt.traced_case import TracedCase, list_operation_options
 ALL = 64
 
 
-def describe_case(case: Case) -> dict[str, Any]:
+def describe_case(case: HuntCase) -> dict[str, Any]:
     """ops, attributes (those that are not the default, by op), modes, opset, inputs (name, dtype, shape, how it is
     given, values)."""
     if isinstance(case, ChosenCase):  # as it was made: what it says is what the choices came to

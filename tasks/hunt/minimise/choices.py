@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from tasks.draw.choices import Choices
+from tasks.draw.choices import DrawnChoices
 from tasks.hunt.chosen_case import ChosenCase
 from tasks.hunt.dialogue import Search
-from tasks.hunt.minimise.question import Question
+from tasks.hunt.minimise.question import MinimiseQuestion
 
 #: Asked whether the case of a list fails in the same way: the choices that it took, None if it does not.
-Fails = Callable[[list[int]], Search["Choices | None"]]
+Fails = Callable[[list[int]], Search["DrawnChoices | None"]]
 #: Lengths of the runs that are left out or set to 0, beside the case's own spans.
 _LENGTHS = (8, 4, 2, 1)
 
 
-def search_simplest_choices(first: Choices, fails: Fails) -> Search[Choices]:
+def search_simplest_choices(first: DrawnChoices, fails: Fails) -> Search[DrawnChoices]:
     """The simplest choices found, shorter lists before smaller numbers, from those of a case that fails."""
     best, before = first, None
     while before is None or _rank_choices(before) != _rank_choices(best.taken):
@@ -30,7 +30,9 @@ def search_simplest_choices(first: Choices, fails: Fails) -> Search[Choices]:
     return best
 
 
-def _try_ways(best: Choices, ways: Callable[[Choices], Iterator[list[int]]], fails: Fails) -> Search[Choices]:
+def _try_ways(
+    best: DrawnChoices, ways: Callable[[DrawnChoices], Iterator[list[int]]], fails: Fails
+) -> Search[DrawnChoices]:
     """Each way of making the best simpler; after one that fails, those of what it took, from the same place on."""
     place = 0
     while True:
@@ -44,7 +46,7 @@ def _try_ways(best: Choices, ways: Callable[[Choices], Iterator[list[int]]], fai
             best = found
 
 
-def _keep_simpler(best: Choices, tried: list[int], fails: Fails) -> Search[Choices | None]:
+def _keep_simpler(best: DrawnChoices, tried: list[int], fails: Fails) -> Search[DrawnChoices | None]:
     """What a simpler list took, if it fails and is simpler still."""
     if _rank_choices(tried) >= _rank_choices(best.taken):
         return None
@@ -56,7 +58,7 @@ def _rank_choices(taken: Sequence[int]) -> tuple[int, list[int]]:
     return len(taken), list(taken)
 
 
-def _list_shorter(best: Choices) -> Iterator[list[int]]:
+def _list_shorter(best: DrawnChoices) -> Iterator[list[int]]:
     """Without each of its spans, the longest first, also with one less where their number may stand: right before the
     first of their label, and at the beginning; without runs of choices."""
     taken = best.taken
@@ -75,7 +77,7 @@ def _list_shorter(best: Choices) -> Iterator[list[int]]:
             yield taken[:at] + taken[at + length :]
 
 
-def _try_zero_choices(best: Choices) -> Iterator[list[int]]:
+def _try_zero_choices(best: DrawnChoices) -> Iterator[list[int]]:
     taken = best.taken
     for length in _LENGTHS:
         for at in range(0, len(taken) - length + 1, length):
@@ -83,7 +85,7 @@ def _try_zero_choices(best: Choices) -> Iterator[list[int]]:
                 yield taken[:at] + [0] * length + taken[at + length :]
 
 
-def _bisect_choices(best: Choices, fails: Fails) -> Search[Choices]:
+def _bisect_choices(best: DrawnChoices, fails: Fails) -> Search[DrawnChoices]:
     at = 0
     while at < len(best.taken):
         low = -1  # does not fail, or was not asked
@@ -98,14 +100,14 @@ def _bisect_choices(best: Choices, fails: Fails) -> Search[Choices]:
     return best
 
 
-def simpler_choices(question: Question) -> Search[None]:
+def simpler_choices(question: MinimiseQuestion) -> Search[None]:
     """The simplest choices with which it fails, then what they made; of a graph of several nodes at once what they
     made, since a choice less makes another graph."""
     case = question.best
     if not isinstance(case, ChosenCase):
         return
 
-    def fails(taken: list[int]) -> Search[Choices | None]:
+    def fails(taken: list[int]) -> Search[DrawnChoices | None]:
         tried = ChosenCase(tuple(taken), case.group, case.draws)
         return tried.choose if (yield from question.take(tried, f"{len(taken)} choices")) else None
 

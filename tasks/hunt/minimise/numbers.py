@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tasks.hunt.dialogue import Search
-from tasks.hunt.minimise.question import Question
+from tasks.hunt.minimise.question import MinimiseQuestion
 
 #: Elements of a tensor up to which each is tried by itself.
 EACH = 8
@@ -15,7 +15,7 @@ EACH = 8
 Plainer = Callable[[np.ndarray], np.ndarray]
 
 
-def plainer_values(question: Question) -> Search[None]:
+def plainer_values(question: MinimiseQuestion) -> Search[None]:
     """Make the values of the best case plain."""
     for plainer in _WAYS:
         yield from _try_plainer(question, list(question.best.arrays), plainer)
@@ -33,7 +33,7 @@ def plainer_values(question: Question) -> Search[None]:
             yield from _nearer_to_zero(question, name)
 
 
-def _nearer_to_zero(question: Question, name: str) -> Search[None]:
+def _nearer_to_zero(question: MinimiseQuestion, name: str) -> Search[None]:
     """Make whole numbers that no plain ones can stand for the least that fail, if all larger ones do too: a threshold
     is one."""
     first = question.best.arrays[name]
@@ -55,7 +55,7 @@ def _make_plainer_step(step: int) -> Plainer:
     return plainer
 
 
-def _try_plainer(question: Question, names: list[str], plainer: Plainer) -> Search[bool]:
+def _try_plainer(question: MinimiseQuestion, names: list[str], plainer: Plainer) -> Search[bool]:
     arrays = question.best.arrays
     made = {
         name: x

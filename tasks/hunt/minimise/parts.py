@@ -5,15 +5,15 @@ from __future__ import annotations
 from tasks.ddmin import fewest
 from tasks.hunt.dialogue import Ask, Search
 from tasks.hunt.graph_case import GraphCase
-from tasks.hunt.minimise.question import Question
-from tasks.hunt.minimise.same import Failure
+from tasks.hunt.minimise.question import MinimiseQuestion
+from tasks.hunt.minimise.same import StoredFailure
 from tasks.hunt.traced_case import TracedCase
 
 #: Nodes up to which every single one, and every pair of neighbours, is tried first.
 FEW = 12
 
 
-def fewer_nodes(question: Question) -> Search[None]:
+def fewer_nodes(question: MinimiseQuestion) -> Search[None]:
     """The nodes without which the case does not fail; what comes to them from others is their true value, as an
     input."""
     whole = question.best
@@ -32,11 +32,11 @@ def fewer_nodes(question: Question) -> Search[None]:
     yield from fewest(places, failing)
 
 
-def fewer_before(question: Question, earlier: int) -> Search[tuple[int, ...]]:
+def fewer_before(question: MinimiseQuestion, earlier: int) -> Search[tuple[int, ...]]:
     """Which of the earlier cases of a process it takes for the stored case to fail in it, by number, in their order."""
 
     def failing(numbers: list[int]) -> Search[bool]:
         row = yield from question.run(Ask(before=tuple(numbers), fresh=True))
-        return question.wanted.again(Failure.of(row))
+        return question.wanted.again(StoredFailure.of(row))
 
     return tuple((yield from fewest(range(earlier), failing)))

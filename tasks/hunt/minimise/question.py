@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tasks.hunt.call_case import CallCase
-from tasks.hunt.case import Case
+from tasks.hunt.case import HuntCase
 from tasks.hunt.dialogue import Ask, Search, Unfit
-from tasks.hunt.minimise.same import Failure
+from tasks.hunt.minimise.same import StoredFailure
 from tasks.model import Status
 from tasks.model.row import Row
 
@@ -22,14 +22,14 @@ class Spent(Exception):
 
 
 @dataclass
-class Question:
+class MinimiseQuestion:
     """best: the smallest case that fails as ``wanted`` says; budget: runs of the backend that are left; runs: taken so
     far; refused: cases that the reference did not take, which cost no run; told: what was done to the case; fresh:
     whether each is run in a new process, since what others left behind in one made a case fail; structured: whether it
     takes the structure of an input, which a smaller case is to need as well; None where nobody asked."""
 
-    wanted: Failure
-    best: Case
+    wanted: StoredFailure
+    best: HuntCase
     budget: int
     runs: int = 0
     refused: int = 0
@@ -47,7 +47,7 @@ class Question:
         assert ran.row is not None
         return ran.row
 
-    def fails(self, case: Case) -> Search[bool]:
+    def fails(self, case: HuntCase) -> Search[bool]:
         """Whether a valid case fails in the same way; nobody is asked twice. Raises Spent."""
         key = case.key()
         if key in self._seen:
@@ -59,7 +59,7 @@ class Question:
             self.refused += 1
             return False
         row = yield from self.run(Ask(case, fresh=self.fresh))
-        found = Failure.of(row, sample.expected, case.names)
+        found = StoredFailure.of(row, sample.expected, case.names)
         if not self.wanted.again(found):
             return False
         if isinstance(case, CallCase) and case.structure and self.structured is not False:
@@ -89,7 +89,7 @@ class Question:
             passed = passed or not fails
         return passed
 
-    def take(self, case: Case, what: str = "") -> Search[bool]:
+    def take(self, case: HuntCase, what: str = "") -> Search[bool]:
         """`fails`; a case that does is the best from now on."""
         if not (yield from self.fails(case)):
             return False

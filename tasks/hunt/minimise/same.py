@@ -22,7 +22,7 @@ _SLACK = 0.999
 
 
 @dataclass(frozen=True)
-class Failure:
+class StoredFailure:
     """How a case fails. words: its error, with what is its own masked; times: how many times its limit it is off, None
     where that is not what is wrong; finite: whether the reference is; also: another status that is the same failure."""
 
@@ -36,7 +36,7 @@ class Failure:
     also: str = ""
 
     @classmethod
-    def of(cls, row: Row, expected: Collection[Leaf] = (), names: Collection[str] = ()) -> Failure:
+    def of(cls, row: Row, expected: Collection[Leaf] = (), names: Collection[str] = ()) -> StoredFailure:
         """That of a row. expected: what its outputs were to be; names: of the case's own tensors and nodes."""
         how = manner(row.values(), names)
         if how.kind == KIND_CAST:  # what explains the numbers of the whole, its parts need not show
@@ -45,7 +45,7 @@ class Failure:
         times = _count_limits(row) if numbers and row.kind in OF_NUMBERS else None
         return cls(*how, times=times, finite=not numbers or all(_is_finite_leaf(leaf) for leaf in expected))
 
-    def again(self, other: Failure) -> bool:
+    def again(self, other: StoredFailure) -> bool:
         """Whether ``other``, of a smaller case, is the same failure. It must not slide into what may be noise, nor to
         Inf and NaN where the reference had none; that it has none any more is as well."""
         status = self.status if other.status == self.also else other.status

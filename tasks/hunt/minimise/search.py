@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 from tasks.draw import structure
 from tasks.hunt.call_case import CallCase
-from tasks.hunt.case import Case
+from tasks.hunt.case import HuntCase
 from tasks.hunt.chosen_case import ChosenCase
 from tasks.hunt.dialogue import Ask, NotFailing, Search, Unfit
 from tasks.hunt.graph_case import GraphCase
 from tasks.hunt.minimise import numbers, parts, sizes, strategies
 from tasks.hunt.minimise.choices import simpler_choices
-from tasks.hunt.minimise.question import Question, Spent
-from tasks.hunt.minimise.same import Failure
+from tasks.hunt.minimise.question import MinimiseQuestion, Spent
+from tasks.hunt.minimise.same import StoredFailure
 from tasks.hunt.minimise.strategies import SEQUENCE as SEQUENCE
 from tasks.hunt.minimise.toggles import list_toggles
 from tasks.hunt.traced_case import TracedCase
@@ -31,7 +31,7 @@ KEPT = 24
 
 
 @dataclass(frozen=True)
-class Trigger:
+class FailureTrigger:
     """One thing about the minimal case put otherwise, and what came of it. status: "" where the reference does not take
     it."""
 
@@ -41,7 +41,7 @@ class Trigger:
 
 
 @dataclass(frozen=True)
-class Minimal:
+class MinimalCase:
     """What a search ends with. case: None where it could not be taken apart (the stored one is the minimal one then);
     failure: as it was looked for; row: of the last run of the minimal case; runs: of the backend; failed, tried: of
     runs of the minimal case alone, in new processes; before: numbers of the earlier cases that it takes; why: what else
@@ -49,8 +49,8 @@ class Minimal:
     one, or none.
     """
 
-    case: Case | None
-    failure: Failure
+    case: HuntCase | None
+    failure: StoredFailure
     row: Row
     runs: int
     refused: int = 0
@@ -58,7 +58,7 @@ class Minimal:
     tried: int = 0
     before: tuple[int, ...] = ()
     told: tuple[str, ...] = ()
-    triggers: tuple[Trigger, ...] = ()
+    triggers: tuple[FailureTrigger, ...] = ()
     why: tuple[str, ...] = ()
     by_parts: str = ""
 
@@ -67,12 +67,12 @@ class Minimal:
         return self.failed < self.tried
 
 
-def _shrink_graph(question: Question) -> Search[None]:
+def _shrink_graph(question: MinimiseQuestion) -> Search[None]:
     yield from parts.fewer_nodes(question)
     yield from _drop_parts(question)
 
 
-def _drop_parts(question: Question) -> Search[None]:
+def _drop_parts(question: MinimiseQuestion) -> Search[None]:
     """Leave out attributes, arguments, inputs and outputs, each once."""
     tried: set[str] = set()
     while True:
@@ -83,7 +83,7 @@ def _drop_parts(question: Question) -> Search[None]:
         yield from question.take(found[1], f"without {found[0]}")
 
 
-def _shrink_all(question: Question) -> Search[None]:
+def _shrink_all(question: MinimiseQuestion) -> Search[None]:
     yield from simpler_choices(question)
     if isinstance(question.best, ChosenCase):  # what its choices make does not fail by itself
         return
@@ -97,7 +97,7 @@ def _shrink_all(question: Question) -> Search[None]:
 
 
 #: Strategies by name.
-STRATEGIES: dict[str, Callable[[Question], Search[None]]] = {
+STRATEGIES: dict[str, Callable[[MinimiseQuestion], Search[None]]] = {
     strategies.ALL: _shrink_all,
     strategies.CHOICES: simpler_choices,
     strategies.GRAPH: _shrink_graph,
@@ -107,25 +107,25 @@ STRATEGIES: dict[str, Callable[[Question], Search[None]]] = {
 
 
 def search_minimal_case(
-    stored: Row, start: Callable[[], Case], strategy: str, budget: int, earlier: int = 0, triggers: bool = True
-) -> Search[Minimal]:
+    stored: Row, start: Callable[[], HuntCase], strategy: str, budget: int, earlier: int = 0, triggers: bool = True
+) -> Search[MinimalCase]:
     """Make a case smaller that failed as its ``stored`` row says.
 
     start: takes the case apart; raises Unfit where it has no reference. strategy: of STRATEGIES, or SEQUENCE; budget:
     runs that it may take; earlier: how many cases ran before it in its process; triggers: whether what is left is
     toggled. Raises NotFailing where it does not fail again.
     """
-    wanted = Failure.of(stored)
-    first = Question(wanted, None, budget)  # type: ignore[arg-type]
+    wanted = StoredFailure.of(stored)
+    first = MinimiseQuestion(wanted, None, budget)  # type: ignore[arg-type]
     failed, tried, row = yield from _run_repeatedly(first, Ask(fresh=True, patient=True), wanted, FIRST)
     if not failed:
         return (yield from _in_sequence(first, stored, earlier, row))
     flaky = (f"rerun alone it failed {failed} of {tried} times",) if failed < tried else ()
 
-    def leave(why: str, by_parts: str = "") -> Minimal:
+    def leave(why: str, by_parts: str = "") -> MinimalCase:
         told = (*flaky, why)
         own = _with_cause(row, stored)
-        return Minimal(None, wanted, own, first.runs, failed=failed, tried=tried, why=told, by_parts=by_parts)
+        return MinimalCase(None, wanted, own, first.runs, failed=failed, tried=tried, why=told, by_parts=by_parts)
 
     if strategy == SEQUENCE:
         return leave("it fails by itself")
@@ -136,7 +136,7 @@ def search_minimal_case(
         return leave(f"left as is: {error}")
     for _ in range(TRIES if flaky else 1):
         in_parts = yield from first.run(Ask(case))
-        own = Failure.of(in_parts, sample.expected, case.names)
+        own = StoredFailure.of(in_parts, sample.expected, case.names)
         if stored.op_class == OpClass.MODEL and own.status == Status.IMPRECISE:
             # Of a model nothing is imprecise: what makes it wrong may be so of its parts, until some of them are wrong
             # by themselves.
@@ -148,19 +148,19 @@ def search_minimal_case(
     why = list(flaky)
     # What did not always fail is run as often as it takes to see that.
     last = TRIES if flaky else 1 if wanted.status == Status.TIMEOUT else LAST
-    question = yield from _run_strategy(strategy, Question(own, case, budget, first.runs), why)
+    question = yield from _run_strategy(strategy, MinimiseQuestion(own, case, budget, first.runs), why)
     ended = yield from _finish_minimal_case(question, tuple(why), triggers, last)
     if not ended.failed and wanted.status == Status.TIMEOUT:
         left = "left as is: when reduced it ends, if late"
-        return Minimal(None, wanted, row, ended.runs, failed=failed, tried=tried, why=(*why, left))
+        return MinimalCase(None, wanted, row, ended.runs, failed=failed, tried=tried, why=(*why, left))
     if not ended.failed and first.runs + KEPT < budget:
         # In new processes it does not fail: what other cases left behind in theirs made it.
-        question = yield from _run_strategy(strategy, Question(own, case, budget, ended.runs, fresh=True), why)
+        question = yield from _run_strategy(strategy, MinimiseQuestion(own, case, budget, ended.runs, fresh=True), why)
         ended = yield from _finish_minimal_case(question, tuple(why), triggers, last)
     return ended
 
 
-def _run_strategy(strategy: str, question: Question, why: list[str]) -> Search[Question]:
+def _run_strategy(strategy: str, question: MinimiseQuestion, why: list[str]) -> Search[MinimiseQuestion]:
     """A search by one strategy, within the budget but for what is kept for the end."""
     budget, question.budget = question.budget, question.budget - KEPT
     try:
@@ -173,13 +173,15 @@ def _run_strategy(strategy: str, question: Question, why: list[str]) -> Search[Q
     return question
 
 
-def _fails_like_stored(stored: Failure, own: Failure) -> bool:
+def _fails_like_stored(stored: StoredFailure, own: StoredFailure) -> bool:
     """Whether the case taken apart fails as the stored one did: how far off it is, its own reference says."""
     same = own.again(replace(stored, words=own.words, times=own.times, finite=own.finite))
     return same and (own.times is None or own.times > 1)
 
 
-def _run_repeatedly(question: Question, ask: Ask, wanted: Failure, count: int) -> Search[tuple[int, int, Row]]:
+def _run_repeatedly(
+    question: MinimiseQuestion, ask: Ask, wanted: StoredFailure, count: int
+) -> Search[tuple[int, int, Row]]:
     """(failed, tried, last row that failed, else last row) of a case run ``count`` times, up to TRIES where it does not
     always fail."""
     failed = tried = 0
@@ -188,19 +190,19 @@ def _run_repeatedly(question: Question, ask: Ask, wanted: Failure, count: int) -
         # One that does not kill its process may as well be run in the same one again.
         row = yield from question.run(ask if not tried or ask.before else replace(ask, fresh=False, patient=False))
         tried += 1
-        same = _fails_as_stored(wanted, Failure.of(row))
+        same = _fails_as_stored(wanted, StoredFailure.of(row))
         failed += same
         last = row if same or last is None else last
     assert last is not None
     return failed, tried, last
 
 
-def _fails_as_stored(wanted: Failure, found: Failure) -> bool:
+def _fails_as_stored(wanted: StoredFailure, found: StoredFailure) -> bool:
     """Whether a run of the stored case is what its row says."""
     return (wanted.status, wanted.kind, wanted.stage) == (found.status, found.kind, found.stage)
 
 
-def _in_sequence(question: Question, stored: Row, earlier: int, row: Row) -> Search[Minimal]:
+def _in_sequence(question: MinimiseQuestion, stored: Row, earlier: int, row: Row) -> Search[MinimalCase]:
     """A case that does not fail by itself: after which of the earlier cases of its process it does."""
     if not earlier:
         why = f" ({' '.join(row.error.split())[:300]})" if row.error else ""
@@ -210,7 +212,7 @@ def _in_sequence(question: Question, stored: Row, earlier: int, row: Row) -> Sea
         raise NotFailing(f"rerun alone it is {row.status}{why}: it no longer fails")
     try:
         found = yield from question.run(Ask(before=tuple(range(earlier)), fresh=True))
-        if not question.wanted.again(Failure.of(found)):
+        if not question.wanted.again(StoredFailure.of(found)):
             raise NotFailing(
                 f"rerun it is {row.status}, also after the {earlier} cases that ran before it: it no longer fails"
             )
@@ -220,7 +222,7 @@ def _in_sequence(question: Question, stored: Row, earlier: int, row: Row) -> Sea
         raise NotFailing("it does not fail alone, and the budget ran out looking for the cases it needs") from None
     why = f"alone it does not fail: it needs {len(before)} of the {earlier} cases that ran before it"
     row = _with_cause(row, stored)
-    return Minimal(None, question.wanted, row, question.runs, failed=failed, tried=tried, before=before, why=(why,))
+    return MinimalCase(None, question.wanted, row, question.runs, failed=failed, tried=tried, before=before, why=(why,))
 
 
 def _with_cause(row: Row, stored: Row) -> Row:
@@ -229,7 +231,9 @@ def _with_cause(row: Row, stored: Row) -> Row:
     return row if row.cause else row.with_values({"cause": stored.cause, "cause_code": stored.cause_code})
 
 
-def _finish_minimal_case(question: Question, why: tuple[str, ...], triggers: bool, tried: int) -> Search[Minimal]:
+def _finish_minimal_case(
+    question: MinimiseQuestion, why: tuple[str, ...], triggers: bool, tried: int
+) -> Search[MinimalCase]:
     """The minimal case, run again ``tried`` times in new processes, and toggled."""
     case = question.best
     _, sample = case.make_sample()
@@ -244,12 +248,12 @@ def _finish_minimal_case(question: Question, why: tuple[str, ...], triggers: boo
     row: Row | None = None
     for _ in range(tried):
         found = yield from question.run(Ask(case, fresh=True, patient=True, explained=True))
-        same = question.wanted.again(Failure.of(found, sample.expected, case.names))
+        same = question.wanted.again(StoredFailure.of(found, sample.expected, case.names))
         failed += same
         row = found if same or row is None else row
     assert row is not None
     toggled = (yield from _try_toggles(question, case)) if triggers and failed else ()
-    return Minimal(
+    return MinimalCase(
         case,
         question.wanted,
         row,
@@ -263,18 +267,20 @@ def _finish_minimal_case(question: Question, why: tuple[str, ...], triggers: boo
     )
 
 
-def _try_toggles(question: Question, case: Case) -> Search[tuple[Trigger, ...]]:
+def _try_toggles(question: MinimiseQuestion, case: HuntCase) -> Search[tuple[FailureTrigger, ...]]:
     """Each attribute, argument, mode and dtype put otherwise, once."""
     found = []
     for what, other in list_toggles(case):
         try:
             _, sample = other.make_sample()
         except Unfit:
-            found.append(Trigger(what, "", False))
+            found.append(FailureTrigger(what, "", False))
             continue
         try:
             row = yield from question.run(Ask(other))
         except Spent:
             break
-        found.append(Trigger(what, row.status, question.wanted.again(Failure.of(row, sample.expected, other.names))))
+        found.append(
+            FailureTrigger(what, row.status, question.wanted.again(StoredFailure.of(row, sample.expected, other.names)))
+        )
     return tuple(found)

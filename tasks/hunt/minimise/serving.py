@@ -11,13 +11,13 @@ from tasks.arrays.training import TrainingStep
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.catalogs.base import Sample
 from tasks.hunt.call_case import CallCase
-from tasks.hunt.case import Case, count_case_elements
+from tasks.hunt.case import HuntCase, count_case_elements
 from tasks.hunt.chosen_case import ChosenCase
 from tasks.hunt.dialogue import NotFailing, Search, Unfit
 from tasks.hunt.graph_case import GraphCase
 from tasks.hunt.minimise.case_description import describe_case
 from tasks.hunt.minimise.question import Spent
-from tasks.hunt.minimise.search import Minimal, search_minimal_case
+from tasks.hunt.minimise.search import MinimalCase, search_minimal_case
 from tasks.hunt.onnx_program import inline_functions
 from tasks.hunt.serving import Searcher
 from tasks.hunt.traced_case import TracedCase
@@ -35,7 +35,7 @@ class Minimiser(Searcher):
         super().__init__(command)
         assert isinstance(command.what, wire.Minimise)
         self._what = command.what
-        self._first: Case | None = None
+        self._first: HuntCase | None = None
 
     def start(self) -> Search[wire.Found]:
         what = self._what
@@ -55,7 +55,7 @@ class Minimiser(Searcher):
         item = super().write(name, group, sample)
         return replace(item, group=replace(group, check=check))
 
-    def _take_apart(self) -> Case:
+    def _take_apart(self) -> HuntCase:
         """The stored case taken apart, as the backend was given it. Raises Unfit."""
         sample, why = self.sample, ""
         for kind in self.backend.forms:
@@ -83,7 +83,7 @@ class Minimiser(Searcher):
             return self._first
         raise Unfit(why or "the backend takes no form of it")
 
-    def _make_traced_case(self, form: Form, group: Group) -> Case:
+    def _make_traced_case(self, form: Form, group: Group) -> HuntCase:
         """A torch form of several operations. Raises Unfit."""
         if group.check != FORWARD and not isinstance(form.call, TrainingStep):
             raise Unfit(f"a case of the {group.check} check cannot be taken apart")
@@ -92,7 +92,7 @@ class Minimiser(Searcher):
         except Unsupported as error:
             raise Unfit(str(error)) from None
 
-    def _graph(self, form: Form, group: Group, op_class: OpClass) -> Case:
+    def _graph(self, form: Form, group: Group, op_class: OpClass) -> HuntCase:
         """An ONNX form. Where it has no float64 evaluation and the failure is none of numbers, ONNX's checker says what
         is valid."""
         import onnx
@@ -111,7 +111,7 @@ class Minimiser(Searcher):
             return replace(case, judged=False)
         return case
 
-    def _found(self, found: Minimal) -> wire.Found:
+    def _found(self, found: MinimalCase) -> wire.Found:
         item = self.item if found.case is None else self.write("minimal.pack", *found.case.make_sample())
         facts: dict[str, Any] = {
             "failure": asdict(found.failure),

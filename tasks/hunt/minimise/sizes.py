@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tasks.ddmin import bisect
-from tasks.hunt.case import Case, count_case_elements
+from tasks.hunt.case import HuntCase, count_case_elements
 from tasks.hunt.dialogue import Search
-from tasks.hunt.minimise.question import Question
+from tasks.hunt.minimise.question import MinimiseQuestion
 
 #: An axis of an array: its name, its number.
 Axis = tuple[str, int]
@@ -21,7 +21,7 @@ _SIZES = 16
 _PAIRS = 6
 
 
-def smaller_dims(question: Question) -> Search[None]:
+def smaller_dims(question: MinimiseQuestion) -> Search[None]:
     """Shrink the sizes of the best case, the largest first, until none can be made smaller."""
     before = -1
     while before != count_case_elements(question.best):
@@ -33,7 +33,7 @@ def smaller_dims(question: Question) -> Search[None]:
             yield from _shrink_size(question, axes, size)
 
 
-def _find_resizings(case: Case) -> Iterator[tuple[Callable[[Case, int, bool], Case | None], int, Any]]:
+def _find_resizings(case: HuntCase) -> Iterator[tuple[Callable[[HuntCase, int, bool], HuntCase | None], int, Any]]:
     """Ways of making sizes of a case smaller: (a case with a new size in place of one, that size, what tells ways
     apart).
 
@@ -59,8 +59,10 @@ def _find_resizings(case: Case) -> Iterator[tuple[Callable[[Case, int, bool], Ca
             yield _make_resizing(some, size, numbers), size, (some, numbers)
 
 
-def _make_resizing(axes: tuple[Axis, ...], size: int, numbers: bool) -> Callable[[Case, int, bool], Case | None]:
-    def resize_case(case: Case, wanted: int, last: bool) -> Case | None:
+def _make_resizing(
+    axes: tuple[Axis, ...], size: int, numbers: bool
+) -> Callable[[HuntCase, int, bool], HuntCase | None]:
+    def resize_case(case: HuntCase, wanted: int, last: bool) -> HuntCase | None:
         """The case with ``wanted`` in place of ``size``: the first of each axis, or the last; numbers: also where
         integers are that size."""
         arrays = case.arrays
@@ -84,7 +86,9 @@ def _make_resizing(axes: tuple[Axis, ...], size: int, numbers: bool) -> Callable
     return resize_case
 
 
-def _shrink_size(question: Question, resized: Callable[[Case, int, bool], Case | None], size: int) -> Search[None]:
+def _shrink_size(
+    question: MinimiseQuestion, resized: Callable[[HuntCase, int, bool], HuntCase | None], size: int
+) -> Search[None]:
     """The smallest size with which it fails: 1, else by halving. The best is the case with it."""
     start = question.best
 

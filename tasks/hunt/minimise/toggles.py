@@ -11,14 +11,14 @@ import numpy as np
 
 from tasks.draw import structure
 from tasks.hunt.call_case import CallCase
-from tasks.hunt.case import Case
+from tasks.hunt.case import HuntCase
 from tasks.hunt.graph_case import GraphCase, copy_model
 
 #: Toggles that are tried.
 MOST = 16
 
 
-def list_toggles(case: Case) -> Iterator[tuple[str, Case]]:
+def list_toggles(case: HuntCase) -> Iterator[tuple[str, HuntCase]]:
     """(what is otherwise, the case)."""
     found = _of_graph(case) if isinstance(case, GraphCase) else case.simpler()
     if isinstance(case, CallCase) and case.structure and (plain := case.ordinary(0)) is not None:
@@ -30,7 +30,7 @@ def list_toggles(case: Case) -> Iterator[tuple[str, Case]]:
         yield what, other
 
 
-def _of_graph(case: GraphCase) -> Iterator[tuple[str, Case]]:
+def _of_graph(case: GraphCase) -> Iterator[tuple[str, HuntCase]]:
     for what, other in case.simpler():
         if not what.startswith("output"):
             yield f"without {what}", other
@@ -38,7 +38,7 @@ def _of_graph(case: GraphCase) -> Iterator[tuple[str, Case]]:
     yield from _list_opset_toggles(case)
 
 
-def _list_toggles(case: GraphCase) -> Iterator[tuple[str, Case]]:
+def _list_toggles(case: GraphCase) -> Iterator[tuple[str, HuntCase]]:
     """Inputs given as initializers, initializers as inputs, open sizes."""
     from onnx import helper, numpy_helper
 
@@ -65,7 +65,7 @@ def _list_toggles(case: GraphCase) -> Iterator[tuple[str, Case]]:
     yield "with open sizes", replace(case, model=model)
 
 
-def _list_opset_toggles(case: GraphCase) -> Iterator[tuple[str, Case]]:
+def _list_opset_toggles(case: GraphCase) -> Iterator[tuple[str, HuntCase]]:
     """The same in the newest operator set, or in an older one."""
     import onnx
 

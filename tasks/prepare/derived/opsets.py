@@ -134,11 +134,11 @@ def _check_model_inputs(made: Any, culprit: str, how: str, base: Sample) -> None
 
 def _is_proved_same(model: Any, converted: Any, base: Sample, own: int, number: int) -> bool:
     """Whether the converted graph is the same in float64; False where that cannot be told. Raises Spoilt."""
-    from tasks.graphs.evaluate import Graph
+    from tasks.graphs.evaluate import EvaluatedGraph
     from tasks.graphs.widening import NoOracle
 
     try:
-        found = [Graph(x).run(feeds_of(base, x)) for x in (model, converted)]
+        found = [EvaluatedGraph(x).run(feeds_of(base, x)) for x in (model, converted)]
     except (NoOracle, KeyError):
         return False
     if different := explain_graphs_differ(*found):

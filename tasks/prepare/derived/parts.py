@@ -49,13 +49,13 @@ def explain_model_differs(model: bytes, base: Sample) -> str | None:
     nobody can say."""
     import onnx
 
-    from tasks.graphs.evaluate import Graph
+    from tasks.graphs.evaluate import EvaluatedGraph
     from tasks.graphs.widening import NoOracle
 
     if base.definition or base.op_class in (OpClass.RANDOM, OpClass.UNINITIALISED):
         return None
     proto = onnx.load_model_from_string(model)
-    graph = Graph(proto)
+    graph = EvaluatedGraph(proto)
     try:
         found = graph.run(feeds_of(base, proto))
     except NoOracle:

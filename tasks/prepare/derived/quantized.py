@@ -42,7 +42,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     """
     import onnx
 
-    from tasks.graphs.evaluate import Graph
+    from tasks.graphs.evaluate import EvaluatedGraph
     from tasks.graphs.floor import reference_and_floor
     from tasks.graphs.widening import NoOracle
 
@@ -66,8 +66,8 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         raise Vacuous(f"ONNX Runtime's tool for {KINDS[number]} leaves the model as it is")
     _check_scales_finite(made)
     try:
-        exact = Graph(model).run(feeds)
-        graph = Graph(made)
+        exact = EvaluatedGraph(model).run(feeds)
+        graph = EvaluatedGraph(made)
         references, _, floors, *_ = reference_and_floor(graph, feeds, draws)
     except (NoOracle, KeyError) as error:
         raise Vacuous(f"no float64 evaluation: {error}") from None

@@ -66,11 +66,11 @@ def _save_and_load(module: Any, base: Sample, first: Any) -> Any:
 
 def _check_same_function(base: Sample, first: Any, second: Any) -> None:
     """Raise Spoilt where the graphs are not the same in float64; one of them is evaluated by whoever made ``base``."""
-    from tasks.graphs.evaluate import Graph
+    from tasks.graphs.evaluate import EvaluatedGraph
     from tasks.graphs.widening import NoOracle
 
     try:
-        found = [Graph(x).run(feeds_of(base, x)) for x in (first, second)]
+        found = [EvaluatedGraph(x).run(feeds_of(base, x)) for x in (first, second)]
     except NoOracle as error:
         raise Vacuous(f"no float64 evaluation of what was exported again: {error}") from None
     if different := explain_graphs_differ(*found):

@@ -153,7 +153,7 @@ def _is_valid_at(model: Any, feeds: Mapping[str, np.ndarray]) -> bool:
     and it has a finite float64 evaluation."""
     import onnx
 
-    from tasks.graphs.evaluate import Graph
+    from tasks.graphs.evaluate import EvaluatedGraph
     from tasks.graphs.widening import NoOracle
 
     try:
@@ -162,7 +162,7 @@ def _is_valid_at(model: Any, feeds: Mapping[str, np.ndarray]) -> bool:
         said = {name for node in model.graph.node if node.op_type == "Constant" for name in node.output}
         if any(_has_empty_dim(value) for value in inferred.graph.value_info if value.name not in said):
             return False
-        found = Graph(sized).run(feeds).values()
+        found = EvaluatedGraph(sized).run(feeds).values()
     except (NoOracle, onnx.shape_inference.InferenceError, KeyError, ValueError, TypeError, IndexError):
         return False
     return all(x.dtype.kind not in "fc" or np.isfinite(x).all() for x in map(np.asarray, found))
@@ -173,12 +173,12 @@ def _has_empty_dim(value: Any) -> bool:
 
 
 def _make_shape_sample(base: Sample, number: int, model: Any, sizes: list[dict[str, np.ndarray]], draws: int) -> Sample:
-    from tasks.graphs.evaluate import Graph
+    from tasks.graphs.evaluate import EvaluatedGraph
     from tasks.graphs.floor import reference_and_floor
 
     expected: list[Leaf] = []
     for feeds in sizes:
-        found = reference_and_floor(Graph(fix_shapes(model, feeds)), feeds, draws)
+        found = reference_and_floor(EvaluatedGraph(fix_shapes(model, feeds)), feeds, draws)
         references = found.references
         if not expected and not compare_oracles(references, base.expected, base.op_class)["classic"]:
             raise Vacuous("at its own size its float64 evaluation is not what is expected there")

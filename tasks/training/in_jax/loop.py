@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from tasks.training.in_jax.networks import LOSSES
-from tasks.training.in_jax.parts import Layers
+from tasks.training.in_jax.parts import JaxLayers
 from tasks.training.layout import StepLayout
 from tasks.training.phases import (
     BUFFERS,
@@ -26,8 +26,8 @@ from tasks.training.phases import (
     TAPS,
     WEIGHTS,
 )
-from tasks.training.recipe import CLIP_EPS, Recipe
-from tasks.training.state import Places, cut
+from tasks.training.recipe import CLIP_EPS, TrainingRecipe
+from tasks.training.state import StatePlaces, cut
 
 Named = dict[str, Any]
 
@@ -37,7 +37,9 @@ class JaxLoop:
     Each part of a step is a method, so that a planted fault takes the place of one. compiled: whether a step is one
     program, or each primitive by itself."""
 
-    def __init__(self, network: str, recipe: Recipe, places: Places, precision: str, compiled: bool = True) -> None:
+    def __init__(
+        self, network: str, recipe: TrainingRecipe, places: StatePlaces, precision: str, compiled: bool = True
+    ) -> None:
         self.recipe, self.places, self.compiled = recipe, places, compiled
         self.network, self.narrow = LOSSES[network], getattr(jnp, precision) if precision else None
         self.scale = recipe.scale if precision == "float16" else 1.0
@@ -74,7 +76,7 @@ class JaxLoop:
 
     def compute_loss(self, weights: Named, buffers: Named, *batch: Any) -> tuple[Any, tuple[Any, Named, Named]]:
         """(the loss as it is differentiated, (the loss, the buffers after it, outputs of modules))."""
-        layers = Layers(weights, buffers, self.narrow)
+        layers = JaxLayers(weights, buffers, self.narrow)
         loss = self.network(layers, *batch)
         return loss * self.scale, (loss, layers.buffers, layers.taps)
 

@@ -8,16 +8,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tasks.training.in_jax.parts import Layers, cross_entropy
+from tasks.training.in_jax.parts import JaxLayers, cross_entropy
 from tasks.training.networks.sizes import BALANCE, CHOSEN, HEADS, LLAMA_GROUPS, NORM_GROUPS, PATCH
 
 
-def _count(layers: Layers, name: str) -> int:
+def _count(layers: JaxLayers, name: str) -> int:
     """How many modules a list has."""
     return len({at.split(".")[name.count(".") + 1] for at in layers.weights if at.startswith(f"{name}.")})
 
 
-def gpt(layers: Layers, tokens: Any, masks: Any, targets: Any) -> Any:
+def gpt(layers: JaxLayers, tokens: Any, masks: Any, targets: Any) -> Any:
     x = layers.embedding("words", tokens) + layers.embedding("places", jnp.arange(tokens.shape[1]))
     for k in range(_count(layers, "blocks")):
         at = f"blocks.{k}"
@@ -29,7 +29,7 @@ def gpt(layers: Layers, tokens: Any, masks: Any, targets: Any) -> Any:
     return cross_entropy(logits, targets)
 
 
-def llama(layers: Layers, tokens: Any, targets: Any) -> Any:
+def llama(layers: JaxLayers, tokens: Any, targets: Any) -> Any:
     x = layers.embedding("words", tokens)
     for k in range(_count(layers, "blocks")):
         at = f"blocks.{k}"
@@ -41,7 +41,7 @@ def llama(layers: Layers, tokens: Any, targets: Any) -> Any:
     return cross_entropy(layers.linear("head", layers.rms_norm("norm", x)), targets)
 
 
-def experts(layers: Layers, tokens: Any, targets: Any) -> Any:
+def experts(layers: JaxLayers, tokens: Any, targets: Any) -> Any:
     x = layers.embedding("words", tokens) + layers.embedding("places", jnp.arange(tokens.shape[1]))
     balance: Any = 0.0
     for k in range(_count(layers, "blocks")):
@@ -52,7 +52,7 @@ def experts(layers: Layers, tokens: Any, targets: Any) -> Any:
     return cross_entropy(layers.linear("head", layers.layer_norm("norm", x)), targets) + BALANCE * balance
 
 
-def _mix(layers: Layers, name: str, x: Any) -> tuple[Any, Any]:
+def _mix(layers: JaxLayers, name: str, x: Any) -> tuple[Any, Any]:
     """(the experts' mean, weighted by the router's renormalised shares; how uneven those are)."""
     shares = jax.nn.softmax(layers.linear(f"{name}.router", x))
     count = shares.shape[-1]
@@ -66,7 +66,7 @@ def _mix(layers: Layers, name: str, x: Any) -> tuple[Any, Any]:
     return layers.keep(name, (jnp.stack(outputs, -1) * weights[..., None, :]).sum(-1)), balance
 
 
-def convolution(layers: Layers, images: Any, classes: Any) -> Any:
+def convolution(layers: JaxLayers, images: Any, classes: Any) -> Any:
     x = jax.nn.relu(layers.batch_norm("norm", layers.convolution("stem", images, padding=1)))
     for k in range(_count(layers, "blocks")):
         at = f"blocks.{k}"
@@ -76,7 +76,7 @@ def convolution(layers: Layers, images: Any, classes: Any) -> Any:
     return cross_entropy(layers.linear("head", x.mean((2, 3))), classes)
 
 
-def vision(layers: Layers, images: Any, classes: Any) -> Any:
+def vision(layers: JaxLayers, images: Any, classes: Any) -> Any:
     x = layers.convolution("patches", images, stride=PATCH)
     x = x.reshape(*x.shape[:2], -1).swapaxes(1, 2)
     token = jnp.broadcast_to(layers.weights["token"], (len(x), 1, x.shape[-1]))
@@ -89,7 +89,7 @@ def vision(layers: Layers, images: Any, classes: Any) -> Any:
     return cross_entropy(layers.linear("head", layers.layer_norm("norm", x)[:, 0]), classes)
 
 
-def diffusion(layers: Layers, images: Any, times: Any, noise: Any) -> Any:
+def diffusion(layers: JaxLayers, images: Any, times: Any, noise: Any) -> Any:
     half = layers.weights["time.weight"].shape[1] // 2
     angle = times[:, None] * jnp.exp2(-jnp.arange(half, dtype=images.dtype))
     time = jax.nn.silu(layers.linear("time", jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)))

@@ -15,7 +15,7 @@ NORM_EPS, MOMENTUM = 1e-5, 0.1
 ROTARY_BASE = 10000.0
 
 
-class Layers:
+class JaxLayers:
     """Each layer takes its name in torch's network, by which its weights are found and its output is kept in ``taps``.
     buffers: the running statistics, replaced as a batch norm renews them; narrow: dtype of products and convolutions,
     None for the weights' own."""
@@ -71,7 +71,7 @@ class Layers:
     def attention(
         self, name: str, x: Any, heads: int, groups: int = 0, causal: bool = True, rotary: bool = False
     ) -> Any:
-        """x: (batch, tokens, width); as `tasks.training.networks.parts.Attention`."""
+        """x: (batch, tokens, width); as `tasks.training.networks.parts.NetworkAttention`."""
         groups = groups or heads
         q, k, v = (
             self.linear(f"{name}.{part}", x).reshape(*x.shape[:2], count, -1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.training.recipe import Recipe
+from tasks.training.recipe import TrainingRecipe
 
 #: Draws the arrays of one micro-batch, or of a probe: what the loss takes after the module.
 Draw = Callable[[np.random.Generator], "list[np.ndarray]"]
@@ -23,6 +23,6 @@ class Network:
     build: Callable[[], Any]
     draw: Draw
     loss: Callable[..., Any]
-    recipe: Recipe = field(default_factory=Recipe)
+    recipe: TrainingRecipe = field(default_factory=TrainingRecipe)
     smooth: bool = True
     note: str = ""

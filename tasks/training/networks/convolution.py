@@ -11,12 +11,12 @@ from torch.nn import functional
 
 from tasks.training.networks.base import Network
 from tasks.training.networks.parts import draw_weights
-from tasks.training.recipe import Recipe
+from tasks.training.recipe import TrainingRecipe
 
 CHANNELS, SIDE, CLASSES, BATCH = 8, 8, 10, 8
 
 
-class Residual(nn.Module):
+class ResidualConvolution(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv1, self.conv2 = (nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, bias=False) for _ in range(2))
@@ -27,11 +27,14 @@ class Residual(nn.Module):
         return functional.relu(x + self.norm2(self.conv2(y)))
 
 
-class Convolutional(nn.Module):
+class ConvolutionalNetwork(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem, self.norm = nn.Conv2d(3, CHANNELS, 3, padding=1, bias=False), nn.BatchNorm2d(CHANNELS)
-        self.blocks, self.head = nn.Sequential(Residual(), Residual()), nn.Linear(CHANNELS, CLASSES)
+        self.blocks, self.head = (
+            nn.Sequential(ResidualConvolution(), ResidualConvolution()),
+            nn.Linear(CHANNELS, CLASSES),
+        )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         x = self.blocks(functional.relu(self.norm(self.stem(images))))
@@ -50,9 +53,9 @@ def loss(module: Any, images: torch.Tensor, classes: torch.Tensor) -> torch.Tens
 
 
 NETWORK = Network(
-    lambda: draw_weights(Convolutional),
+    lambda: draw_weights(ConvolutionalNetwork),
     draw,
     loss,
-    Recipe("sgd", 0.05, decay=1e-3, accumulate=2, warm_up=4, steps=24),
+    TrainingRecipe("sgd", 0.05, decay=1e-3, accumulate=2, warm_up=4, steps=24),
     smooth=False,
 )

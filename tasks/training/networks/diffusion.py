@@ -12,12 +12,12 @@ from torch.nn import functional
 from tasks.training.networks.base import Network
 from tasks.training.networks.parts import draw_weights
 from tasks.training.networks.sizes import NORM_GROUPS
-from tasks.training.recipe import Recipe
+from tasks.training.recipe import TrainingRecipe
 
 CHANNELS, SIDE, BATCH = 16, 8, 4
 
 
-class Residual(nn.Module):
+class DiffusionResidual(nn.Module):
     """A block that is told the time."""
 
     def __init__(self, given: int, made: int) -> None:
@@ -32,13 +32,13 @@ class Residual(nn.Module):
         return made
 
 
-class Unet(nn.Module):
+class DiffusionUnet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.time, self.stem = nn.Linear(CHANNELS, CHANNELS), nn.Conv2d(3, CHANNELS, 3, padding=1)
         self.down = nn.Conv2d(CHANNELS, CHANNELS, 3, 2, 1)
-        self.first, self.middle = Residual(CHANNELS, CHANNELS), Residual(CHANNELS, CHANNELS)
-        self.last, self.head = Residual(2 * CHANNELS, CHANNELS), nn.Conv2d(CHANNELS, 3, 3, padding=1)
+        self.first, self.middle = DiffusionResidual(CHANNELS, CHANNELS), DiffusionResidual(CHANNELS, CHANNELS)
+        self.last, self.head = DiffusionResidual(2 * CHANNELS, CHANNELS), nn.Conv2d(CHANNELS, 3, 3, padding=1)
 
     def forward(self, images: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
         speed = torch.exp2(-torch.arange(CHANNELS // 2, device=images.device, dtype=images.dtype))
@@ -60,4 +60,9 @@ def loss(module: Any, images: torch.Tensor, times: torch.Tensor, noise: torch.Te
     return functional.mse_loss(module(images, times).to(noise.dtype), noise)
 
 
-NETWORK = Network(lambda: draw_weights(Unet), draw, loss, Recipe("adam", decay=1e-3, accumulate=2, warm_up=4, steps=24))
+NETWORK = Network(
+    lambda: draw_weights(DiffusionUnet),
+    draw,
+    loss,
+    TrainingRecipe("adam", decay=1e-3, accumulate=2, warm_up=4, steps=24),
+)

@@ -10,14 +10,14 @@ from torch.nn import functional
 
 from tasks.training.networks.base import Network
 from tasks.training.networks.llama import TOKENS, WIDTH, WORDS, draw
-from tasks.training.networks.parts import Attention, draw_weights
+from tasks.training.networks.parts import NetworkAttention, draw_weights
 from tasks.training.networks.sizes import BALANCE, CHOSEN, HEADS
-from tasks.training.recipe import Recipe
+from tasks.training.recipe import TrainingRecipe
 
 EXPERTS = 4
 
 
-class Experts(nn.Module):
+class ExpertLayer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.router = nn.Linear(WIDTH, EXPERTS, False)
@@ -37,11 +37,11 @@ class Experts(nn.Module):
         return (outputs * weights.unsqueeze(-2)).sum(-1)
 
 
-class Block(nn.Module):
+class ExpertBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.attention, self.experts = Attention(WIDTH, HEADS), Experts()
+        self.attention, self.experts = NetworkAttention(WIDTH, HEADS), ExpertLayer()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm1(x))
@@ -49,11 +49,11 @@ class Block(nn.Module):
         return made
 
 
-class Mixture(nn.Module):
+class ExpertMixture(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(TOKENS, WIDTH)
-        self.blocks, self.norm = nn.ModuleList(Block() for _ in range(2)), nn.LayerNorm(WIDTH)
+        self.blocks, self.norm = nn.ModuleList(ExpertBlock() for _ in range(2)), nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, WORDS)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -73,4 +73,4 @@ def loss(module: Any, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tens
 
 
 # The balance of a batch is no mean of those of its parts: nothing is accumulated.
-NETWORK = Network(lambda: draw_weights(Mixture), draw, loss, Recipe(warm_up=4, steps=24), smooth=False)
+NETWORK = Network(lambda: draw_weights(ExpertMixture), draw, loss, TrainingRecipe(warm_up=4, steps=24), smooth=False)

@@ -11,19 +11,23 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from tasks.training.networks.base import Network
-from tasks.training.networks.parts import Attention, draw_weights
+from tasks.training.networks.parts import NetworkAttention, draw_weights
 from tasks.training.networks.sizes import HEADS
-from tasks.training.recipe import Recipe
+from tasks.training.recipe import TrainingRecipe
 
 WIDTH, LAYERS, WORDS, TOKENS, BATCH = 32, 2, 61, 12, 3
 #: Of the dropout: a quarter is dropped.
 KEPT = 0.75
 
 
-class Block(nn.Module):
+class GptBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.norm1, self.attention, self.norm2 = nn.LayerNorm(WIDTH), Attention(WIDTH, HEADS), nn.LayerNorm(WIDTH)
+        self.norm1, self.attention, self.norm2 = (
+            nn.LayerNorm(WIDTH),
+            NetworkAttention(WIDTH, HEADS),
+            nn.LayerNorm(WIDTH),
+        )
         self.up, self.act, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -39,7 +43,7 @@ class Gpt(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(TOKENS, WIDTH)
-        self.blocks, self.norm = nn.ModuleList(Block() for _ in range(LAYERS)), nn.LayerNorm(WIDTH)
+        self.blocks, self.norm = nn.ModuleList(GptBlock() for _ in range(LAYERS)), nn.LayerNorm(WIDTH)
 
     def forward(self, tokens: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
         """Logits (batch, tokens, words). masks: (batch, layers, tokens, width)."""
@@ -64,4 +68,4 @@ def loss(module: Any, tokens: torch.Tensor, masks: torch.Tensor, targets: torch.
     return functional.cross_entropy(logits.flatten(0, 1).to(masks.dtype), targets.flatten())
 
 
-NETWORK = Network(lambda: draw_weights(Gpt), draw, loss, Recipe(clip=1.0, accumulate=2, warm_up=4, steps=24))
+NETWORK = Network(lambda: draw_weights(Gpt), draw, loss, TrainingRecipe(clip=1.0, accumulate=2, warm_up=4, steps=24))

@@ -10,18 +10,18 @@ from torch import nn
 from torch.nn import functional
 
 from tasks.training.networks.base import Network
-from tasks.training.networks.parts import Attention, draw_weights
+from tasks.training.networks.parts import NetworkAttention, draw_weights
 from tasks.training.networks.sizes import HEADS, LLAMA_GROUPS
-from tasks.training.recipe import Recipe
+from tasks.training.recipe import TrainingRecipe
 
 WIDTH, LAYERS, WORDS, TOKENS, BATCH = 32, 2, 61, 12, 3
 
 
-class Block(nn.Module):
+class LlamaBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.RMSNorm(WIDTH, 1e-5), nn.RMSNorm(WIDTH, 1e-5)
-        self.attention = Attention(WIDTH, HEADS, LLAMA_GROUPS, rotary=True, bias=False)
+        self.attention = NetworkAttention(WIDTH, HEADS, LLAMA_GROUPS, rotary=True, bias=False)
         self.gate, self.up = (nn.Linear(WIDTH, 2 * WIDTH, False) for _ in range(2))
         self.down = nn.Linear(2 * WIDTH, WIDTH, False)
 
@@ -36,7 +36,7 @@ class Llama(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words, self.norm = nn.Embedding(WORDS, WIDTH), nn.RMSNorm(WIDTH, 1e-5)
-        self.blocks, self.head = nn.ModuleList(Block() for _ in range(LAYERS)), nn.Linear(WIDTH, WORDS, False)
+        self.blocks, self.head = nn.ModuleList(LlamaBlock() for _ in range(LAYERS)), nn.Linear(WIDTH, WORDS, False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.words(tokens)
@@ -57,4 +57,4 @@ def loss(module: Any, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tens
     return functional.cross_entropy(logits if logits.dtype == torch.float64 else logits.float(), targets.flatten())
 
 
-NETWORK = Network(lambda: draw_weights(Llama), draw, loss, Recipe(clip=1.0, warm_up=4, steps=24))
+NETWORK = Network(lambda: draw_weights(Llama), draw, loss, TrainingRecipe(clip=1.0, warm_up=4, steps=24))

@@ -11,7 +11,7 @@ from torch import nn
 M = TypeVar("M", bound=nn.Module)
 
 
-class Attention(nn.Module):
+class NetworkAttention(nn.Module):
     """Attention of ``heads`` queries over ``groups`` keys and values; causal or not, with positions as rotations or
     without."""
 

@@ -8,18 +8,18 @@ from torch.nn import functional
 
 from tasks.training.networks.base import Network
 from tasks.training.networks.convolution import CLASSES, SIDE, draw, loss
-from tasks.training.networks.parts import Attention, draw_weights
+from tasks.training.networks.parts import NetworkAttention, draw_weights
 from tasks.training.networks.sizes import HEADS, PATCH
-from tasks.training.recipe import Recipe
+from tasks.training.recipe import TrainingRecipe
 
 WIDTH = 32
 
 
-class Block(nn.Module):
+class VisionBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.attention = Attention(WIDTH, HEADS, causal=False)
+        self.attention = NetworkAttention(WIDTH, HEADS, causal=False)
         self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -28,13 +28,13 @@ class Block(nn.Module):
         return made
 
 
-class Vision(nn.Module):
+class VisionNetwork(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, WIDTH, PATCH, PATCH)
         self.token = nn.Parameter(torch.zeros(1, 1, WIDTH))
         self.places = nn.Parameter(torch.zeros(1, (SIDE // PATCH) ** 2 + 1, WIDTH))
-        self.blocks, self.norm = nn.Sequential(Block(), Block()), nn.LayerNorm(WIDTH)
+        self.blocks, self.norm = nn.Sequential(VisionBlock(), VisionBlock()), nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -44,4 +44,4 @@ class Vision(nn.Module):
         return made
 
 
-NETWORK = Network(lambda: draw_weights(Vision), draw, loss, Recipe(clip=1.0, warm_up=4, steps=24))
+NETWORK = Network(lambda: draw_weights(VisionNetwork), draw, loss, TrainingRecipe(clip=1.0, warm_up=4, steps=24))

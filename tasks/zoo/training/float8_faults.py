@@ -6,13 +6,13 @@ import torch
 
 from tasks.checks.train import KIND_FORWARD, KIND_SLOPE
 from tasks.model import LARGEST
-from tasks.training.float8 import DTYPES, GRADIENT, INPUT, WEIGHT, Float8, Operand
+from tasks.training.float8 import DTYPES, GRADIENT, INPUT, WEIGHT, Float8Operand, Float8Recipe
 from tasks.training.phases import RAW
 from tasks.training.recipe import FLOAT8
 from tasks.zoo.training.planted import Plant, Planted, around
 
 
-class _Delayed(Float8):
+class _Delayed(Float8Recipe):
     """The scale is that of the largest element of the calls before, with room for twice of it. room: another factor."""
 
     room = 2.0
@@ -38,7 +38,7 @@ class _Stale(_Delayed):
         return known[0]
 
 
-class _NeverScaled(Float8):
+class _NeverScaled(Float8Recipe):
     """Gradients are cast as they are, to the dtype of inputs, in which the small ones are zeros."""
 
     def find_scale(self, x: torch.Tensor, role: str, layer: str) -> torch.Tensor:
@@ -48,7 +48,7 @@ class _NeverScaled(Float8):
         return super().cast(x, INPUT)
 
 
-class _OfAnother(Float8):
+class _OfAnother(Float8Recipe):
     """The largest element of a weight is taken for that of the input."""
 
     def __init__(self) -> None:
@@ -69,15 +69,15 @@ class _Unsaturated(_Delayed):
         return x.to(getattr(torch, DTYPES[role]))
 
 
-class _ScaleLeftOut(Float8):
+class _ScaleLeftOut(Float8Recipe):
     """The product of the backward pass with the input is not divided by the input's scale."""
 
-    def multiply(self, a: Operand, b: Operand) -> torch.Tensor:
+    def multiply(self, a: Float8Operand, b: Float8Operand) -> torch.Tensor:
         backward = a.values.dtype is getattr(torch, DTYPES[GRADIENT])
-        return super().multiply(a, Operand(b.values, torch.ones_like(b.scale)) if backward else b)
+        return super().multiply(a, Float8Operand(b.values, torch.ones_like(b.scale)) if backward else b)
 
 
-class _Truncated(Float8):
+class _Truncated(Float8Recipe):
     """Casts round toward zero."""
 
     def cast(self, x: torch.Tensor, role: str) -> torch.Tensor:
@@ -86,7 +86,7 @@ class _Truncated(Float8):
         return torch.where(beyond, made.view(torch.uint8) - 1, made.view(torch.uint8)).view(made.dtype)
 
 
-class _GradientOfFewDigits(Float8):
+class _GradientOfFewDigits(Float8Recipe):
     """Gradients keep one bit behind the leading one, as e5m1 would."""
 
     def cast(self, x: torch.Tensor, role: str) -> torch.Tensor:
@@ -94,34 +94,34 @@ class _GradientOfFewDigits(Float8):
         return made if role != GRADIENT else (made.view(torch.uint8) & 0xFE).view(made.dtype)
 
 
-class _Rows(Float8):
+class _Rows(Float8Recipe):
     """Each row of an input has a scale of its own where rows are what is multiplied; cast and undone, so that any
     product takes it."""
 
-    def quantize(self, x: torch.Tensor, role: str, layer: str) -> Operand:
+    def quantize(self, x: torch.Tensor, role: str, layer: str) -> Float8Operand:
         most = LARGEST[DTYPES[role]]
         scale = most / x.abs().amax(-1, keepdim=True).clamp_min(1e-30)
-        return Operand(self.cast(x * scale, role).float() / scale, torch.ones(()))
+        return Float8Operand(self.cast(x * scale, role).float() / scale, torch.ones(()))
 
-    def multiply(self, a: Operand, b: Operand) -> torch.Tensor:
+    def multiply(self, a: Float8Operand, b: Float8Operand) -> torch.Tensor:
         return a.values @ b.values
 
 
-class _Emulated(Float8):
+class _Emulated(Float8Recipe):
     """Operands are cast and widened again, and multiplied in float32."""
 
-    def multiply(self, a: Operand, b: Operand) -> torch.Tensor:
+    def multiply(self, a: Float8Operand, b: Float8Operand) -> torch.Tensor:
         return (a.values.float() / a.scale) @ (b.values.float() / b.scale)
 
 
-class _ScaledByPowers(Float8):
+class _ScaledByPowers(Float8Recipe):
     """Scales are powers of two."""
 
     def find_scale(self, x: torch.Tensor, role: str, layer: str) -> torch.Tensor:
         return torch.exp2(torch.floor(torch.log2(super().find_scale(x, role, layer))))
 
 
-def _multiply_by(how: type[Float8]) -> Plant:
+def _multiply_by(how: type[Float8Recipe]) -> Plant:
     return around("build_float8", lambda loop, own: how())
 
 

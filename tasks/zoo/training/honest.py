@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from tasks.training import networks
 from tasks.training.loop import TrainingLoop
-from tasks.training.networks.parts import Attention
+from tasks.training.networks.parts import NetworkAttention
 from tasks.zoo.training.optimiser_faults import by_hand
 from tasks.zoo.training.planted import Planted, around, change_recipe, in_module
 
@@ -23,7 +23,7 @@ def _fused_attention(module: Any) -> None:
         return lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=part.causal)
 
     for part in module.modules():
-        if isinstance(part, Attention):
+        if isinstance(part, NetworkAttention):
             part.attend = attend(part)  # type: ignore[method-assign]
 
 
